@@ -19,8 +19,14 @@ pub(super) fn container_progress(progress: &ContainerProgress) -> String {
             let with = login.map(|source| format!(", with the credentials from {source}"));
             format!("pulling image `{image}`{again}{lacking}{}", with.unwrap_or_default())
         }
-        ContainerProgress::Received { image, bytes, after } => {
+        ContainerProgress::Received { image, bytes: Some(bytes), after } => {
             format!("pulling image `{image}`: {} after {}", size(*bytes), Pretty(*after))
+        }
+        ContainerProgress::Received { image, bytes: None, after } => {
+            format!(
+                "pulling image `{image}`: no data after {}; the registry may limit the rate",
+                Pretty(*after)
+            )
         }
         ContainerProgress::Pulled { image, bytes, after } => {
             format!("image `{image}` ready after {} ({} unpacked)", Pretty(*after), size(*bytes))
@@ -29,6 +35,9 @@ pub(super) fn container_progress(progress: &ContainerProgress) -> String {
         ContainerProgress::PullFailed { image, why } => format!("image `{image}` was not pulled: {why}"),
         ContainerProgress::ServiceUp { service, after } => {
             format!("service `{service}` answers after {}", Pretty(*after))
+        }
+        ContainerProgress::ServiceAwaited { service, waited } => {
+            format!("service `{service}` does not answer yet after {}", Pretty(*waited))
         }
         ContainerProgress::ServiceExited { service, status, after } => {
             format!("warning: service `{service}` exited after {} with status {status}", Pretty(*after))
@@ -79,8 +88,16 @@ mod tests {
                 "pulling image `ruby:3.3`, which the instance lacks, with the credentials from DOCKER_AUTH_CONFIG",
             ),
             (
-                ContainerProgress::Received { image: image(), bytes: 45 * MIB, after },
+                ContainerProgress::Received { image: image(), bytes: Some(45 * MIB), after },
                 "pulling image `ruby:3.3`: 45 MiB after 3.2 s",
+            ),
+            (
+                ContainerProgress::Received { image: image(), bytes: None, after },
+                "pulling image `ruby:3.3`: no data after 3.2 s; the registry may limit the rate",
+            ),
+            (
+                ContainerProgress::ServiceAwaited { service: service(), waited: after },
+                "service `db` does not answer yet after 3.2 s",
             ),
             (
                 ContainerProgress::Pulled { image: image(), bytes: 4000, after },

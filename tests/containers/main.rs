@@ -31,4 +31,5 @@ mod skipped;
 mod stopping;
 #[path = "../support/mod.rs"]
 mod support;
+mod waiting;
 mod yaml;

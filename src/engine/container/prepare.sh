@@ -176,11 +176,14 @@ await() {
     touch "$work/$1.unwatched"
     return
   fi
-  until=$(($(date +%s) + wait_within))
+  now=$(date +%s)
+  until=$((now + wait_within)) next=$((now + 10))
   while :; do
     listens "$process" $wanted && { report "up $1"; return; }
     ended "$1" "$process" && return
-    [ "$(date +%s)" -lt "$until" ] || { report "silent $1"; logs "$1"; return; }
+    now=$(date +%s)
+    [ "$now" -lt "$until" ] || { report "silent $1"; logs "$1"; return; }
+    [ "$now" -lt "$next" ] || { report "waiting $1"; next=$((now + 10)); }
     sleep 0.1 2>/dev/null || sleep 1
   done
 }

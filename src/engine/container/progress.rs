@@ -20,6 +20,9 @@ use crate::port::tail::Tail;
 /// The longest text of the script's own errors, in characters.
 const LINE: usize = 300;
 
+/// The job log shows a pull that goes on this often.
+const EVERY: Duration = Duration::from_secs(10);
+
 /// Progress of a job's containers, for the job log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ContainerProgress {
@@ -32,10 +35,10 @@ pub enum ContainerProgress {
         login: Option<&'static str>,
         again: bool,
     },
-    /// So much of an image has come.
+    /// A pull goes on. `bytes`: how much has come, as far as known.
     Received {
         image: String,
-        bytes: u64,
+        bytes: Option<u64>,
         after: Duration,
     },
     /// `bytes`: its size on the instance.
@@ -56,6 +59,11 @@ pub enum ContainerProgress {
     ServiceUp {
         service: String,
         after: Duration,
+    },
+    /// It runs, and is still waited for.
+    ServiceAwaited {
+        service: String,
+        waited: Duration,
     },
     ServiceExited {
         service: String,
@@ -91,6 +99,20 @@ impl ImageFacts {
     }
 }
 
+/// A pull, or the start of a service.
+struct Begun {
+    at: Stamp,
+    /// When the job log last showed it.
+    told: Stamp,
+    bytes: Option<u64>,
+}
+
+impl Begun {
+    fn new(now: Stamp) -> Self {
+        Self { at: now, told: now, bytes: None }
+    }
+}
+
 /// Reads the script's output while it comes.
 pub(super) struct Watcher<'a> {
     job: &'a ContainerJob,
@@ -98,8 +120,8 @@ pub(super) struct Watcher<'a> {
     tell: &'a mut dyn FnMut(ContainerProgress),
     lines: Lines,
     errors: Tail,
-    /// When the pull or the service of this number began.
-    since: BTreeMap<usize, Stamp>,
+    /// The service of this number, or its pull.
+    begun: BTreeMap<usize, Begun>,
     images: BTreeMap<usize, ImageFacts>,
     /// Why the last pull of this number failed.
     failed: BTreeMap<usize, (Cause, String)>,
@@ -121,7 +143,7 @@ impl<'a> Watcher<'a> {
             tell,
             lines: Lines::default(),
             errors: Tail::default(),
-            since: BTreeMap::new(),
+            begun: BTreeMap::new(),
             images: BTreeMap::new(),
             failed: BTreeMap::new(),
             late: false,
@@ -176,12 +198,13 @@ impl<'a> Watcher<'a> {
         match report {
             Report::Pulling { number, policy, again } => self.pulling(number, policy, again),
             Report::Bytes { number, bytes } => {
-                let after = self.after(number);
-                self.about(number, |image| ContainerProgress::Received { image, bytes, after });
+                if let Some(begun) = self.begun.get_mut(&number) {
+                    begun.bytes = Some(bytes);
+                }
             }
             Report::Image { number, facts } => {
                 let (bytes, after) = (facts.bytes, self.after(number));
-                let came = self.since.remove(&number).is_some();
+                let came = self.begun.remove(&number).is_some();
                 self.about(number, |image| {
                     if came {
                         ContainerProgress::Pulled { image, bytes, after }
@@ -200,7 +223,11 @@ impl<'a> Watcher<'a> {
                 }
             }
             Report::Started { number } => {
-                self.since.insert(number, (self.now)());
+                self.begun.insert(number, Begun::new((self.now)()));
+            }
+            Report::Waiting { number } => {
+                let waited = self.after(number);
+                self.of_service(number, |service| ContainerProgress::ServiceAwaited { service, waited });
             }
             Report::Up { number } => {
                 let after = self.after(number);
@@ -228,7 +255,8 @@ impl<'a> Watcher<'a> {
     }
 
     fn pulling(&mut self, number: usize, policy: PullPolicy, again: bool) {
-        self.since.entry(number).or_insert_with(self.now);
+        let now = (self.now)();
+        self.begun.entry(number).or_insert_with(|| Begun::new(now)).told = now;
         let login = spec(self.job, number).and_then(|spec| spec.login.as_ref()).map(|login| login.source);
         self.about(number, |image| ContainerProgress::Pulling { image, policy, login, again });
     }
@@ -236,7 +264,7 @@ impl<'a> Watcher<'a> {
     fn pull_failed(&mut self, number: usize, policy: PullPolicy, text: String) {
         let Some(wanted) = spec(self.job, number) else { return };
         let cause = if policy == PullPolicy::Never { Cause::Absent } else { Cause::of(&text, &wanted.image) };
-        self.since.remove(&number);
+        self.begun.remove(&number);
         self.about(number, |image| ContainerProgress::PullFailed { image, why: text.clone() });
         // What a registry said explains more than that the image is not there.
         if cause != Cause::Absent || !self.failed.contains_key(&number) {
@@ -268,8 +296,28 @@ impl<'a> Watcher<'a> {
         });
     }
 
+    /// Shows the pulls that the job log has not shown for a while. The script gives a sign of life each second.
+    fn remind(&mut self) {
+        let now = (self.now)();
+        let images = &self.images;
+        let due =
+            |number: &usize, begun: &Begun| !images.contains_key(number) && now.since(begun.told) >= EVERY;
+        let due: Vec<(usize, Option<u64>, Duration)> = self
+            .begun
+            .iter_mut()
+            .filter(|(number, begun)| due(number, begun))
+            .map(|(number, begun)| {
+                begun.told = now;
+                (*number, begun.bytes, now.since(begun.at))
+            })
+            .collect();
+        for (number, bytes, after) in due {
+            self.about(number, |image| ContainerProgress::Received { image, bytes, after });
+        }
+    }
+
     fn after(&self, number: usize) -> Duration {
-        self.since.get(&number).map(|since| (self.now)().since(*since)).unwrap_or_default()
+        self.begun.get(&number).map(|begun| (self.now)().since(begun.at)).unwrap_or_default()
     }
 
     fn about(&mut self, number: usize, event: impl FnOnce(String) -> ContainerProgress) {
@@ -312,6 +360,7 @@ impl Output for Watcher<'_> {
         for report in reports {
             self.read(report);
         }
+        self.remind();
         Ok(())
     }
 }

@@ -44,6 +44,10 @@ pub(super) enum Report {
     Started {
         number: usize,
     },
+    /// A service is still waited for.
+    Waiting {
+        number: usize,
+    },
     Up {
         number: usize,
     },
@@ -121,6 +125,7 @@ impl Report {
             }
             "foreign" => Self::Foreign { number, image: clean(next()), instance: clean(next()) },
             "started" => Self::Started { number },
+            "waiting" => Self::Waiting { number },
             "up" => Self::Up { number },
             "exited" => Self::Exited { number, status: clean(rest) },
             "silent" => Self::Silent { number },
@@ -195,6 +200,7 @@ mod tests {
                 "foreign 0 arm64 amd64",
                 Report::Foreign { number: 0, image: "arm64".to_owned(), instance: "amd64".to_owned() },
             ),
+            ("waiting 1", Report::Waiting { number: 1 }),
             ("exited 1 137", Report::Exited { number: 1, status: "137".to_owned() }),
             ("log 1 a\tb", Report::Log { number: 1, line: "a b".to_owned() }),
             (

@@ -200,6 +200,40 @@ fn the_worst_failure_decides_whom_it_concerns() {
     assert!(matches!(error("broken network no iptables\n"), ContainerError::Instance(_)));
 }
 
+/// What the job log shows of these lines, each of which comes at its second.
+fn shown(lines: &[(u64, &str)]) -> Vec<ContainerProgress> {
+    let (job, mut told, second) = (job(), Vec::new(), std::cell::Cell::new(0));
+    let now = || Stamp { wall_ms: 0, manager: ManagerId(1), boot: BootId(1), uptime_ms: second.get() * 1000 };
+    let mut tell = |event| told.push(event);
+    let mut watcher = Watcher::new(&job, &now, &mut tell);
+    for (at, line) in lines {
+        second.set(*at);
+        let line = format!("{line}\n");
+        let written = futures_util::FutureExt::now_or_never(watcher.write(Stream::Stdout, line.as_bytes()));
+        written.unwrap().unwrap();
+    }
+    told
+}
+
+#[test]
+fn a_pull_that_goes_on_is_shown_every_ten_seconds_with_or_without_data() {
+    let mut lines = vec![(0, "pulling 0 always 1"), (0, "pulling 1 always 1"), (0, "image 1 [1,\"\",null]")];
+    lines.extend((1..25).map(|second| (second, "")));
+    lines.push((25, "bytes 0 2048"));
+    lines.extend((26..=30).map(|second| (second, "")));
+    lines.push((31, "failed 0 always 1 toomanyrequests"));
+    lines.extend((32..50).map(|second| (second, "")));
+    let received: Vec<_> = shown(&lines)
+        .into_iter()
+        .filter_map(|event| match event {
+            ContainerProgress::Received { image, bytes, after } => Some((image, bytes, after.as_secs())),
+            _ => None,
+        })
+        .collect();
+    let of = |bytes, after| ("bb".to_owned(), bytes, after);
+    assert_eq!(received, [of(None, 10), of(None, 20), of(Some(2 << 20), 30)]);
+}
+
 #[test]
 fn a_script_that_says_nothing_is_the_instances_fault() {
     let (result, told) = outcome("image 0 [1,\"\",null]\n", "sudo: a password is required\n", 1);
