@@ -160,6 +160,9 @@ pub struct Timing {
     /// From TERM to KILL when a stage is stopped. Default 10 s.
     #[serde(with = "millis")]
     pub stop_grace: Duration,
+    /// How long the instance's engine may take to start a job's container. Default 1 min.
+    #[serde(with = "millis", default = "container_start", skip_serializing_if = "is_container_start")]
+    pub container_start_timeout: Duration,
     /// How long `run` waits for the keeper to report why an instance was lost. Default 10 s.
     #[serde(with = "millis")]
     pub loss_reason_timeout: Duration,
@@ -198,6 +201,7 @@ impl Default for Timing {
             clean_timeout: clean_timeout(),
             health_interval: health_interval(),
             stop_grace: s(10),
+            container_start_timeout: container_start(),
             loss_reason_timeout: s(10),
             waiter_poll_interval: s(1),
         }
@@ -224,6 +228,14 @@ fn quota_backoff() -> Duration {
 
 fn health_interval() -> Duration {
     Duration::from_mins(1)
+}
+
+pub(crate) fn container_start() -> Duration {
+    Duration::from_mins(1)
+}
+
+pub(crate) fn is_container_start(limit: &Duration) -> bool {
+    *limit == container_start()
 }
 
 impl Default for IdlePolicy {

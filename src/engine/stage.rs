@@ -122,6 +122,7 @@ impl Engine {
             script,
             start_within: assignment.timeouts.start_within,
             stop_grace: assignment.timeouts.stop_grace,
+            container_start: assignment.timeouts.container_start,
             trace: self.trace(attempt, &assignment, record.builds_dir).await?,
             last: kind.last,
         };

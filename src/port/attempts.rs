@@ -18,7 +18,7 @@ use crate::core::endpoint::Endpoint;
 use crate::core::execution::Execution;
 use crate::core::ids::{AttemptName, InstanceId, PoolName};
 use crate::core::job::JobFacts;
-use crate::core::policy::Timing;
+use crate::core::policy::{Timing, container_start, is_container_start};
 use crate::core::time::{Stamp, millis};
 
 /// The instance assigned to a job, and how to reach it: all that `run` needs.
@@ -48,11 +48,18 @@ pub struct StageTimeouts {
     /// `stop_grace`: from TERM to KILL.
     #[serde(with = "millis")]
     pub stop_grace: Duration,
+    /// `container_start_timeout`: limit for the engine to start the job's container.
+    #[serde(with = "millis", default = "container_start", skip_serializing_if = "is_container_start")]
+    pub container_start: Duration,
 }
 
 impl From<&Timing> for StageTimeouts {
     fn from(timing: &Timing) -> Self {
-        Self { start_within: timing.connect_timeout, stop_grace: timing.stop_grace }
+        Self {
+            start_within: timing.connect_timeout,
+            stop_grace: timing.stop_grace,
+            container_start: timing.container_start_timeout,
+        }
     }
 }
 

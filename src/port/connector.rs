@@ -67,6 +67,8 @@ pub struct Stage {
     pub start_within: Duration,
     /// Time from TERM to KILL when the stage is stopped.
     pub stop_grace: Duration,
+    /// Limit for the instance's engine to start the container. What the container then does has none.
+    pub container_start: Duration,
     /// On a static host: how cleaning recognises what the stage left.
     pub trace: Option<Trace>,
     /// True if no stage of the job follows.

@@ -22,12 +22,12 @@ mod registries;
 mod secrets;
 mod services;
 #[path = "../jobs/setting.rs"]
-#[expect(dead_code, reason = "what only jobs on other providers need")]
 mod setting;
 mod shells;
 mod site;
 #[path = "../support/skipped.rs"]
 mod skipped;
+mod starts;
 mod stopping;
 #[path = "../support/mod.rs"]
 mod support;

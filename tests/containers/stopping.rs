@@ -130,7 +130,7 @@ fn a_script_whose_run_is_killed_ends() {
 }
 
 #[test]
-fn a_script_whose_link_is_killed_ends_before_the_next_stage() {
+fn a_script_whose_link_is_killed_ends_without_another_stage() {
     let Some(site) = site() else { return };
     let place = setting(site).open();
     let (attempt, inside, run) = running(&place, "ash:1", BUSY);
@@ -139,7 +139,20 @@ fn a_script_whose_link_is_killed_ends_before_the_next_stage() {
     }
     let run = run.wait(SOON);
     assert_eq!(run.exit_code(), Some(2), "{}", run.stderr_text());
-    expect_next(&place, &attempt, &inside);
+    expect_ended(&place, &attempt, &inside);
+}
+
+#[test]
+fn a_script_whose_link_and_run_are_killed_ends_although_nothing_connects_again() {
+    let Some(site) = site() else { return };
+    let place = setting(site).open();
+    let (attempt, inside, run) = running(&place, "ash:1", BUSY);
+    for process in place.of_kind(Kind::Keeper).into_iter().chain(place.of_kind(Kind::Link)) {
+        process.kill9();
+    }
+    run.kill9();
+    run.wait_exit(SOON);
+    expect_ended(&place, &attempt, &inside);
 }
 
 #[test]

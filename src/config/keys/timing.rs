@@ -31,6 +31,10 @@ pub(in crate::config) const TIMING: KeyTable = KeyTable {
             .means("Time from TERM to KILL when a script is stopped.")
             .interacts("The runner's `graceful_kill_timeout` must be longer by some seconds, and below 300; \
                         `greenroom doctor` checks that."),
+        key("container_start_timeout", Duration(1), Value("\"1m\""), Pass)
+            .means("How long the engine of an instance may take to start a job's container. An entrypoint may take \
+                    longer.")
+            .interacts("A job keeps the value that was active when it got its instance."),
         key("loss_reason_timeout", Duration(0), Value("\"10s\""), Pass)
             .means("How long a job that lost its instance waits for the keeper to find the reason.")
             .interacts("Should be longer than `list_interval`, or the list comes too late."),

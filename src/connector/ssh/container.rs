@@ -6,6 +6,8 @@
 //! whose arguments name the file. If its own arguments do so, it is still the runtime: killing that would leave what the
 //! next start fails on.
 
+use std::time::Duration;
+
 use crate::core::container::name::ContainerName;
 use crate::core::text::quoted;
 
@@ -55,26 +57,70 @@ pub(super) fn additions(name: &ContainerName) -> Additions {
     }
 }
 
-/// A command that starts the container and attaches to it.
+/// What the guard prints when it ends a start.
+pub(super) const NOT_STARTED: &str = "the container engine did not start the container within";
+
+/// Shell commands that go before a start: its limit.
+pub(super) fn limit(within: Duration) -> String {
+    format!("w={}; ", within.as_secs().max(1))
+}
+
+/// Watches a start. Until the container runs, its limit is `w` seconds; then the session, `s`, is ended with an error,
+/// first of all the engine's client, `k`. Afterwards the container is ended if the connection's process, `q`, has gone: no
+/// signal reaches the container from there. The guard ends with the lock, so that a stop can wait for it, too.
+fn guard(name: &ContainerName) -> String {
+    let functions = functions(name);
+    format!(
+        "exec 3>&2 2>/dev/null; flock -w 1 {DIR} true || exit; {functions} \
+         now() {{ read -r t x </proc/uptime; t=${{t%.*}}; }}; now; b=$t; \
+         while seek; [ -z \"$c\" ]; do \
+           live $k || exit; \
+           ! read -r p <$g || live $p || exit; \
+           now; [ $((t - b)) -lt $w ] || {{ \
+             echo \"Error: {NOT_STARTED} $w s\" >&3; kill -KILL $k; \
+             for f in /proc/[0-9]*/stat; do \
+               x=; while read -r l; do x=$l; done <\"$f\"; p=${{f#/proc/}}; set -- ${{x##*) }}; \
+               p=${{p%/stat}}; [ \"$4\" != $s ] || [ $p = $$ ] || kill -KILL $p; \
+             done; \
+             exit; }}; \
+           ! flock -w 0.2 {DIR}/{name}.lock true || exit; \
+         done; \
+         exec 3>&-; \
+         until flock -w 2 {DIR}/{name}.lock true; do \
+           live $q || {{ seek; [ -z \"$c\" ] || kill -KILL $c; exit; }}; \
+         done"
+    )
+}
+
+/// A command that starts the container and attaches to it. Before it: `limit`.
 ///
 /// A stage ends before the engine's client, and a link may die while a container waits for it. The client would attach to
 /// a container that still runs. So the client and the monitor hold a lock until the engine knows that the container has
 /// ended, and a start kills the container that it finds.
 pub(super) fn start(name: &ContainerName) -> String {
-    let functions = functions(name);
-    as_root(&format!(
-        "{functions} [ -d {DIR} ] || mkdir -p -m 700 {DIR}; exec 9>>{DIR}/{name}.lock; n=0; \
+    let (functions, guard) = (functions(name), quoted(&guard(name)));
+    let script = as_root(
+        "q=$q s=$s w=$w; ",
+        &format!(
+            "{functions} [ -d {DIR} ] || mkdir -p -m 700 {DIR}; exec 9>>{DIR}/{name}.lock; n=0; \
          {{ flock -n 9 || {{ \
              seek; [ -z \"$c\" ] || kill -KILL $c; \
              until flock -n 9; do \
                [ $((n += 1)) -lt 250 ] || {{ echo \"Error: the container still runs\" >&3; exit 125; }}; \
                sleep 0.02 || sleep 1; \
              done; }}; }} 3>&2 2>/dev/null; \
+         rm -f $g; \
+         k=$$ q=$q s=$s w=$w /bin/sh -c {guard} </dev/null >/dev/null 9>&- & \
          exec podman start --attach --interactive --sig-proxy=false {name}"
-    ))
+        ),
+    );
+    format!("q=$PPID s=$$; : ${{w:=60}}; {script}")
 }
 
-/// A command that runs `script`, which does not return, as root.
-pub(super) fn as_root(script: &str) -> String {
-    format!("r={}; [ \"$(id -u)\" = 0 ] && eval \"$r\"; exec sudo -n /bin/sh -c \"$r\"", quoted(script))
+/// A command that runs `script`, which does not return, as root. `variables`: sets those of this shell that it needs.
+pub(super) fn as_root(variables: &str, script: &str) -> String {
+    format!(
+        "r={}; [ \"$(id -u)\" = 0 ] && eval \"$r\"; exec sudo -n /bin/sh -c \"{variables}$r\"",
+        quoted(script)
+    )
 }

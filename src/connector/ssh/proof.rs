@@ -321,6 +321,7 @@ mod tests {
             script: file,
             start_within: within,
             stop_grace: within,
+            container_start: within,
             trace: None,
             last: false,
         }

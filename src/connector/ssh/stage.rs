@@ -18,7 +18,7 @@ use super::guest::{Guest, Over};
 use super::remote::Marked;
 use super::session::Session;
 use super::stop;
-use super::trace::{prelude, probe_prelude};
+use super::trace::{before, probe_prelude};
 use crate::core::execution::Shell;
 use crate::port::connector::{ConnectError, Mark, Output, Reader, RemoteCommand, Stage, StageEnd, Stop};
 
@@ -53,7 +53,7 @@ impl Work {
         exit_mark: Option<String>,
         settings: &SshSettings,
     ) -> Result<Self, ConnectError> {
-        let marked = Marked::reader(&stage.reader, &prelude(stage.trace.as_ref()))?;
+        let marked = Marked::reader(&stage.reader, &before(&stage, &stage.reader))?;
         let Stage { script, start_within, stop_grace, .. } = stage;
         let mut work = Self::new(marked, Input::File(script), stop_grace, start_within, settings);
         work.run.exit_mark = exit_mark;

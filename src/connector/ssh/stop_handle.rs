@@ -80,7 +80,7 @@ impl StopHandle {
                if sweep $w; then e=0; else e=$((e + 1)); fi; \
              done; exit 0"
         );
-        shell(&if container.is_some() { container::as_root(&command) } else { command })
+        shell(&if container.is_some() { container::as_root("", &command) } else { command })
     }
 }
 

@@ -11,8 +11,18 @@
 //!
 //! A stage that cannot leave its trace does not run, because cleaning would miss it.
 
+use super::container;
 use crate::core::text::quoted;
-use crate::port::connector::{Mark, Trace};
+use crate::port::connector::{Mark, Reader, Stage, Trace};
+
+/// Shell commands for `/bin/sh`, to run before a stage's reader, or before that of a later stage.
+pub(super) fn before(stage: &Stage, reader: &Reader) -> String {
+    let limit = match reader {
+        Reader::Container(_) => container::limit(stage.container_start),
+        Reader::Shell(_) => String::new(),
+    };
+    prelude(stage.trace.as_ref()) + &limit
+}
 
 /// Shell commands for `/bin/sh`, to run before the interpreter takes its place.
 pub(super) fn prelude(trace: Option<&Trace>) -> String {

@@ -1,5 +1,6 @@
 //! Why a container ended before a shell in it read the script.
 
+use super::container::NOT_STARTED;
 use crate::core::text::clean_line;
 use crate::port::connector::StageEnd;
 
@@ -20,6 +21,9 @@ const LONGEST: usize = 400;
 /// Judges the end of a container by its status, and by its output and the engine's.
 pub(super) fn unread(end: &StageEnd, output: &str) -> Unread {
     let by_job = |why: String| Unread::ByJob(why);
+    if let Some(error) = output.lines().rev().find(|line| line.contains(NOT_STARTED)) {
+        return Unread::ByInstance(shown(error.trim_start_matches("Error: ")));
+    }
     let status = match end {
         StageEnd::Exited(status) => *status,
         StageEnd::Signalled(_) | StageEnd::Stopped | StageEnd::Impossible(_) => {
@@ -173,6 +177,10 @@ mod tests {
             (exited(1), "sudo: a password is required\n"),
             (exited(127), "/bin/sh: 1: exec: podman: not found\n"),
             (StageEnd::Signalled("KILL".to_owned()), ""),
+            (
+                StageEnd::Signalled("KILL".to_owned()),
+                "Error: the container engine did not start the container within 60 s\n",
+            ),
         ] {
             assert!(matches!(unread(&end, output), Unread::ByInstance(_)), "{output}");
         }

@@ -98,6 +98,7 @@ pub(crate) fn stage(shell: Shell, script: impl AsRef<[u8]>) -> Stage {
         script: file,
         start_within,
         stop_grace: Duration::from_secs(1),
+        container_start: Duration::from_mins(1),
         trace: None,
         last: false,
     }

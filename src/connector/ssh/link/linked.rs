@@ -14,7 +14,7 @@ use tokio::net::unix::pipe;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::super::proof::Proved;
-use super::super::trace::prelude;
+use super::super::trace::{before, prelude};
 use super::super::{COMMAND_GRACE, Ssh, dial, stop};
 use super::call::{LinkSettings, Links, Target, kill};
 use super::line::Line;
@@ -100,19 +100,16 @@ impl Connector for Linked {
         mut stop: Stop<'_>,
     ) -> Result<StageEnd, ConnectError> {
         let mut proved = Proved::new(&mut stage, output)?;
-        let before = || prelude(stage.trace.as_ref());
+        let interpreter = |reader: Reader| Interpreter { before: before(&stage, &reader), reader };
         let exit_mark = proved.exit_mark();
         let ask = || Ask::Stage {
             at: at.clone(),
-            interpreter: Interpreter { reader: stage.reader.clone(), before: before() },
+            interpreter: interpreter(stage.reader.clone()),
             start_within: stage.start_within,
             stop_grace: stage.stop_grace,
             // On a host that is cleaned after the job, a shell would wait for nothing.
             followed: !(stage.last && stage.trace.is_some()),
-            ahead: stage
-                .ahead
-                .clone()
-                .map(|name| Interpreter { reader: Reader::Container(name), before: before() }),
+            ahead: stage.ahead.clone().map(|name| interpreter(Reader::Container(name))),
             exit_mark: exit_mark.clone(),
         };
         let target = self.target(id, at, stage.start_within);

@@ -1,0 +1,47 @@
+//! Containers that do not start: the engine is at fault, or only slow is what the author wrote.
+
+use std::time::Duration;
+
+use crate::inside::Inside;
+use crate::pool::{job, setting};
+use crate::site::site;
+use crate::support::record::Outcome;
+
+/// Replaces the engine of a machine by one that hangs, with a process of its own that holds its output.
+const HUNG: &str = "printf '#!/bin/sh\\nsleep 1000 &\\nwait\\n' >/usr/local/bin/podman; chmod 755 /usr/local/bin/podman; \
+                    ls /usr/local/bin";
+
+#[test]
+fn an_engine_that_hangs_is_a_system_failure_within_its_limit() {
+    let Some(site) = site() else { return };
+    // The second image's container starts ahead, while the runner's own stages run.
+    for image in ["exec:1", "bash:1"] {
+        let place = setting(site).timing("container_start_timeout", "3s").open();
+        let attempt = place.prepared_as(&job(1, image));
+        assert!(Inside::of(&place, &attempt).sh(HUNG).contains("podman"));
+        assert_eq!(attempt.run_stage("get_sources").exit_code(), Some(0));
+        let run = attempt.run_stage("build_script");
+        let said = run.stderr_text();
+        assert_eq!(run.exit_code(), Some(2), "{image}: {said}");
+        assert!(
+            said.contains(
+                "did not begin the stage: the container engine did not start the container within 3 s"
+            ),
+            "{said}"
+        );
+        assert!(run.took().is_some_and(|took| took < Duration::from_secs(30)), "{:?}", run.took());
+        assert_eq!(attempt.cleanup().exit_code(), Some(0));
+        place.wait_until_settled(0);
+    }
+}
+
+#[test]
+fn an_entrypoint_that_takes_longer_than_the_limit_is_waited_for() {
+    let Some(site) = site() else { return };
+    let place = setting(site).timing("container_start_timeout", "2s").open();
+    let slow = serde_json::json!(["/bin/sh", "-c", "sleep 6; exec \"$@\"", "entry"]);
+    let result = place.run(&job(1, "ash:1").image_option("entrypoint", slow).script(["echo the script ran"]));
+    result.expect_outcome(&Outcome::Success);
+    assert!(result.log_text().contains("\nthe script ran\n"), "{}", result.describe());
+    place.expect_sound();
+}
