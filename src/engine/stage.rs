@@ -115,6 +115,11 @@ impl Engine {
         };
         // Before a byte is sent: from here on, the grant costs a use.
         self.host.attempts.mark_used(attempt).await?;
+        match self.own_files(attempt, &assignment, record.builds_dir.as_deref(), kind).await {
+            Ok(None) => {}
+            Ok(Some(stopped)) => return Ok(stopped),
+            Err(cause) => return Err(self.failed(attempt, &assignment, cause).await),
+        }
         let stage = Stage {
             reader: place.reader,
             open_umask: place.open_umask,
@@ -295,7 +300,8 @@ mod tests {
     const AUTHORS: StageKind = StageKind { in_container: true, before_container: false, last: false };
 
     fn container(starts_ahead: bool) -> JobContainer {
-        JobContainer { name: ContainerName::parse("greenroom-a1").unwrap(), open_umask: true, starts_ahead }
+        let name = ContainerName::parse("greenroom-a1").unwrap();
+        JobContainer { name, open_umask: true, starts_ahead, owner: None }
     }
 
     #[test]

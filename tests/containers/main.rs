@@ -9,6 +9,7 @@ mod examples;
 mod images;
 mod inside;
 mod machines;
+mod owners;
 mod pipelines;
 #[path = "../jobs/place.rs"]
 #[expect(dead_code, reason = "what only jobs on other providers need")]

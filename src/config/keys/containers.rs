@@ -106,7 +106,8 @@ const MIRRORS: Key = key("mirrors", Map, Words("none"), Job)
     );
 
 const UMASK_KEY: Key = key("umask", Word(UMASK), Value("\"auto\""), Job)
-    .means("File mode of sources, caches and artifacts: `\"open\"` lets every user write to them, `\"closed\"` only root.")
+    .means("File mode of sources, caches and artifacts: `\"open\"` lets every user write to them, \
+            `\"closed\"` only the user of the job's container.")
     .interacts(
         "`\"auto\"` is `\"open\"` if the image's user is not root or the job has services, else `\"closed\"`. A job's \
          FF_DISABLE_UMASK_FOR_DOCKER_EXECUTOR stands for `\"closed\"`.",

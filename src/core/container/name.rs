@@ -62,6 +62,16 @@ pub struct JobContainer {
     /// True if it may start before its first stage: it has no entrypoint that could read the checkout.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub starts_ahead: bool,
+    /// Who gets the files of the runner's own stages before the container's stages; `None`: they stay the login's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
+}
+
+/// The numbers of a user and a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    pub user: u32,
+    pub group: u32,
 }
 
 #[cfg(test)]

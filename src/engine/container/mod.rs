@@ -1,6 +1,7 @@
 //! `prepare`: the containers of a job on its instance.
 
 mod options;
+mod owners;
 mod progress;
 mod report;
 pub mod script;
@@ -114,7 +115,7 @@ impl Engine {
                 });
             }
         };
-        let facts = watcher.outcome(&ended_as(ended, assignment, within)?)?;
+        let (facts, owner) = watcher.outcome(&ended_as(ended, assignment, within)?)?;
         let container = JobContainer {
             name,
             open_umask: match job.umask {
@@ -123,6 +124,7 @@ impl Engine {
                 Umask::Closed => false,
             },
             starts_ahead: facts.starts_a_shell(job.job.entrypoint.as_deref()),
+            owner: owner.filter(|owner| owner.user != 0),
         };
         let assigned = Assignment { container: Some(container.clone()), ..assignment.clone() };
         self.host.attempts.assign(attempt, Some(&assigned)).await?;

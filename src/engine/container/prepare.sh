@@ -1,7 +1,7 @@
 # Prepares the containers of a job as root: pulls images, starts services, creates the job's container.
 # For any POSIX shell. Each line on standard output is a report. A container's number counts from 0, the job's own.
-# Set above: name, last, pull_within, wait_within, and the functions write_files, pull_each, may_pass, share_all, ports,
-# create.
+# Set above: name, last, pull_within, wait_within, closed (empty: no), and the functions write_files, pull_each, may_pass,
+# share_all, ports, create.
 PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH LC_ALL=C
 unset IFS
@@ -210,6 +210,35 @@ serve() {
   await "$1"
 }
 
+# The number that a file of accounts in the image has for a name: number FILE NAME. A number stands for itself.
+account() {
+  podman cp "$name:/etc/$1" - 2>/dev/null | head -c 4194304 | tar -xO 2>/dev/null | {
+    while IFS=: read -r entry _ number group _ || [ -n "$entry" ]; do
+      case $2 in
+        *[!0-9]*) [ "$entry" = "$2" ] || continue ;;
+        *) [ "$number" = "$2" ] || continue ;;
+      esac
+      echo "$number $group"
+      break
+    done
+  }
+}
+
+# Reports the numbers of the container's user and group. An unknown name ends the container's start.
+owner() {
+  user=$(podman inspect --format '{{.Config.User}}' "$name" 2>"$work/error") || broken create "$(message "$work/error")"
+  group=''
+  case $user in *:*) group=${user#*:} user=${user%%:*} ;; esac
+  case $user in '' | 0 | root) return ;; esac
+  found=$(account passwd "$user")
+  case $user in *[!0-9]*) user=${found% *} ;; esac
+  case $group in
+    '') group=${found#* } ;;
+    *[!0-9]*) group=$(account group "$group") group=${group% *} ;;
+  esac
+  [ -z "$user" ] || report "owner $user ${group:-0}"
+}
+
 main() {
   children='' watcher='' big=/var/tmp/$name
   command -v podman >/dev/null || broken engine "podman is not installed"
@@ -232,6 +261,7 @@ main() {
   [ "$last" = 0 ] || connect
   # First of all, because it creates the volumes: containers that are created concurrently would conflict.
   (create 0) >/dev/null 2>"$work/error" || broken create "$(message "$work/error")"
+  [ -z "$closed" ] || owner
   number=1
   while [ "$number" -le "$last" ]; do
     serve "$number" &

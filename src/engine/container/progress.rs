@@ -10,6 +10,7 @@ use super::ContainerError;
 use super::options::is_none;
 use super::report::{ImageFacts, Lines, Part, Report};
 use crate::core::container::failure::{Blame, Cause, foreign};
+use crate::core::container::name::Owner;
 use crate::core::container::settings::PullPolicy;
 use crate::core::container::spec::{ContainerJob, ContainerSpec};
 use crate::core::text::clean_line;
@@ -127,6 +128,7 @@ pub(super) struct Watcher<'a> {
     failed: BTreeMap<usize, (Cause, String)>,
     late: bool,
     done: bool,
+    owner: Option<Owner>,
     /// What ends the preparation, whatever else is reported.
     fault: Option<ContainerError>,
 }
@@ -148,19 +150,20 @@ impl<'a> Watcher<'a> {
             failed: BTreeMap::new(),
             late: false,
             done: false,
+            owner: None,
             fault: None,
         }
     }
 
-    /// The facts of the job's image, or why there is no container.
-    pub(super) fn outcome(mut self, end: &StageEnd) -> Result<ImageFacts, ContainerError> {
+    /// The facts of the job's image and the container's user, or why there is no container.
+    pub(super) fn outcome(mut self, end: &StageEnd) -> Result<(ImageFacts, Option<Owner>), ContainerError> {
         if let Some(fault) = self.fault {
             return Err(fault);
         }
         if self.done
             && let Some(facts) = self.images.remove(&0)
         {
-            return Ok(facts);
+            return Ok((facts, self.owner));
         }
         if let Some(error) = self.pull_error() {
             return Err(error);
@@ -249,6 +252,7 @@ impl<'a> Watcher<'a> {
             Report::Log { number, line } => {
                 self.of_service(number, |service| ContainerProgress::ServiceLog { service, line });
             }
+            Report::Owner(owner) => self.owner = Some(owner),
             Report::Broken { part, text } => self.broken(part, &text),
             Report::Done => self.done = true,
         }

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use crate::core::container::name::Owner;
 use crate::core::container::settings::PullPolicy;
 use crate::core::text::clean_line;
 
@@ -66,6 +67,8 @@ pub(super) enum Report {
         number: usize,
         line: String,
     },
+    /// Who the user of the job's container is.
+    Owner(Owner),
     Broken {
         part: Part,
         text: String,
@@ -108,6 +111,10 @@ impl Report {
                     _ => return None,
                 };
                 return Some(Self::Broken { part, text: clean(text) });
+            }
+            "owner" => {
+                let (user, group) = rest.split_once(' ')?;
+                return Some(Self::Owner(Owner { user: user.parse().ok()?, group: group.parse().ok()? }));
             }
             _ => {}
         }
@@ -200,6 +207,7 @@ mod tests {
                 "foreign 0 arm64 amd64",
                 Report::Foreign { number: 0, image: "arm64".to_owned(), instance: "amd64".to_owned() },
             ),
+            ("owner 1000 0", Report::Owner(Owner { user: 1000, group: 0 })),
             ("waiting 1", Report::Waiting { number: 1 }),
             ("exited 1 137", Report::Exited { number: 1, status: "137".to_owned() }),
             ("log 1 a\tb", Report::Log { number: 1, line: "a b".to_owned() }),
@@ -220,6 +228,8 @@ mod tests {
             "image 0 {}",
             "hello 1 2",
             "broken x y",
+            "owner app 0",
+            "owner -1 0",
         ] {
             assert_eq!(Report::parse(line.as_bytes()), None, "{line}");
         }

@@ -8,6 +8,7 @@ use base64ct::{Base64, Encoding as _};
 use super::options;
 use crate::core::container::failure::Cause;
 use crate::core::container::name::ContainerName;
+use crate::core::container::settings::Umask;
 use crate::core::container::spec::{ContainerJob, ContainerSpec, Login, ServiceSpec};
 use crate::core::secret::Secret;
 use crate::core::text::quoted;
@@ -36,9 +37,10 @@ pub fn script(name: &ContainerName, job: &ContainerJob, dirs: &[&str]) -> String
     let wait = job.wait_for_services.map_or(0, |wait| wait.as_secs().max(1));
     _ = writeln!(
         text,
-        "name={name} last={} pull_within={} wait_within={wait}",
+        "name={name} last={} pull_within={} wait_within={wait} closed={}",
         job.services.len(),
-        job.pull_timeout.as_secs().max(1)
+        job.pull_timeout.as_secs().max(1),
+        if job.umask == Umask::Closed { "yes" } else { "" },
     );
     function(&mut text, "write_files", &files(job, &containers));
     function(&mut text, "pull_each", &pulls(&containers));

@@ -169,7 +169,7 @@ fn outcome(
         written.unwrap().unwrap();
     }
     let result = watcher.outcome(&StageEnd::Exited(status));
-    (result, told)
+    (result.map(|(facts, _)| facts), told)
 }
 
 #[test]

@@ -152,7 +152,7 @@ fn damaged(path: &Path, problem: &serde_json::Error) -> HostError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::container::name::{ContainerName, JobContainer};
+    use crate::core::container::name::{ContainerName, JobContainer, Owner};
     use crate::core::endpoint::Endpoint;
     use crate::core::execution::{Execution, Shell};
     use crate::core::golden;
@@ -227,9 +227,23 @@ mod tests {
             name: ContainerName::of(&AttemptName::new("a1")),
             open_umask: true,
             starts_ahead: true,
+            owner: None,
+        };
+        let more = JobContainer {
+            open_umask: false,
+            owner: Some(Owner { user: 1000, group: 1001 }),
+            ..container.clone()
         };
         let contained = Assignment { container: Some(container), ..assignment.clone() };
-        let assignments = [None, Some(assignment), Some(later), Some(contained)];
+        let owned = Assignment {
+            container: Some(more),
+            timeouts: StageTimeouts {
+                container_start: std::time::Duration::from_secs(90),
+                ..StageTimeouts::default()
+            },
+            ..assignment.clone()
+        };
+        let assignments = [None, Some(assignment), Some(later), Some(contained), Some(owned)];
         golden::hold(golden::recorded!("assignments.jsonl"), &assignments);
     }
 
