@@ -3,6 +3,7 @@
 use crate::core::container::settings::PullPolicy;
 use crate::core::time::Pretty;
 use crate::engine::container::ContainerProgress;
+use crate::engine::container::debug::{skipped, written};
 
 const MIB: u64 = 1 << 20;
 
@@ -50,6 +51,8 @@ pub(super) fn container_progress(progress: &ContainerProgress) -> String {
             format!("warning: service `{service}` did not start: {why}")
         }
         ContainerProgress::ServiceLog { service, line } => format!("  {service} | {line}"),
+        ContainerProgress::ServiceWrote { service, at, line } => written(service, at, line),
+        ContainerProgress::ServiceSkipped { service, bytes } => skipped(service, *bytes),
     }
 }
 
@@ -106,6 +109,14 @@ mod tests {
             (
                 ContainerProgress::ServiceExited { service: service(), status: "3".to_owned(), after },
                 "warning: service `db` exited after 3.2 s with status 3",
+            ),
+            (
+                ContainerProgress::ServiceWrote {
+                    service: service(),
+                    at: "03:04:05".to_owned(),
+                    line: "  ready".to_owned(),
+                },
+                "  db 03:04:05 |   ready",
             ),
             (
                 ContainerProgress::ServiceLog { service: service(), line: "no disk".to_owned() },

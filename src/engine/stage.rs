@@ -135,7 +135,7 @@ impl Engine {
             self.host.wakeups.stopped(attempt).await;
         });
         let (id, at) = (&assignment.instance, &assignment.endpoint);
-        let run = self.connector.run(id, at, stage, output, stop);
+        let run = self.connector.run(id, at, stage, &mut *output, stop);
         let ended = match select(pin!(run), pin!(self.announced(id, tell))).await {
             Either::Left((ended, _)) => ended,
             Either::Right((never, _)) => match never {},
@@ -149,6 +149,12 @@ impl Engine {
         }
         match ended {
             Ok(end) => {
+                if let Some(container) =
+                    assignment.container.as_ref().filter(|c| !c.shown_services.is_empty())
+                    && kind.in_container
+                {
+                    self.show_services(&assignment, container, output).await;
+                }
                 if assignment.unbegun && matches!(end, StageEnd::Exited(_) | StageEnd::Signalled(_)) {
                     self.stage_begun(id).await;
                 }
@@ -301,7 +307,7 @@ mod tests {
 
     fn container(starts_ahead: bool) -> JobContainer {
         let name = ContainerName::parse("greenroom-a1").unwrap();
-        JobContainer { name, open_umask: true, starts_ahead, owner: None }
+        JobContainer { name, open_umask: true, starts_ahead, owner: None, shown_services: Vec::new() }
     }
 
     #[test]

@@ -65,6 +65,9 @@ pub struct JobContainer {
     /// Who gets the files of the runner's own stages before the container's stages; `None`: they stay the login's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
+    /// The services whose output the job log shows, by their numbers from 1.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shown_services: Vec<String>,
 }
 
 /// The numbers of a user and a group.

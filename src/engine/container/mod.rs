@@ -1,5 +1,6 @@
 //! `prepare`: the containers of a job on its instance.
 
+pub mod debug;
 mod options;
 mod owners;
 mod progress;
@@ -125,6 +126,7 @@ impl Engine {
             },
             starts_ahead: facts.starts_a_shell(job.job.entrypoint.as_deref()),
             owner: owner.filter(|owner| owner.user != 0),
+            shown_services: services_shown(job),
         };
         let assigned = Assignment { container: Some(container.clone()), ..assignment.clone() };
         self.host.attempts.assign(attempt, Some(&assigned)).await?;
@@ -148,6 +150,12 @@ impl Engine {
         }
         self.give_back(attempt, true).await
     }
+}
+
+/// The names of the services whose output the job log shows.
+fn services_shown(job: &ContainerJob) -> Vec<String> {
+    let shown = job.services.iter().filter(|_| job.debug_services);
+    shown.filter_map(|service| service.names.first().cloned()).collect()
 }
 
 /// How the script ended, unless the connection or the time did.

@@ -113,7 +113,13 @@ mod tests {
     #[test]
     fn files_change_hands_only_where_a_user_other_than_root_needs_them() {
         let name = ContainerName::parse("c").unwrap();
-        let with = |owner| JobContainer { name: name.clone(), open_umask: false, starts_ahead: false, owner };
+        let with = |owner| JobContainer {
+            name: name.clone(),
+            open_umask: false,
+            starts_ahead: false,
+            owner,
+            shown_services: Vec::new(),
+        };
         let app = Some(NewOwner::Container(APP));
         for (owner, login, kind, expected) in [
             (Some(APP), "root", kind(true, false), app),

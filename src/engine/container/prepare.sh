@@ -1,7 +1,7 @@
 # Prepares the containers of a job as root: pulls images, starts services, creates the job's container.
 # For any POSIX shell. Each line on standard output is a report. A container's number counts from 0, the job's own.
-# Set above: name, last, pull_within, wait_within, closed (empty: no), and the functions write_files, pull_each, may_pass,
-# share_all, ports, create.
+# Set above: name, last, pull_within, wait_within, most, debug and closed (empty: no), and the functions write_files,
+# pull_each, may_pass, share_all, ports, create, recent.
 PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH LC_ALL=C
 unset IFS
@@ -149,7 +149,9 @@ listens() {
   return 1
 }
 
+# The last lines of a service, unless all are shown.
 logs() {
+  [ -z "$debug" ] || return
   podman logs --tail 20 "$name-$1" 2>&1 | tail -c 4000 | {
     while IFS= read -r line || [ -n "$line" ]; do report "log $1 $line"; done
   }
@@ -206,8 +208,20 @@ serve() {
     report "unstarted $1 $(message "$work/$1.error")"
     return
   fi
+  [ -z "$debug" ] ||
+    ln -sf "$(podman inspect --format '{{.HostConfig.LogConfig.Path}}' "$name-$1")" "$shared/$name-$1.log"
   report "started $1"
   await "$1"
+}
+
+# Gives a sign of life while services are waited for, and shows what they write. Without a reader, it ends the script.
+follow() {
+  trap '' PIPE
+  until [ -e "$work/over" ]; do
+    sleep 1 >/dev/null 2>&1
+    printf '\n' || { kill $$; exit; }
+    [ -z "$debug" ] || recent
+  done
 }
 
 # The number that a file of accounts in the image has for a name: number FILE NAME. A number stands for itself.
@@ -262,6 +276,7 @@ main() {
   # First of all, because it creates the volumes: containers that are created concurrently would conflict.
   (create 0) >/dev/null 2>"$work/error" || broken create "$(message "$work/error")"
   [ -z "$closed" ] || owner
+  [ "$last" = 0 ] || { follow & watcher=$!; }
   number=1
   while [ "$number" -le "$last" ]; do
     serve "$number" &
@@ -274,5 +289,11 @@ main() {
     [ ! -f "$work/$number.unwatched" ] || ended "$number" "$(cat "$shared/$name-$number.pid" 2>/dev/null || echo none)"
     number=$((number + 1))
   done
+  if [ -n "$watcher" ] && [ -n "$debug" ]; then
+    touch "$work/over"
+    wait "$watcher"
+    watcher=''
+    recent
+  fi
   report done
 }

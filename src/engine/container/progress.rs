@@ -85,6 +85,17 @@ pub enum ContainerProgress {
         service: String,
         line: String,
     },
+    /// What a service writes while it runs, and the time of day.
+    ServiceWrote {
+        service: String,
+        at: String,
+        line: String,
+    },
+    /// A service has written more than is shown.
+    ServiceSkipped {
+        service: String,
+        bytes: u64,
+    },
 }
 
 impl ImageFacts {
@@ -251,6 +262,12 @@ impl<'a> Watcher<'a> {
             Report::Unstarted { number, text } => self.unstarted(number, text),
             Report::Log { number, line } => {
                 self.of_service(number, |service| ContainerProgress::ServiceLog { service, line });
+            }
+            Report::Wrote { number, at, line } => {
+                self.of_service(number, |service| ContainerProgress::ServiceWrote { service, at, line });
+            }
+            Report::Skipped { number, bytes } => {
+                self.of_service(number, |service| ContainerProgress::ServiceSkipped { service, bytes });
             }
             Report::Owner(owner) => self.owner = Some(owner),
             Report::Broken { part, text } => self.broken(part, &text),

@@ -4,13 +4,16 @@ use serde::Deserialize;
 
 use crate::core::container::name::Owner;
 use crate::core::container::settings::PullPolicy;
-use crate::core::text::clean_line;
+use crate::core::text::{clean_line, clean_text};
 
 /// The longest line that is read, in bytes; the rest of a longer one is dropped.
 const LONGEST: usize = 8 << 10;
 
 /// The longest text of the engine or a service in a report, in characters.
 const TEXT: usize = 600;
+
+/// The longest line of a service that is shown while it runs.
+const WRITTEN: usize = 4000;
 
 /// A report. The number of a container counts from 0, the job's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,6 +69,17 @@ pub(super) enum Report {
     Log {
         number: usize,
         line: String,
+    },
+    /// A line that a service wrote, and its time of day.
+    Wrote {
+        number: usize,
+        at: String,
+        line: String,
+    },
+    /// A service wrote more than is shown: so many bytes before the next line.
+    Skipped {
+        number: usize,
+        bytes: u64,
     },
     /// Who the user of the job's container is.
     Owner(Owner),
@@ -137,10 +151,23 @@ impl Report {
             "exited" => Self::Exited { number, status: clean(rest) },
             "silent" => Self::Silent { number },
             "unstarted" => Self::Unstarted { number, text: clean(rest) },
+            "wrote" => wrote(number, rest)?,
+            "skipped" => Self::Skipped { number, bytes: next().parse().ok()? },
             "log" => Self::Log { number, line: clean(rest) },
             _ => return None,
         })
     }
+}
+
+/// A line of the engine's log: when, which stream, whether it is whole, and the text.
+fn wrote(number: usize, rest: &str) -> Option<Report> {
+    let mut words = rest.splitn(4, ' ');
+    let (when, _stream, _whole) = (words.next()?, words.next()?, words.next()?);
+    let time = when.split_once('T').and_then(|(_, time)| time.get(..8)).unwrap_or_default();
+    let is_time = time.bytes().all(|b| b.is_ascii_digit() || b == b':');
+    let line = clean_text(words.next().unwrap_or_default().as_bytes());
+    let line = line.trim_end().chars().take(WRITTEN).map(|c| if c == '\n' { ' ' } else { c }).collect();
+    Some(Report::Wrote { number, at: if is_time { time.to_owned() } else { String::new() }, line })
 }
 
 fn clean(text: &str) -> String {
@@ -207,6 +234,15 @@ mod tests {
                 "foreign 0 arm64 amd64",
                 Report::Foreign { number: 0, image: "arm64".to_owned(), instance: "amd64".to_owned() },
             ),
+            (
+                "wrote 1 2026-01-02T03:04:05.678+01:00 stderr F   at \x1b[1mmain()",
+                Report::Wrote { number: 1, at: "03:04:05".to_owned(), line: "  at main()".to_owned() },
+            ),
+            (
+                "wrote 2 \x1b[2J stdout P ",
+                Report::Wrote { number: 2, at: String::new(), line: String::new() },
+            ),
+            ("skipped 1 70", Report::Skipped { number: 1, bytes: 70 }),
             ("owner 1000 0", Report::Owner(Owner { user: 1000, group: 0 })),
             ("waiting 1", Report::Waiting { number: 1 }),
             ("exited 1 137", Report::Exited { number: 1, status: "137".to_owned() }),
@@ -230,6 +266,7 @@ mod tests {
             "broken x y",
             "owner app 0",
             "owner -1 0",
+            "wrote 1 2026",
         ] {
             assert_eq!(Report::parse(line.as_bytes()), None, "{line}");
         }

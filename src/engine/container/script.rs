@@ -5,6 +5,7 @@ use std::iter::once;
 
 use base64ct::{Base64, Encoding as _};
 
+use super::debug::{MOST, RECENT};
 use super::options;
 use crate::core::container::failure::Cause;
 use crate::core::container::name::ContainerName;
@@ -37,9 +38,10 @@ pub fn script(name: &ContainerName, job: &ContainerJob, dirs: &[&str]) -> String
     let wait = job.wait_for_services.map_or(0, |wait| wait.as_secs().max(1));
     _ = writeln!(
         text,
-        "name={name} last={} pull_within={} wait_within={wait} closed={}",
+        "name={name} last={} pull_within={} wait_within={wait} most={MOST} debug={} closed={}",
         job.services.len(),
         job.pull_timeout.as_secs().max(1),
+        if job.debug_services { "yes" } else { "" },
         if job.umask == Umask::Closed { "yes" } else { "" },
     );
     function(&mut text, "write_files", &files(job, &containers));
@@ -53,6 +55,7 @@ pub fn script(name: &ContainerName, job: &ContainerJob, dirs: &[&str]) -> String
         .enumerate()
         .map(|(number, container)| (number.to_string(), creation(name, job, dirs, (number, container))));
     function(&mut text, "create", &[choice("$1", creations)]);
+    text.push_str(RECENT);
     text.push_str(include_str!("prepare.sh"));
     // The shell has read all of it before the first command runs, and no command reads from it.
     text.push_str("main </dev/null\n");

@@ -228,10 +228,12 @@ mod tests {
             open_umask: true,
             starts_ahead: true,
             owner: None,
+            shown_services: Vec::new(),
         };
         let more = JobContainer {
             open_umask: false,
             owner: Some(Owner { user: 1000, group: 1001 }),
+            shown_services: vec!["db".to_owned()],
             ..container.clone()
         };
         let contained = Assignment { container: Some(container), ..assignment.clone() };
