@@ -29,10 +29,10 @@ pub(super) fn container_progress(progress: &ContainerProgress) -> String {
                 Pretty(*after)
             )
         }
-        ContainerProgress::Pulled { image, bytes, after } => {
+        ContainerProgress::Pulled { image, bytes, after, .. } => {
             format!("image `{image}` ready after {} ({} unpacked)", Pretty(*after), size(*bytes))
         }
-        ContainerProgress::Present { image } => format!("image `{image}` is on the instance already"),
+        ContainerProgress::Present { image, .. } => format!("image `{image}` is on the instance already"),
         ContainerProgress::PullFailed { image, why } => format!("image `{image}` was not pulled: {why}"),
         ContainerProgress::ServiceUp { service, after } => {
             format!("service `{service}` answers after {}", Pretty(*after))
@@ -103,7 +103,7 @@ mod tests {
                 "service `db` does not answer yet after 3.2 s",
             ),
             (
-                ContainerProgress::Pulled { image: image(), bytes: 4000, after },
+                ContainerProgress::Pulled { image: image(), digest: None, bytes: 4000, after },
                 "image `ruby:3.3` ready after 3.2 s (4 KiB unpacked)",
             ),
             (

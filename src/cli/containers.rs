@@ -8,15 +8,19 @@ use super::job::Call;
 use super::job_dirs::JobDirs;
 use super::{messages, ui};
 use crate::config::PoolConfig;
+use crate::core::container::account::{
+    ContainerAccount, FailureAccount, FailureClass, ImageSource, ServiceStart,
+};
 use crate::core::container::judge::{JobContext, judge};
 use crate::core::container::spec::ContainerJob;
 use crate::core::ids::PoolName;
 use crate::core::secret::Secret;
 use crate::engine::Engine;
-use crate::engine::container::ContainerError;
+use crate::engine::container::{ContainerError, ContainerProgress};
 use crate::gitlab::env::added_by_runner;
 use crate::gitlab::response::JobResponse;
 use crate::port::attempts::Assignment;
+use crate::port::clock::Clock as _;
 use crate::provider;
 
 /// The containers of a job, or `None` if it runs on the instance itself. Judged before the job takes an instance.
@@ -70,9 +74,17 @@ pub(super) async fn create(
     assignment: &Assignment,
     (job, dirs): (&ContainerJob, &JobDirs),
 ) -> Result<(), CliError> {
-    let mut tell = |progress| ui::tell(&container_progress(&progress));
+    let (key, now) = (response.facts.key.clone(), call.context.host.now());
+    let mut account = ContainerAccount::new(key, engine.pool.clone(), now, job);
+    note(call, &account);
+    let mut tell = |progress| {
+        count(&mut account, &progress);
+        ui::tell(&container_progress(&progress));
+    };
     let dirs = [dirs.builds.as_str(), dirs.cache.as_str()];
     let created = engine.prepare_container(&call.attempt, assignment, job, &dirs, &mut tell).await;
+    account.failure = created.as_ref().err().and_then(failure);
+    note(call, &account);
     match created {
         Ok(_) => Ok(()),
         Err(ContainerError::Impossible(sentence)) => Err(CliError::impossible(sentence)),
@@ -83,6 +95,59 @@ pub(super) async fn create(
             Err(CliError::say(why))
         }
         Err(error) => Err(CliError::system(error)),
+    }
+}
+
+/// Keeps the account for `explain` and `pool status`. The job does not depend on it.
+fn note(call: &Call, account: &ContainerAccount) {
+    if let Err(problem) = call.context.host.note_containers(&call.attempt, account) {
+        tracing::warn!(pool = %account.pool, "cannot note what becomes of the job's containers: {problem}");
+    }
+}
+
+/// `None`: the job was stopped, which says nothing about its containers.
+fn failure(error: &ContainerError) -> Option<FailureAccount> {
+    let class = match error {
+        ContainerError::Impossible(_) => FailureClass::Job,
+        ContainerError::Unavailable(_) | ContainerError::Instance(_) | ContainerError::Trouble(_) => {
+            FailureClass::System
+        }
+        ContainerError::Stopped | ContainerError::RunnerGone | ContainerError::Closed(_) => return None,
+    };
+    Some(FailureAccount { class, message: error.to_string() })
+}
+
+/// Adds a step of progress to the account.
+fn count(account: &mut ContainerAccount, progress: &ContainerProgress) {
+    let (image, digest, source) = match progress {
+        ContainerProgress::Present { image, digest } => (image, digest, ImageSource::Present),
+        ContainerProgress::Pulled { image, digest, after, .. } => {
+            (image, digest, ImageSource::Pulled { after: *after })
+        }
+        other => return count_service(account, other),
+    };
+    // A job and its service may have the same image, and each reports it.
+    if let Some(found) = account.images(image).find(|image| image.source.is_none()) {
+        (found.digest, found.source) = (digest.clone(), Some(source));
+    }
+}
+
+fn count_service(account: &mut ContainerAccount, progress: &ContainerProgress) {
+    let (service, start) = match progress {
+        ContainerProgress::ServiceUp { service, after } => {
+            (service, ServiceStart::Answered { after: *after })
+        }
+        ContainerProgress::ServiceExited { service, status, after } => {
+            (service, ServiceStart::Exited { after: *after, status: status.clone() })
+        }
+        ContainerProgress::ServiceSilent { service, waited } => {
+            (service, ServiceStart::Silent { waited: *waited })
+        }
+        ContainerProgress::ServiceUnstarted { service, .. } => (service, ServiceStart::Unstarted),
+        _ => return,
+    };
+    if let Some(found) = account.services.iter_mut().find(|known| known.name == *service) {
+        found.start = Some(start);
     }
 }
 

@@ -11,10 +11,11 @@ use super::{containers, messages, ui};
 use crate::config::Config;
 use crate::connector::output::ProcessOutput;
 use crate::core::attempt::End;
+use crate::core::container::account::{FailureAccount, FailureClass};
 use crate::core::execution::{Execution, Shell};
 use crate::core::ids::PoolName;
 use crate::engine::acquire::AcquireError;
-use crate::engine::stage::StageKind;
+use crate::engine::stage::{StageError, StageKind};
 use crate::gitlab::config_json::ConfigOutput;
 use crate::gitlab::env::JobEnv;
 use crate::gitlab::exit::Outcome;
@@ -127,6 +128,7 @@ pub(super) async fn run(
                 Outcome::of_signal(&signal)
             }
             Ok(StageEnd::Impossible(why)) => {
+                note_failure(&call, FailureClass::Job, &why);
                 ui::tell(&why);
                 Outcome::IMPOSSIBLE
             }
@@ -134,13 +136,30 @@ pub(super) async fn run(
                 ui::tell("the stage was stopped; the job keeps its instance for the remaining stages");
                 Outcome::System
             }
-            Err(error) => return Err(CliError::system(error)),
+            Err(error) => {
+                let of_instance = matches!(
+                    error,
+                    StageError::NotBegun { .. } | StageError::Lost { .. } | StageError::Ended { .. }
+                );
+                if kind.in_container && of_instance {
+                    note_failure(&call, FailureClass::System, &error.to_string());
+                }
+                return Err(CliError::system(error));
+            }
         };
     if let Some(Err(problem)) = code_file.map(|file| file.record(outcome)) {
         // The exit status still shows whether the script failed.
         ui::tell(&format!("cannot record the script's exit code for the runner: {problem}"));
     }
     Ok(outcome)
+}
+
+/// Keeps why a stage in a container failed, for `explain`. The job does not depend on it.
+fn note_failure(call: &Call, class: FailureClass, why: &str) {
+    let failure = FailureAccount { class, message: why.to_owned() };
+    if let Err(problem) = call.context.host.note_container_failure(&call.attempt, failure) {
+        tracing::warn!("cannot note why the stage failed: {problem}");
+    }
 }
 
 /// `cleanup`: releases the instance and returns. It is silent on success: the runner logs its stderr as a warning.

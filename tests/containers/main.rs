@@ -5,6 +5,7 @@
 #![expect(unreachable_pub, reason = "the modules of a test have interfaces, though no crate exports them")]
 #![expect(clippy::panic, reason = "a wait past its deadline fails the test and says what was seen")]
 
+mod accounts;
 mod debug;
 mod examples;
 mod images;

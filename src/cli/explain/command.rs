@@ -2,6 +2,7 @@
 
 use futures_util::future::join_all;
 
+use super::past::Question;
 use super::{Chapter, explain};
 use crate::cli::args::GlobalOptions;
 use crate::cli::context::Context;
@@ -10,6 +11,7 @@ use crate::cli::pool::reader::{PoolReader, PoolRecord};
 use crate::cli::pool::status::KeeperStatus;
 use crate::cli::ui;
 use crate::cli::when::When;
+use crate::core::container::account::ContainerAccount;
 use crate::core::event::Event;
 use crate::core::pool::PoolState;
 use crate::host::local::Role;
@@ -23,7 +25,9 @@ pub(in crate::cli) async fn tell(place: &GlobalOptions, what: &str, json: bool) 
     let when = When::local(context.host.now());
     // The history of a pool is shown even if its state cannot be read.
     let nothing = PoolState::default();
-    let chapters = join_all(records.iter().map(|pool| chapter(pool, &nothing, &keeper))).await;
+    let containers =
+        Question::of(what).job.map(|job| context.host.containers_of_job(job)).unwrap_or_default();
+    let chapters = join_all(records.iter().map(|pool| chapter(pool, &nothing, &keeper, &containers))).await;
     match explain(what, chapters, &when) {
         Ok(answer) if json => ui::out(&format!("{:#}\n", answer.json(&when))),
         Ok(answer) => ui::out(&answer.text(&when, ui::width())),
@@ -40,6 +44,7 @@ async fn chapter<'a>(
     record: &'a PoolRecord<'_>,
     nothing: &'a PoolState,
     keeper: &'a KeeperStatus,
+    containers: &'a [ContainerAccount],
 ) -> Chapter<'a> {
     let problems =
         [record.state.as_ref().err().map(ToString::to_string), record.report.as_ref().err().cloned()];
@@ -56,6 +61,7 @@ async fn chapter<'a>(
         state: record.state.as_ref().unwrap_or(nothing),
         report: record.report.as_ref().ok().and_then(Option::as_ref),
         keeper,
+        containers,
         history: Box::new(problems.chain(history)),
     }
 }

@@ -15,6 +15,7 @@ use crate::cli::fields;
 use crate::cli::pool::status::KeeperStatus;
 use crate::cli::ui::plural;
 use crate::cli::when::{When, rfc3339};
+use crate::core::container::account::{ContainerAccount, FailureClass};
 use crate::core::event::Event;
 use crate::core::ids::PoolName;
 use crate::core::job::JobFacts;
@@ -32,6 +33,8 @@ struct Chapter<'a> {
     state: &'a PoolState,
     report: Option<&'a Report>,
     keeper: &'a KeeperStatus,
+    /// What became of the containers of the job in question.
+    containers: &'a [ContainerAccount],
     /// All kept events, oldest first; an error is a line that cannot be read.
     history: Box<dyn Iterator<Item = Result<Event, String>> + 'a>,
 }
@@ -58,6 +61,9 @@ struct Explained {
     #[serde(serialize_with = "fields::moment")]
     history_begins: Option<Stamp>,
     events: Vec<Line>,
+    /// Of a job in containers: what became of them, for each attempt.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    containers: Vec<ContainersView>,
     /// Of a pool: how many jobs and launches its history has.
     #[serde(skip)]
     counted: Option<String>,
@@ -65,6 +71,32 @@ struct Explained {
     now: Vec<String>,
     /// Lines of the history that could not be read.
     unreadable: Vec<String>,
+}
+
+/// The containers of one attempt.
+#[derive(Debug, Serialize)]
+struct ContainersView {
+    /// When they began to be prepared.
+    #[serde(serialize_with = "fields::moment")]
+    at: Stamp,
+    image: String,
+    digest: Option<String>,
+    /// `job` or `system`; null: no failure but the script's own.
+    failure: Option<FailureClass>,
+    /// Sentences: images, services, and why the job failed.
+    text: Vec<String>,
+}
+
+impl ContainersView {
+    fn of(account: &ContainerAccount) -> Self {
+        Self {
+            at: account.at,
+            image: account.image.name.clone(),
+            digest: account.image.digest.clone(),
+            failure: account.failure.as_ref().map(|failure| failure.class),
+            text: account.sentences(),
+        }
+    }
 }
 
 /// No subject has that name.
@@ -129,7 +161,9 @@ fn jobs(question: &Question, chapter: &Chapter<'_>, past: &mut Past, when: &When
             let title = format!("job {job}{project} on {}, pool {}", job.server, chapter.pool);
             let about = facts.and_then(about);
             let now = present::job(chapter, &job, when);
-            Explained { about, events, now, ..part("job", job.to_string(), title, chapter, past) }
+            let of_job = |account: &&ContainerAccount| account.job == job && account.pool == *chapter.pool;
+            let containers = chapter.containers.iter().filter(of_job).map(ContainersView::of).collect();
+            Explained { about, events, containers, now, ..part("job", job.to_string(), title, chapter, past) }
         })
         .collect()
 }
@@ -186,6 +220,7 @@ fn part(kind: &'static str, name: String, title: String, chapter: &Chapter<'_>, 
         about: None,
         history_begins: past.begins,
         events: Vec::new(),
+        containers: Vec::new(),
         counted: None,
         now: Vec::new(),
         unreadable: Vec::new(),

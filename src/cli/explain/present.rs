@@ -56,7 +56,11 @@ pub(super) fn job(chapter: &Chapter<'_>, job: &JobKey, when: &When) -> Vec<Strin
 /// The state of a recorded instance.
 pub(super) fn instance(chapter: &Chapter<'_>, known: &Instance, when: &When) -> Vec<String> {
     let Chapter { pool, state, report, keeper, .. } = *chapter;
-    let view = InstanceView::of(known, &StatusInput { pool, state, report, keeper, links: None }, when);
+    let view = InstanceView::of(
+        known,
+        &StatusInput { pool, state, report, keeper, links: None, containers: None },
+        when,
+    );
     let jobs: Vec<String> = known.holders.values().map(|h| h.job.to_string()).collect();
     let with = match jobs.len() {
         0 => String::new(),

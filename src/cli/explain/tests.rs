@@ -5,6 +5,9 @@ use std::time::Duration;
 use super::*;
 use crate::cli::fixture::{EventFixture, at, attempt, endpoint, id, pool, report, when};
 use crate::core::attempt::End;
+use crate::core::container::account::{
+    FailureAccount, ImageAccount, ImageSource, ServiceAccount, ServiceStart,
+};
 use crate::core::event::Change;
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::JobKey;
@@ -51,7 +54,7 @@ fn chapter<'a>(
     keeper: &'a KeeperStatus,
 ) -> Chapter<'a> {
     let history = Box::new(story.events.iter().cloned().map(Ok));
-    Chapter { pool: name, state: &story.state, report, keeper, history }
+    Chapter { pool: name, state: &story.state, report, keeper, containers: &[], history }
 }
 
 fn explained(what: &str, story: &EventFixture, report: Option<&Report>, seconds: f64) -> String {
@@ -226,6 +229,43 @@ fn an_unknown_name_gets_the_nearest_and_an_example_of_each_kind() {
 }
 
 #[test]
+fn the_containers_of_a_job_are_told_with_their_images_services_and_failure() {
+    let story = day();
+    let (name, keeper, when) = (pool(), KeeperStatus::Runs, when(440.0));
+    let image = |name: &str, source| ImageAccount { name: name.to_owned(), digest: None, source };
+    let pulled = ImageSource::Pulled { after: Duration::from_millis(9_200) };
+    let account = |job, of: &PoolName| ContainerAccount {
+        job: JobKey::new("https://gitlab.example.com", job),
+        pool: of.clone(),
+        at: at(227.0),
+        image: image("ruby:3.3", Some(pulled)),
+        services: vec![ServiceAccount {
+            name: "postgres".to_owned(),
+            image: image("postgres:16", Some(ImageSource::Present)),
+            start: Some(ServiceStart::Answered { after: Duration::from_secs(2) }),
+        }],
+        failure: Some(FailureAccount {
+            class: FailureClass::Job,
+            message: "the image has no shell".to_owned(),
+        }),
+    };
+    let accounts = [account(4711, &name), account(4712, &name), account(4711, &PoolName::new("other"))];
+    let chapter = || Chapter { containers: &accounts, ..chapter(&name, &story, None, &keeper) };
+    let text = explain("4711", vec![chapter()], &when).unwrap().text(&when, 80);
+    let expected = "\
+  containers at 14:03:47: image `ruby:3.3` pulled in 9.2 s
+  containers: service `postgres` answered after 2 s; image `postgres:16` was on
+    the instance
+  containers: failed by its own fault: the image has no shell
+  now: neither waiting nor running
+";
+    assert!(text.ends_with(expected) && text.matches("ruby:3.3").count() == 1, "{text}");
+    let json = explain("4711", vec![chapter()], &when).unwrap().json(&when);
+    let containers = &json["explained"][0]["containers"][0];
+    assert_eq!((&containers["image"], &containers["failure"]), (&json!("ruby:3.3"), &json!("job")), "{json}");
+}
+
+#[test]
 fn a_history_that_begins_in_the_middle_or_has_holes_is_told_as_far_as_it_goes() {
     let story = day();
     let (name, when) = (pool(), when(440.0));
@@ -235,7 +275,8 @@ fn a_history_that_begins_in_the_middle_or_has_holes_is_told_as_far_as_it_goes() 
     let hole = std::iter::once(Err("journal.jsonl:7: the checksum does not match".to_owned()));
     let history = Box::new(hole.chain(kept));
     let keeper = KeeperStatus::Runs;
-    let chapter = Chapter { pool: &name, state: &story.state, report: None, keeper: &keeper, history };
+    let chapter =
+        Chapter { pool: &name, state: &story.state, report: None, keeper: &keeper, containers: &[], history };
     let text = explain("linux-7f3a-1", vec![chapter], &when).unwrap().text(&when, 80);
     let expected = "\
 instance linux-7f3a-1, pool linux

@@ -19,6 +19,12 @@ pub(super) fn part(each: &Explained, when: &When, width: usize) -> String {
         let first = format!("  {clock:clock_columns$}  {age:>age_columns$}  ");
         text.push_str(&wrapped(&line.text, width, &first, &further));
     }
+    for containers in &each.containers {
+        for (at, sentence) in containers.text.iter().enumerate() {
+            let when = if at == 0 { format!(" at {}", when.clock(containers.at)) } else { String::new() };
+            text.push_str(&wrapped(&format!("containers{when}: {sentence}"), width, "  ", "    "));
+        }
+    }
     if let Some(sentence) = &each.counted {
         text.push_str(&wrapped(sentence, width, "  ", "    "));
     }

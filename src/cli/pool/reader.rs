@@ -7,11 +7,11 @@ use futures_util::future::join_all;
 
 use crate::cli::context::{Context, links_dir};
 use crate::cli::error::CliError;
-use crate::cli::pool::status::KeeperStatus;
+use crate::cli::pool::status::{ContainerUse, KeeperStatus};
 use crate::cli::stores::PoolStore;
 use crate::cli::ui;
 use crate::connector::ssh::link::Survey;
-use crate::core::ids::PoolName;
+use crate::core::ids::{AttemptName, PoolName};
 use crate::core::pool::PoolState;
 use crate::core::report::Report;
 use crate::port::leadership::Leadership as _;
@@ -38,6 +38,7 @@ pub(in crate::cli) struct PoolRecord<'a> {
     pub(in crate::cli) report: Result<Option<Report>, String>,
     /// The status of its links, if they were queried.
     pub(in crate::cli) links: Option<Survey>,
+    pub(in crate::cli) containers: ContainerUse,
 }
 
 impl<'a> PoolReader<'a> {
@@ -75,9 +76,23 @@ impl<'a> PoolReader<'a> {
         for (pool, store) in &self.stores {
             let (state, store) = (store.load().await, &**store);
             let report = host.read_report(pool).await.map_err(|error| error.to_string());
-            records.push(PoolRecord { pool, store, state, report, links: None });
+            let containers = self.containers(pool, state.as_ref().ok());
+            records.push(PoolRecord { pool, store, state, report, links: None, containers });
         }
         (keeper, records)
+    }
+
+    /// How a pool uses containers now.
+    fn containers(&self, pool: &PoolName, state: Option<&PoolState>) -> ContainerUse {
+        let configured = self.context.config().ok().and_then(|config| config.pools.get(pool));
+        let mode = configured.and_then(|pool| pool.containers.as_ref()).map(|settings| settings.mode);
+        let instances = state.into_iter().flat_map(|state| state.instances.values());
+        let attempts = instances.flat_map(|instance| instance.holders.keys());
+        let image = |attempt: &AttemptName| {
+            let account = self.context.host.containers_of(attempt)?;
+            Some((attempt.clone(), account.image.name))
+        };
+        ContainerUse { mode, images: attempts.filter_map(image).collect() }
     }
 
     /// Queries the links of all pools concurrently.

@@ -1,5 +1,6 @@
 //! Jobs in containers: what a job asks for, what a pool allows, and what follows from both.
 
+pub mod account;
 pub mod alias;
 pub mod auth;
 pub mod failure;

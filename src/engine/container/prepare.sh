@@ -44,7 +44,7 @@ image() {
   podman image inspect --format '{{.Id}}
 {{.Architecture}}
 {{range $port, $_ := .Config.ExposedPorts}}{{$port}} {{end}}
-[{{json .Size}},{{json .User}},{{json .Config.Entrypoint}}]' "$2" >"$work/$1.image" 2>/dev/null || return 1
+[{{json .Size}},{{json .User}},{{json .Config.Entrypoint}},{{json .Digest}}]' "$2" >"$work/$1.image" 2>/dev/null || return 1
   { read -r id; read -r built; read -r ports; read -r facts; } <"$work/$1.image"
   echo "$id" >"$work/$1.id"
   echo "$ports" >"$work/$1.ports"

@@ -45,12 +45,14 @@ pub enum ContainerProgress {
     /// `bytes`: its size on the instance.
     Pulled {
         image: String,
+        digest: Option<String>,
         bytes: u64,
         after: Duration,
     },
     /// The instance has the image already.
     Present {
         image: String,
+        digest: Option<String>,
     },
     /// One try failed; `why`: the engine's own text.
     PullFailed {
@@ -218,12 +220,13 @@ impl<'a> Watcher<'a> {
             }
             Report::Image { number, facts } => {
                 let (bytes, after) = (facts.bytes, self.after(number));
+                let digest = facts.digest.clone().filter(|digest| is_digest(digest));
                 let came = self.begun.remove(&number).is_some();
                 self.about(number, |image| {
                     if came {
-                        ContainerProgress::Pulled { image, bytes, after }
+                        ContainerProgress::Pulled { image, digest, bytes, after }
                     } else {
-                        ContainerProgress::Present { image }
+                        ContainerProgress::Present { image, digest }
                     }
                 });
                 self.images.insert(number, facts);
@@ -353,6 +356,12 @@ impl<'a> Watcher<'a> {
             (self.tell)(event(name.clone()));
         }
     }
+}
+
+/// True for a digest as engines write it.
+fn is_digest(text: &str) -> bool {
+    let hex = text.strip_prefix("sha256:").unwrap_or_default();
+    hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
 fn spec(job: &ContainerJob, number: usize) -> Option<&ContainerSpec> {

@@ -106,6 +106,9 @@ pub(super) struct ImageFacts {
     pub(super) bytes: u64,
     pub(super) user: Option<String>,
     pub(super) entrypoint: Option<Vec<String>>,
+    /// Of its manifest.
+    #[serde(default)]
+    pub(super) digest: Option<String>,
 }
 
 impl Report {
@@ -212,6 +215,7 @@ mod tests {
             bytes: 7,
             user: user.map(str::to_owned),
             entrypoint: entrypoint.map(|words| words.iter().map(|word| (*word).to_owned()).collect()),
+            digest: None,
         };
         let always = PullPolicy::Always;
         for (line, report) in [
@@ -221,6 +225,13 @@ mod tests {
                 Report::Pulling { number: 2, policy: PullPolicy::IfNotPresent, again: true },
             ),
             ("bytes 1 2048", Report::Bytes { number: 1, bytes: 2 << 20 }),
+            (
+                "image 0 [7,\"\",null,\"sha256:0a\"]",
+                Report::Image {
+                    number: 0,
+                    facts: ImageFacts { digest: Some("sha256:0a".to_owned()), ..facts(Some(""), None) },
+                },
+            ),
             ("image 0 [7,\"\",null]", Report::Image { number: 0, facts: facts(Some(""), None) }),
             (
                 "image 1 [7,\"app user\",[\"/e\",\"a b\"]]",

@@ -138,6 +138,7 @@ fn the_user_decides_the_umask_and_the_entrypoint_whether_it_starts_ahead() {
         bytes: 0,
         user: Some(user.to_owned()),
         entrypoint: Some(entrypoint.iter().map(|word| (*word).to_owned()).collect()),
+        digest: None,
     };
     for (user, chosen, root) in [
         ("", None, true),
@@ -242,7 +243,7 @@ fn a_script_that_says_nothing_is_the_instances_fault() {
         "the instance could not prepare the job's containers: the script ended with exit status 1 (sudo: a password is \
          required)"
     );
-    assert_eq!(told, [ContainerProgress::Present { image: "bb".to_owned() }]);
+    assert_eq!(told, [ContainerProgress::Present { image: "bb".to_owned(), digest: None }]);
 }
 
 #[test]

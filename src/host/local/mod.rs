@@ -1,5 +1,6 @@
 //! The state directory on a real Linux machine.
 
+mod accounts;
 mod attempt;
 mod builds;
 mod clock;

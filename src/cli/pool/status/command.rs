@@ -112,7 +112,14 @@ fn one_text(record: &PoolRecord<'_>, keeper: &KeeperStatus, when: &When) -> Stri
 
 fn input<'a>(record: &'a PoolRecord<'_>, state: &'a PoolState, keeper: &'a KeeperStatus) -> StatusInput<'a> {
     let report = record.report.as_ref().ok().and_then(Option::as_ref);
-    StatusInput { pool: record.pool, state, report, keeper, links: record.links.as_ref() }
+    StatusInput {
+        pool: record.pool,
+        state,
+        report,
+        keeper,
+        links: record.links.as_ref(),
+        containers: Some(&record.containers),
+    }
 }
 
 fn one_json(record: &PoolRecord<'_>, keeper: &KeeperStatus, when: &When) -> Value {

@@ -233,7 +233,14 @@ pub(in crate::cli) mod tests {
     }
 
     fn input<'a>(pool: &'a PoolName, story: &'a EventFixture, links: Option<&'a Survey>) -> StatusInput<'a> {
-        StatusInput { pool, state: &story.state, report: None, keeper: &KeeperStatus::Runs, links }
+        StatusInput {
+            pool,
+            state: &story.state,
+            report: None,
+            keeper: &KeeperStatus::Runs,
+            links,
+            containers: None,
+        }
     }
 
     fn shown(width: usize) -> String {

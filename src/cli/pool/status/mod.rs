@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use crate::cli::when::When;
 
 pub(crate) use reason::{hosts, is_suspended, on_what};
+pub use view::{ContainerUse, KeeperStatus, StatusInput};
 pub(crate) use view::{InstanceView, LaunchBackoff, offerings};
-pub use view::{KeeperStatus, StatusInput};
 
 use view::PoolView;
 

@@ -16,13 +16,21 @@ use crate::core::report::{Note, Report, WaitingOn};
 use crate::core::schedule::{Schedule, ScheduleText};
 
 fn shown(story: &EventFixture, report: Option<&Report>, keeper: &KeeperStatus, seconds: f64) -> String {
-    let input = StatusInput { pool: &pool(), state: &story.state, report, keeper, links: None };
+    let input =
+        StatusInput { pool: &pool(), state: &story.state, report, keeper, links: None, containers: None };
     render(input, &when(seconds), 80)
 }
 
 /// While a keeper runs.
 fn of<'a>(pool: &'a PoolName, story: &'a EventFixture, report: Option<&'a Report>) -> StatusInput<'a> {
-    StatusInput { pool, state: &story.state, report, keeper: &KeeperStatus::Runs, links: None }
+    StatusInput {
+        pool,
+        state: &story.state,
+        report,
+        keeper: &KeeperStatus::Runs,
+        links: None,
+        containers: None,
+    }
 }
 
 fn office_hours() -> Policy {
@@ -124,7 +132,14 @@ pool linux: 0 of 4 instances, 0 of 4 job slots in use, 0 jobs waiting
 fn a_pool_that_no_keeper_has_seen_has_no_policy() {
     let keeper = KeeperStatus::Unknown("cannot open `keeper.lock`".into());
     let (pool, state) = (pool(), PoolState::default());
-    let input = StatusInput { pool: &pool, state: &state, report: None, keeper: &keeper, links: None };
+    let input = StatusInput {
+        pool: &pool,
+        state: &state,
+        report: None,
+        keeper: &keeper,
+        links: None,
+        containers: None,
+    };
     let text = render(input, &when(0.0), 80);
     let expected = "\
 pool linux: 0 of 0 instances, 0 of 0 job slots in use, 0 jobs waiting
@@ -254,6 +269,7 @@ fn json_says_the_same_under_stable_names() {
     let fields: Vec<&String> = value.as_object().unwrap().keys().collect();
     let expected = [
         "at",
+        "containers",
         "drained_since",
         "idle",
         "idle_target",
@@ -312,7 +328,14 @@ fn a_pool_says_which_offerings_are_unavailable_and_until_when() {
     );
     story.intended(1, 2, 12.0);
     let (name, keeper) = (pool(), KeeperStatus::Runs);
-    let input = StatusInput { pool: &name, state: &story.state, report: None, keeper: &keeper, links: None };
+    let input = StatusInput {
+        pool: &name,
+        state: &story.state,
+        report: None,
+        keeper: &keeper,
+        links: None,
+        containers: None,
+    };
     let text = render(input, &when(13.0), 80);
     assert!(text.contains("\n    launched as us-east1-c n2d-standard-4\n"), "{text}");
     let value = as_json(input, &when(13.0));

@@ -70,6 +70,12 @@ fn head(seen: &PoolView<'_>, when: &When, width: usize) -> String {
         Some(policy) => line("policy", &in_force(policy, when)),
         None => line("policy", "none, no keeper has read the configuration yet"),
     }
+    if let Some(mode) = seen.containers {
+        line(
+            "containers",
+            if mode == "always" { "all jobs run in them" } else { "jobs with `image:` run in them" },
+        );
+    }
     line("idle", &format!("{} of {} wanted slots", seen.idle, seen.idle_target));
     if !seen.instances.is_empty() {
         line("phases", &phases(&seen.instances));

@@ -3,6 +3,7 @@
 //! Field names are stable: a field may be added, none is renamed or removed within a major version. Moments are
 //! RFC 3339 in UTC; fields that end in `_s` are whole seconds.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
@@ -14,6 +15,7 @@ use crate::cli::fields::{self, tag};
 use crate::cli::when::When;
 use crate::connector::ssh::link::Survey;
 use crate::core::availability::Unavailable;
+use crate::core::container::settings::Mode;
 use crate::core::failure::Failure;
 use crate::core::ids::{AttemptName, InstanceId, Location, OfferingName, PoolName, TrustDomain};
 use crate::core::instance::{Holder, Instance, Phase};
@@ -43,6 +45,17 @@ pub struct StatusInput<'a> {
     pub keeper: &'a KeeperStatus,
     /// The status of its links; `None`: they were not queried, and are not shown.
     pub links: Option<&'a Survey>,
+    /// `None`: the pool runs no jobs in containers, as far as known.
+    pub containers: Option<&'a ContainerUse>,
+}
+
+/// How a pool uses containers.
+#[derive(Debug, Default)]
+pub struct ContainerUse {
+    /// `None`: the configuration does not say so now, or cannot be read.
+    pub mode: Option<Mode>,
+    /// The images of the jobs that hold slots.
+    pub images: BTreeMap<AttemptName, String>,
 }
 
 /// One pool.
@@ -61,6 +74,8 @@ pub(super) struct PoolView<'a> {
     pub(super) idle_target: u32,
     pub(super) policy: Option<PolicyView<'a>>,
     pub(super) keeper: KeeperView<'a>,
+    /// Which jobs run in containers: `image`, those that name one, or `always`. Null: none.
+    pub(super) containers: Option<&'static str>,
     /// When the operator drained the pool.
     #[serde(serialize_with = "fields::moment")]
     pub(super) drained_since: Option<Stamp>,
@@ -196,6 +211,8 @@ pub(super) struct JobView<'a> {
     granted: Stamp,
     /// Its attempt is closed, but its last call is still running.
     closing: bool,
+    /// The image of its container; null: it runs on the instance itself.
+    image: Option<&'a str>,
 }
 
 #[derive(Debug, Serialize)]
@@ -257,7 +274,7 @@ fn note_kind<S: Serializer>(note: &Note, to: S) -> Result<S::Ok, S::Error> {
 
 impl<'a> PoolView<'a> {
     pub(super) fn of(input: StatusInput<'a>, when: &When) -> Self {
-        let StatusInput { pool, state, report, keeper, links } = input;
+        let StatusInput { pool, state, report, keeper, links, containers } = input;
         let (now, in_use) = (when.now(), state.in_use());
         let policy = state.policy.as_deref();
         let in_force = policy.map(|policy| policy.in_force(now));
@@ -278,6 +295,10 @@ impl<'a> PoolView<'a> {
                 last_pass: report.map(|report| report.at),
                 next_pass: report.and_then(|report| report.next),
             },
+            containers: containers.and_then(|used| used.mode).map(|mode| match mode {
+                Mode::Image => "image",
+                Mode::Always => "always",
+            }),
             drained_since: state.drained,
             launch_backoff: LaunchBackoff::of(state, now),
             launch_blocked_by: report
@@ -368,7 +389,7 @@ impl UnavailableView {
 
 impl<'a> InstanceView<'a> {
     pub(crate) fn of(known: &'a Instance, input: &StatusInput<'a>, when: &When) -> Self {
-        let StatusInput { pool, state, report, links, .. } = input;
+        let StatusInput { pool, state, report, links, containers, .. } = input;
         let is_out_of_service = matches!(known.phase, Phase::OutOfService { .. });
         let link_views =
             |survey: &Survey| survey.of(&known.id).iter().map(|f| LinkView::of(f, when)).collect();
@@ -378,7 +399,7 @@ impl<'a> InstanceView<'a> {
             since: known.since,
             for_s: when.now().since(known.since),
             created: known.created,
-            jobs: known.holders.iter().map(JobView::of).collect(),
+            jobs: known.holders.iter().map(|holder| JobView::of(holder, *containers)).collect(),
             served: known.uses,
             uses_left: known.uses_left,
             capacity: known.capacity,
@@ -404,18 +425,23 @@ impl<'a> InstanceView<'a> {
             location.map(|location| format!("in {location}, which the provider does not list now"));
         let bound = self.bound.clone();
         let remedy = self.remedy.as_ref().map(|remedy| format!("return it to service with `{remedy}`"));
-        [reason, bound, offering, location, detail, remedy].into_iter().flatten().collect()
+        let images = self
+            .jobs
+            .iter()
+            .filter_map(|each| each.image.map(|image| format!("job {} runs in image `{image}`", each.job)));
+        [reason, bound, offering, location, detail, remedy].into_iter().flatten().chain(images).collect()
     }
 }
 
 impl<'a> JobView<'a> {
-    fn of((attempt, holder): (&'a AttemptName, &'a Holder)) -> Self {
+    fn of((attempt, holder): (&'a AttemptName, &'a Holder), containers: Option<&'a ContainerUse>) -> Self {
         Self {
             job: holder.job.id,
             server: &holder.job.server,
             attempt,
             granted: holder.granted,
             closing: holder.closing.is_some(),
+            image: containers.and_then(|used| used.images.get(attempt)).map(String::as_str),
         }
     }
 }

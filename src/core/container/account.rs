@@ -1,0 +1,164 @@
+//! What became of a job's containers on its instance: what `explain` and `pool status` show of them. No variables.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::spec::{ContainerJob, ContainerSpec};
+use crate::core::ids::{JobKey, PoolName};
+use crate::core::time::{Pretty, Stamp, millis};
+
+/// One attempt of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerAccount {
+    pub job: JobKey,
+    pub pool: PoolName,
+    /// When its containers began to be prepared.
+    pub at: Stamp,
+    pub image: ImageAccount,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<ServiceAccount>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<FailureAccount>,
+}
+
+/// An image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageAccount {
+    /// What the job calls it.
+    pub name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// `None`: it has not come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<ImageSource>,
+}
+
+/// How an instance got an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ImageSource {
+    /// It had it already.
+    Present,
+    Pulled {
+        #[serde(with = "millis")]
+        after: Duration,
+    },
+}
+
+/// A service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceAccount {
+    pub name: String,
+    pub image: ImageAccount,
+    /// `None`: it was not waited for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<ServiceStart>,
+}
+
+/// What a service did while it was waited for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ServiceStart {
+    Answered {
+        #[serde(with = "millis")]
+        after: Duration,
+    },
+    Exited {
+        #[serde(with = "millis")]
+        after: Duration,
+        status: String,
+    },
+    Silent {
+        #[serde(with = "millis")]
+        waited: Duration,
+    },
+    Unstarted,
+}
+
+/// Why the job failed, apart from its script.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailureAccount {
+    pub class: FailureClass,
+    /// The sentence of the job log.
+    pub message: String,
+}
+
+/// Whose fault a failure is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FailureClass {
+    /// The job's own: a new attempt fails, too.
+    Job,
+    /// A registry's, the network's, or the instance's.
+    System,
+}
+
+impl ContainerAccount {
+    /// Before anything has happened.
+    pub fn new(job: JobKey, pool: PoolName, at: Stamp, containers: &ContainerJob) -> Self {
+        let image =
+            |spec: &ContainerSpec| ImageAccount { name: spec.called.clone(), digest: None, source: None };
+        let services = containers.services.iter().map(|service| ServiceAccount {
+            name: service.names.first().cloned().unwrap_or_default(),
+            image: image(&service.container),
+            start: None,
+        });
+        Self { job, pool, at, image: image(&containers.job), services: services.collect(), failure: None }
+    }
+
+    /// All images with this name.
+    pub fn images(&mut self, name: &str) -> impl Iterator<Item = &mut ImageAccount> {
+        let services = self.services.iter_mut().map(|service| &mut service.image);
+        std::iter::once(&mut self.image).chain(services).filter(move |image| image.name == name)
+    }
+
+    /// The account, in sentences.
+    pub fn sentences(&self) -> Vec<String> {
+        let mut all = vec![self.image.to_string()];
+        all.extend(self.services.iter().map(ToString::to_string));
+        all.extend(self.failure.as_ref().map(ToString::to_string));
+        all
+    }
+}
+
+impl fmt::Display for ImageAccount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "image `{}`", self.name)?;
+        if let Some(digest) = &self.digest {
+            write!(f, " ({digest})")?;
+        }
+        match self.source {
+            Some(ImageSource::Present) => f.write_str(" was on the instance"),
+            Some(ImageSource::Pulled { after }) => write!(f, " pulled in {}", Pretty(after)),
+            None => f.write_str(" not pulled"),
+        }
+    }
+}
+
+impl fmt::Display for ServiceAccount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "service `{}`", self.name)?;
+        match &self.start {
+            Some(ServiceStart::Answered { after }) => write!(f, " answered after {}", Pretty(*after))?,
+            Some(ServiceStart::Exited { after, status }) => {
+                write!(f, " exited after {} with status {status}", Pretty(*after))?;
+            }
+            Some(ServiceStart::Silent { waited }) => write!(f, " did not answer within {}", Pretty(*waited))?,
+            Some(ServiceStart::Unstarted) => f.write_str(" did not start")?,
+            None => {}
+        }
+        write!(f, "; {}", self.image)
+    }
+}
+
+impl fmt::Display for FailureAccount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let class = match self.class {
+            FailureClass::Job => "failed by its own fault",
+            FailureClass::System => "system failure",
+        };
+        write!(f, "{class}: {}", self.message)
+    }
+}
