@@ -1,7 +1,7 @@
 //! Images out of this machine's own files, laid down where a registry finds them.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ pub struct Image {
     pub architecture: &'static str,
 }
 
-const PLAIN: Image = Image {
+pub const PLAIN: Image = Image {
     name: "",
     tree: &["busybox"],
     files: &[],
@@ -93,6 +93,8 @@ pub const ALL: &[Image] = &[
     },
     Image { name: "bare:1", tree: &["true"], command: &["/bin/true"], ..PLAIN },
     Image { name: "arm:1", architecture: "arm64", ..PLAIN },
+    Image { name: "multi:amd64", files: &[("etc/built-for", "amd64\n")], ..PLAIN },
+    Image { name: "multi:arm64", files: &[("etc/built-for", "arm64\n")], architecture: "arm64", ..PLAIN },
     Image { name: "big:1", tree: &["busybox", "big"], ..PLAIN },
     Image { name: "private:1", ..PLAIN },
     Image {
@@ -112,11 +114,19 @@ pub const ALL: &[Image] = &[
     Image { name: "dies:1", entrypoint: &["/dies"], files: &[("dies", DIES)], port: Some(5432), ..PLAIN },
 ];
 
-/// Lays an image down in the directory of a registry, below `work`.
-fn publish(image: &Image, registry: &Path, work: &Path) {
+/// Images for several architectures: a name, and the tags that it comprises.
+const INDEXES: &[(&str, &[&str])] = &[("multi:1", &["multi:amd64", "multi:arm64"])];
+
+/// A file of the lab.
+pub fn lab(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/containers/lab").join(name)
+}
+
+/// Lays an image down in the directory of a registry, with files that are made below `work`; its description for an index.
+pub fn publish(image: &Image, registry: &Path, work: &Path) -> Value {
     let tree = work.join("tree");
     drop(fs::remove_dir_all(&tree));
-    let status = Command::new("sh").arg(super::site::lab("tree")).arg(&tree).args(image.tree).status();
+    let status = Command::new("sh").arg(lab("tree")).arg(&tree).args(image.tree).status();
     assert!(status.is_ok_and(|status| status.success()), "the files of {}", image.name);
     for (path, content) in image.files {
         let path = tree.join(path);
@@ -157,16 +167,31 @@ fn publish(image: &Image, registry: &Path, work: &Path) {
         "config": described("config.v1+json", &config_digest, config.len()),
         "layers": [described("layer.v1.tar", &layer, bytes.len())],
     });
-    let manifest = blob(registry, manifest.to_string().as_bytes());
-    let (path, tag) = image.name.split_once(':').expect("an image has a tag");
-    let repository = registry.join("docker/registry/v2/repositories").join(path);
-    let link = |at: String, digest: &str| put(&repository.join(at), format!("sha256:{digest}").as_bytes());
     for digest in [&layer, &config_digest] {
-        link(format!("_layers/sha256/{digest}/link"), digest);
+        link(registry, image.name, &format!("_layers/sha256/{digest}/link"), digest);
     }
-    link(format!("_manifests/revisions/sha256/{manifest}/link"), &manifest);
-    link(format!("_manifests/tags/{tag}/current/link"), &manifest);
-    link(format!("_manifests/tags/{tag}/index/sha256/{manifest}/link"), &manifest);
+    let manifest = manifest.to_string().into_bytes();
+    let digest = publish_manifest(registry, image.name, &manifest);
+    let mut described = described("manifest.v1+json", &digest, manifest.len());
+    described["platform"] = json!({"architecture": image.architecture, "os": "linux"});
+    described
+}
+
+/// Gives a manifest its name; its digest.
+fn publish_manifest(registry: &Path, name: &str, manifest: &[u8]) -> String {
+    let digest = blob(registry, manifest);
+    let (_, tag) = name.split_once(':').expect("an image has a tag");
+    link(registry, name, &format!("_manifests/revisions/sha256/{digest}/link"), &digest);
+    link(registry, name, &format!("_manifests/tags/{tag}/current/link"), &digest);
+    link(registry, name, &format!("_manifests/tags/{tag}/index/sha256/{digest}/link"), &digest);
+    digest
+}
+
+/// Makes a blob known in an image's repository.
+fn link(registry: &Path, name: &str, at: &str, digest: &str) {
+    let (repository, _) = name.split_once(':').expect("an image has a tag");
+    let repository = registry.join("docker/registry/v2/repositories").join(repository);
+    put(&repository.join(at), format!("sha256:{digest}").as_bytes());
 }
 
 /// Stores what the registry answers for its digest; the digest.
@@ -183,11 +208,18 @@ fn put(path: &Path, bytes: &[u8]) {
     fs::write(path, bytes).expect("a file of the registry");
 }
 
-/// Lays all images down.
-pub fn publish_all(registry: &Path, work: &Path) {
+/// Lays the images down whose names are wanted.
+pub fn publish_all(registry: &Path, work: &Path, is_wanted: impl Fn(&str) -> bool) {
     fs::create_dir_all(work).expect("a folder");
-    for image in ALL {
-        publish(image, registry, work);
+    let wanted = ALL.iter().filter(|image| is_wanted(image.name));
+    let published: Vec<_> = wanted.map(|image| (image.name, publish(image, registry, work))).collect();
+    for (name, tags) in INDEXES {
+        let manifests: Vec<_> = published.iter().filter(|(name, _)| tags.contains(name)).collect();
+        let manifests: Vec<_> = manifests.into_iter().map(|(_, described)| described).collect();
+        let index = json!({
+            "schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": manifests,
+        });
+        publish_manifest(registry, name, index.to_string().as_bytes());
     }
     fs::remove_dir_all(work).expect("it was made here");
 }

@@ -16,6 +16,7 @@ mod pipelines;
 #[path = "../jobs/place.rs"]
 #[expect(dead_code, reason = "what only jobs on other providers need")]
 mod place;
+mod platforms;
 mod pool;
 #[path = "../jobs/processes.rs"]
 #[expect(dead_code, reason = "what only jobs on other providers need")]

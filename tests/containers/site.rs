@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::images;
+use crate::images::{self, lab};
 use crate::skipped::skipped;
 
 /// The name of the site's first machine, on which all registries are.
@@ -43,11 +43,6 @@ pub struct Site {
 }
 
 static SITE: OnceLock<Option<Site>> = OnceLock::new();
-
-/// A file of the lab.
-pub fn lab(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/containers/lab").join(name)
-}
 
 fn succeeds(command: &str) -> bool {
     let mut shell = Command::new("sh");
@@ -98,7 +93,7 @@ impl Site {
     fn begin() -> Self {
         let dir = tempfile::Builder::new().prefix("greenroom-site-").tempdir().expect("a directory").keep();
         let registry = dir.join("registry");
-        images::publish_all(&registry, &dir.join("work"));
+        images::publish_all(&registry, &dir.join("work"), |_| true);
         Self::lay_out(&dir, &registry);
         let mut init = Command::new("unshare")
             .args(["--mount", "--pid", "--net", "--fork", "--kill-child", "--mount-proc", "sh"])

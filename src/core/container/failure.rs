@@ -239,6 +239,13 @@ impl Cause {
 
 /// Why an image that was pulled cannot run: it is for another architecture.
 pub fn foreign(wanted: &ContainerSpec, image: &str, instance: &str) -> String {
+    if let Some(platform) = &wanted.platform {
+        return format!(
+            "image `{}` is for {image}, but `platform` is `{platform}`: use an image for {platform}, or remove \
+             `platform`",
+            wanted.called
+        );
+    }
     format!(
         "image `{}` is for {image}, but the instance is {instance}: use an image for {instance}, or a pool of {image} \
          instances",
@@ -360,6 +367,20 @@ mod tests {
              or the image's name"
         );
         assert!(denied(false).contains("no credentials"), "{}", denied(false));
+    }
+
+    #[test]
+    fn an_image_for_another_architecture_is_compared_with_the_platform_or_the_instance() {
+        let mut spec = wanted(false);
+        assert_eq!(
+            foreign(&spec, "arm64", "amd64"),
+            "image `h:1/bb` is for arm64, but the instance is amd64: use an image for amd64, or a pool of arm64 instances"
+        );
+        spec.platform = Some("linux/arm/v7".to_owned());
+        assert_eq!(
+            foreign(&spec, "amd64", "arm"),
+            "image `h:1/bb` is for amd64, but `platform` is `linux/arm/v7`: use an image for linux/arm/v7, or remove `platform`"
+        );
     }
 
     #[test]

@@ -39,7 +39,7 @@ share() {
     broken engine "cannot create $1"
 }
 
-# What is known of an image that is there; true if there is one.
+# What is known of an image that is there; true if there is one for this job. Before a pull, another platform's is none.
 image() {
   podman image inspect --format '{{.Id}}
 {{.Architecture}}
@@ -48,9 +48,15 @@ image() {
   { read -r id; read -r built; read -r ports; read -r facts; } <"$work/$1.image"
   echo "$id" >"$work/$1.id"
   echo "$ports" >"$work/$1.ports"
-  case $platform,$machine,$built in
-    ,*, | ?*,*,* | ,"$built","$built" | ,amd64,386 | ,arm64,arm) ;;
-    *) report "foreign $1 $built $machine"; exit 1 ;;
+  wanted=$machine
+  case $platform in */*) wanted=${platform#*/} wanted=${wanted%%/*} ;; esac
+  case $wanted,$built in
+    *, | "$built,$built" | amd64,386 | arm64,arm) ;;
+    *)
+      [ "$policy" = never ] || [ "$tried" = yes ] || return 1
+      report "foreign $1 $built $wanted"
+      exit 1
+      ;;
   esac
   report "image $1 $facts"
 }
