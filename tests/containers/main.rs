@@ -11,6 +11,7 @@ mod examples;
 mod images;
 mod inside;
 mod machines;
+mod names;
 mod owners;
 mod pipelines;
 #[path = "../jobs/place.rs"]

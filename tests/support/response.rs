@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::expand::expand;
 use super::job::{Job, Variable};
 use super::runner::Runner;
 use super::variables;
@@ -32,7 +33,7 @@ pub fn response(runner: &Runner, job: &Job) -> Value {
         "inputs": {},
         "variables": variables::from_gitlab(runner, job).iter().map(variable).collect::<Vec<_>>(),
         "steps": steps(job, seconds),
-        "image": image(job),
+        "image": image(runner, job),
         "services": job.services.iter().map(service).collect::<Vec<_>>(),
         "artifacts": job.artifacts,
         "cache": job.cache,
@@ -64,9 +65,15 @@ fn steps(job: &Job, seconds: u64) -> Vec<Value> {
     steps
 }
 
-fn image(job: &Job) -> Value {
-    let mut image =
-        json!({"name": job.image.as_deref().unwrap_or_default(), "executor_opts": executor_opts()});
+/// Its name is expanded; the other fields are as GitLab sent them.
+fn image(runner: &Runner, job: &Job) -> Value {
+    let variables = variables::from_gitlab(runner, job);
+    let get = |key: &str| {
+        let found = variables.iter().rev().find(|variable| variable.key == key);
+        found.map(|variable| variable.value.clone())
+    };
+    let name = expand(job.image.as_deref().unwrap_or_default().as_ref(), &get);
+    let mut image = json!({"name": name.to_string_lossy(), "executor_opts": executor_opts()});
     for (key, value) in job.image_options.as_object().into_iter().flatten() {
         image[key] = value.clone();
     }
