@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use greenroom::core::ids::InstanceId;
+
 use crate::place::Place;
 use crate::processes::wait_for;
 use crate::support::attempt::Attempt;
@@ -17,7 +19,11 @@ pub struct Inside {
 impl Inside {
     #[track_caller]
     pub fn of(place: &Place, attempt: &Attempt) -> Self {
-        let instance = place.instance_of(attempt);
+        Self::at(place, &place.instance_of(attempt))
+    }
+
+    #[track_caller]
+    pub fn at(place: &Place, instance: &InstanceId) -> Self {
         let dir = place.state_dir.join("instances/pool").join(instance.as_str());
         let pid = std::fs::read_to_string(dir.join("machine.pid")).expect("a machine that has booted");
         Self { pid: pid.trim().to_owned(), home: place.path().to_owned() }

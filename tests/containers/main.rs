@@ -10,6 +10,7 @@ mod debug;
 mod examples;
 mod images;
 mod inside;
+mod limits;
 mod machines;
 mod names;
 mod owners;
