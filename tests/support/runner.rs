@@ -83,6 +83,8 @@ pub struct Runner {
     pub variables: Vec<(String, OsString)>,
     /// Where `custom-executorNNNN` directories are made.
     pub temp_dir: PathBuf,
+    /// `[runners.cache]`: the signed URLs from which a cache is downloaded, and to which it is uploaded.
+    pub cache_urls: Option<[String; 2]>,
     pub url: String,
     pub short_token: String,
     pub description: String,
@@ -119,6 +121,7 @@ impl Runner {
             environment: program::environment(home).into(),
             variables: Vec::new(),
             temp_dir,
+            cache_urls: None,
             url: "http://127.0.0.1:9999".into(),
             short_token: "lab-rec".into(),
             description: "lab".into(),

@@ -157,6 +157,10 @@ fn cache(
     fits: impl Fn(&str) -> bool,
 ) -> Option<String> {
     let mut commands = String::new();
+    let url = build.runner.cache_urls.as_ref().map(|[download, upload]| {
+        format!(" --url {}", quoted(if command == "cache-archiver" { upload } else { download }))
+    });
+    let url = url.unwrap_or_default();
     for entry in &build.job.cache {
         let when = entry.get("when").and_then(Value::as_str).unwrap_or("on_success");
         if !fits(when) || path_options(entry)?.is_empty() {
@@ -166,7 +170,10 @@ fn cache(
         let file = quoted(&format!("{}/{key}/cache.zip", places.cache_dir));
         let paths = if command == "cache-archiver" { path_options(entry)? } else { String::new() };
         // Caches are never fatal.
-        add(&mut commands, format_args!("gitlab-runner {command} --file {file} --timeout 10{paths} || true"));
+        add(
+            &mut commands,
+            format_args!("gitlab-runner {command} --file {file} --timeout 10{paths}{url} || true"),
+        );
     }
     let head = exports(build, places) + &format!("cd {}\n", quoted(&places.project_dir));
     (!commands.is_empty()).then(|| head + &with_runner_binary(saying, &commands))
