@@ -34,6 +34,8 @@ mod place;
 mod processes;
 #[path = "../contract/provider/suite.rs"]
 mod provider;
+#[path = "../containers/images.rs"]
+mod published;
 mod service;
 #[path = "../jobs/setting.rs"]
 mod setting;

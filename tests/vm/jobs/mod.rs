@@ -21,11 +21,13 @@ use crate::processes::{Kind, Process, wait_for};
 use crate::setting::Setting;
 use crate::support::record::{CallRecord, JobResult, Outcome};
 
+mod containers;
 mod crowd;
 mod ends;
 mod foreign;
 mod hangs;
 mod kills;
+mod registry;
 mod sources;
 mod work;
 

@@ -13,12 +13,12 @@ use crate::support::repository::repository;
 
 /// A git server on this machine's loopback, for as long as this process lives: git takes one connection at a time from
 /// us, since it cannot be asked which port it chose.
-struct GitServer {
+pub(super) struct GitServer {
     port: u16,
 }
 
 impl GitServer {
-    fn start(home: &Path) -> Self {
+    pub(super) fn start(home: &Path) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
         let home = home.to_owned();
@@ -31,7 +31,7 @@ impl GitServer {
     }
 
     /// Where a guest finds a repository: its gateway is this machine.
-    fn url(&self, repository: &Path) -> PathBuf {
+    pub(super) fn url(&self, repository: &Path) -> PathBuf {
         let name = repository.file_name().expect("a repository has a name").to_string_lossy();
         PathBuf::from(format!("git://10.0.2.2:{}/{name}", self.port))
     }
