@@ -21,6 +21,7 @@ mod pipelines;
 mod place;
 mod platforms;
 mod pool;
+mod postgres;
 #[path = "../jobs/processes.rs"]
 #[expect(dead_code, reason = "what only jobs on other providers need")]
 mod processes;
