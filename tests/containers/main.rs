@@ -9,6 +9,7 @@ mod accounts;
 mod caches;
 mod debug;
 mod examples;
+mod figures;
 mod images;
 mod inside;
 mod limits;
