@@ -247,6 +247,19 @@ mod tests {
     }
 
     #[test]
+    fn only_credential_helpers_that_are_named_are_reported() {
+        for (config, is_reported) in [
+            (json!({"credsStore": "desktop"}), true),
+            (json!({"credsStore": ""}), false),
+            (json!({"credHelpers": {"registry.example.com": "ecr-login"}}), true),
+            (json!({"credHelpers": {}}), false),
+        ] {
+            let logins = Logins::new(Some(&config.to_string()), None, &[]);
+            assert_eq!(!logins.remarks.is_empty(), is_reported, "{config}");
+        }
+    }
+
+    #[test]
     fn a_text_that_is_not_json_is_ignored_as_a_whole() {
         let gitlab = [credential("a.example.com", "gitlab")];
         for text in ["hunter2", "[]", "{\"auths\": {", "null"] {

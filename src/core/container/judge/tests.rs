@@ -259,6 +259,18 @@ fn flags_and_ports_come_from_variables() {
 }
 
 #[test]
+fn file_variables_lie_in_the_directory_that_the_runner_names() {
+    let mut job = request("ruby", &[]);
+    job.variables = vec![Variable { file: true, ..variable("KEY", "content") }];
+    let named = [("CI_PROJECT_DIR", "/builds/g/demo"), (FILES_DIR, "/builds/g/demo.tmp")];
+    let named = named.map(|(name, path)| (name.to_owned(), Secret::new(path.to_owned())));
+    let about = JobContext { runner_variables: named.into(), ..JobContext::default() };
+    let job = judge(&ContainerSettings::default(), &job, &about).unwrap().unwrap();
+    let key = job.job.environment.iter().find(|(name, _)| name == "KEY");
+    assert_eq!(key.map(|(_, path)| path.expose().as_str()), Some("/builds/g/demo.tmp/KEY"));
+}
+
+#[test]
 fn each_image_gets_the_credentials_of_its_registry_only() {
     let mut job = request("a.example.com/app", &["b.example.com/db", "ruby"]);
     let password = Secret::new("hunter2".to_owned());
