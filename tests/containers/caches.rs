@@ -52,7 +52,7 @@ impl Store {
         std::thread::spawn(move || {
             output.lines().map_while(Result::ok).all(|line| send.send(line).is_ok());
         });
-        let hello = lines.recv_timeout(SOON).expect("the store says where it is");
+        let hello = lines.recv_timeout(5 * SOON).expect("the store says where it is");
         let mut urls: BTreeMap<String, BTreeMap<String, String>> =
             serde_json::from_str(&hello).unwrap_or_else(|error| panic!("{error}: {hello}"));
         let urls = urls.remove(KEY).expect("the key was asked for");
