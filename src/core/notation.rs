@@ -9,10 +9,10 @@
 //! `draining`; with `static` a static host. Then, in any order: an age, `by 7,8` (jobs on it), `closing 9`, `of b` (a
 //! job of project b has used it; `of b protected`: on a protected ref), `cap 2`, `uses 3` (left), `missing 40s`, `old`
 //! (from an earlier boot), its status in the list (`starting`, `running`, `stopping`, `gone`, and `denied`: the
-//! endpoint is unknown, too), `named 9` (an open attempt names it), `user 9` (the same, and it has run a stage),
-//! `busy`, `failing 5s`, launched `as c2` (an offering; `refused as c2`: no capacity), `unbegun` (it began no stage of
-//! its past job; `unbegun twice`: nor of one before it), `in there` (its location; the list's is `here`, with `nowhere`
-//! unknown), `ends 2h` or `ends now` (the provider's notice).
+//! endpoint is unknown, too; `denied-since`: after the list), `named 9` (an open attempt names it), `user 9` (the same,
+//! and it has run a stage), `busy`, `failing 5s`, launched `as c2` (an offering; `refused as c2`: no capacity),
+//! `unbegun` (it began no stage of its past job; `unbegun twice`: nor of one before it), `in there` (its location; the
+//! list's is `here`, with `nowhere` unknown), `ends 2h` or `ends now` (the provider's notice).
 //! Settings of offerings: `offerings 3` (`c1` to `c3`), `out c1 30s` (refused then for lack of capacity, `out c1 30s 4`
 //! for the fourth time in a row), `quota c2 1m`.
 //! Unrecorded: `orphan`, `stranger`, `foreign`, `host`. Jobs: `waits 8`, with `of b`, `protected`, `timeout 2h`, `dead`.
@@ -163,7 +163,7 @@ impl World {
                 instances: Vec::new(),
                 copies: Vec::new(),
             }),
-            denied: BTreeSet::new(),
+            denied: BTreeMap::new(),
             first_seen: BTreeMap::new(),
             attempts: BTreeMap::new(),
             attempts_at: NOW,
@@ -496,12 +496,13 @@ impl World {
 
     /// What is observed of it.
     fn witness(&mut self, id: &InstanceId, words: &[&str], is_static: bool) {
-        let denied = words.contains(&"denied");
-        let hidden = denied || ["gone", "missing"].iter().any(|w| words.contains(w));
+        let denials = [("denied", ago(Duration::from_mins(1))), ("denied-since", NOW)];
+        let denied = denials.iter().find(|(word, _)| words.contains(word)).map(|(_, at)| *at);
+        let hidden = denied.is_some() || ["gone", "missing"].iter().any(|w| words.contains(w));
         let unborn = matches!(words[0], "requested" | "unknown" | "refused");
         let status = status(words).or((!hidden && !unborn).then_some(Status::Running));
-        if denied {
-            self.observed.denied.insert(id.clone());
+        if let Some(at) = denied {
+            self.observed.denied.insert(id.clone(), at);
         }
         if !words.contains(&"unheard") {
             self.observed.healthy.insert(id.clone(), NOW);

@@ -10,6 +10,7 @@ use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::{Generation, InstanceId};
 use crate::core::inventory::Listing;
 use crate::core::plan::{self, Effect, Fresh, Observed, Plan, View};
+use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
 use crate::core::report::{FailedBoot, Note, Report};
 use crate::core::time::Stamp;
@@ -20,6 +21,8 @@ use crate::port::setup::PoolSetup;
 pub(super) struct KeeperCache {
     pub(super) generation: Option<Generation>,
     pub(super) listing: Option<(Stamp, Result<Listing, Failure>)>,
+    /// When `endpoint` denied an instance that each list since lacks.
+    pub(super) denied: BTreeMap<InstanceId, Stamp>,
     pub(super) first_seen: BTreeMap<InstanceId, Stamp>,
     pub(super) failing_calls: BTreeMap<InstanceId, plan::FailingCall>,
     /// When a call about an instance last succeeded.
@@ -134,24 +137,19 @@ impl Engine {
         launching: Launching,
     ) -> Result<Observed, EngineError> {
         let identity = self.host.leadership.identity().await?;
-        let listing = self.list(memory, setup).await;
+        let mut listing = self.list(memory, setup).await;
         let state = self.store.load().await?;
-        let mut denied = BTreeSet::new();
-        if let Ok(listing) = &listing {
-            let asked =
-                plan::unconfirmed_absences(&state, listing, &setup.policy).into_iter().map(async |id| {
-                    let answer = setup.provider.endpoint(&id).await;
-                    answer.is_err_and(|e| *e.class() == ErrorClass::NotFound).then_some(id)
-                });
-            // Concurrently, so that a provider that does not answer costs one timeout.
-            let answers = self.within(deadline::CALL, join_all(asked)).await;
-            denied.extend(answers.into_iter().flatten().flatten());
+        if self.confirm_absences(memory, setup, &state, &listing).await {
+            // The account may have changed before `endpoint` answered: the list after the answer decides.
+            memory.distrust_list();
+            listing = self.list(memory, setup).await;
+            memory.review_denials(&state, &listing, &setup.policy);
         }
         let attempts_at = self.now();
         let attempts = self.host.attempts.attempts_of(&self.pool).await?;
         let mut observed = Observed {
             listing,
-            denied,
+            denied: memory.denied.clone(),
             first_seen: memory.first_seen.clone(),
             attempts,
             attempts_at,
@@ -173,6 +171,30 @@ impl Engine {
             (observed.launching, observed.unrecordable) = (None, Some(problem.to_string()));
         }
         Ok(observed)
+    }
+
+    /// Calls `endpoint` for the instances whose absence lists leave open; again when its answer is old. True if it denies
+    /// one.
+    async fn confirm_absences(
+        &self,
+        memory: &mut KeeperCache,
+        setup: &PoolSetup,
+        state: &PoolState,
+        listing: &Result<Listing, Failure>,
+    ) -> bool {
+        let missing = memory.review_denials(state, listing, &setup.policy);
+        let (now, interval) = (self.now(), setup.policy.timing.absence_interval);
+        memory.denied.retain(|_, at| now.since(*at) < interval);
+        let open = missing.into_iter().filter(|id| !memory.denied.contains_key(id)).map(async |id| {
+            let answer = setup.provider.endpoint(&id).await;
+            answer.is_err_and(|e| *e.class() == ErrorClass::NotFound).then_some(id)
+        });
+        // Concurrently, so that a provider that does not answer costs one timeout.
+        let answers = self.within(deadline::CALL, join_all(open)).await;
+        let at = self.now();
+        let before = memory.denied.len();
+        memory.denied.extend(answers.into_iter().flatten().flatten().map(|id| (id, at)));
+        memory.denied.len() > before
     }
 
     /// A generation begins with the first launch, not with each keeper. An error forbids launches, and nothing else.
@@ -248,11 +270,25 @@ impl KeeperCache {
         true
     }
 
+    /// Drops each denial that the list does not confirm. Returns the instances whose absence it leaves to `endpoint`.
+    fn review_denials(
+        &mut self,
+        state: &PoolState,
+        listing: &Result<Listing, Failure>,
+        policy: &Policy,
+    ) -> Vec<InstanceId> {
+        let missing = listing.as_ref().map(|listing| plan::unconfirmed_absences(state, listing, policy));
+        let missing = missing.unwrap_or_default();
+        self.denied.retain(|id, _| missing.contains(id));
+        missing
+    }
+
     /// Drops everything cached about an instance that is gone.
     pub(super) fn forget(&mut self, gone: &InstanceId) {
         if let Some((_, Ok(listing))) = &mut self.listing {
             listing.instances.retain(|l| l.id != *gone);
         }
+        self.denied.remove(gone);
         self.first_seen.remove(gone);
         self.failing_calls.remove(gone);
         self.healthy.remove(gone);

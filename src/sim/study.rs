@@ -88,7 +88,7 @@ impl Study {
             healthy: BTreeMap::new(),
             unhealthy: BTreeMap::new(),
             listing: Ok(Listing::empty(begun, Some(Location::new("cloud")))),
-            denied: BTreeSet::new(),
+            denied: BTreeMap::new(),
             first_seen: BTreeMap::new(),
             attempts: BTreeMap::new(),
             attempts_at: begun,

@@ -35,7 +35,8 @@ fn judged(mut seen: World, before: &World, resource: &Resource) -> Ownership {
     seen.state.generations.insert(generation(), 9);
     let Observed { owner, generations, attempts, denied, .. } = &seen.observed;
     let launches = KnownLaunches { recorded: &seen.state, owner, generations, attempts };
-    let known = Knowledge { launches, before: &before.state, denied, grace: span("5m"), now: NOW };
+    let denied = denied.keys().cloned().collect();
+    let known = Knowledge { launches, before: &before.state, denied: &denied, grace: span("5m"), now: NOW };
     judge(resource, &known)
 }
 

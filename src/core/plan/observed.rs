@@ -14,8 +14,8 @@ use crate::core::time::Stamp;
 pub struct Observed {
     /// The last list, or why it failed.
     pub listing: Result<Listing, Failure>,
-    /// `endpoint(id)` answered *not found* for these in this pass.
-    pub denied: BTreeSet<InstanceId>,
+    /// When `endpoint(id)` last answered *not found*. Each complete list since lacks the instance, and is of its location.
+    pub denied: BTreeMap<InstanceId, Stamp>,
     /// When an unrecorded instance was first seen, for providers that report no creation time.
     pub first_seen: BTreeMap<InstanceId, Stamp>,
     /// This pool's attempt directories, read at `attempts_at`.
@@ -64,7 +64,7 @@ impl Observed {
         let launches = !recorded.instances.values().any(|i| i.is_static());
         Self {
             listing: Err(Failure { class: ErrorClass::Unknown, message: "not asked".to_owned() }),
-            denied: BTreeSet::new(),
+            denied: BTreeMap::new(),
             first_seen: BTreeMap::new(),
             attempts: BTreeMap::new(),
             attempts_at: now,

@@ -150,7 +150,7 @@ fn observe(
         draft.wake_at(if draft.now.reached(due) { next_list } else { due });
         return (Observation::Missing, Vec::new());
     }
-    if observed.denied.contains(&instance.id) {
+    if is_denied(instance, listing, observed) {
         return (Observation::Absent, Vec::new());
     }
     draft.wake_at(draft.now.plus(interval));
@@ -159,6 +159,12 @@ fn observe(
 
 fn missing_for_long(first: Stamp, listing: &Listing, policy: &Policy) -> bool {
     listing.begun.since(first.seen_from(listing.begun)) >= policy.timing.absence_interval
+}
+
+/// True if `endpoint` denied the instance before the list was begun. A later answer may be that of another account: only
+/// a list names its location.
+fn is_denied(instance: &Instance, listing: &Listing, observed: &Observed) -> bool {
+    observed.denied.get(&instance.id).is_some_and(|at| listing.begun.reached(at.seen_from(listing.begun)))
 }
 
 /// True if the list was begun after the launch was answered. An earlier one proves nothing.
@@ -187,7 +193,10 @@ pub fn unconfirmed_absences(
         return Vec::new();
     }
     let listed = |id: &InstanceId| listing.instances.binary_search_by(|l| l.id.cmp(id)).is_ok();
-    let missing = |i: &Instance| i.missing.is_some_and(|first| missing_for_long(first, listing, policy));
+    let missing = |i: &Instance| {
+        // Nothing follows from the absence of a refused launch.
+        !i.is_refused() && i.missing.is_some_and(|first| missing_for_long(first, listing, policy))
+    };
     let instances = state.instances.values();
     let covered = |i: &Instance| coverage(i, listing) == Coverage::Covered && could_show(i, listing);
     let doubtful = instances.filter(|i| missing(i) && covered(i) && !listed(&i.id));

@@ -79,6 +79,7 @@ fn absence_takes_two_complete_lists_far_enough_apart_and_an_endpoint_that_says_n
             ("idle 5m missing 30s denied", ""), // the list began a second ago
             ("idle 5m missing 31s", ""),
             ("idle 5m missing 31s denied", "i1 drains: vanished; terminate i1"),
+            ("idle 5m missing 31s denied-since", ""), // the list is older than the answer
             ("partial | idle 5m missing 31s denied", ""),
             ("unlisted | idle 5m missing 31s denied", ""),
             ("idle 5m missing 31s denied running", "i1 seen"),
@@ -373,6 +374,7 @@ fn only_what_has_been_missing_for_long_is_asked_about() {
     assert_eq!(absences("idle 5m missing 31s; idle 5m missing 30s; idle 5m gone; idle 5m"), 1);
     assert_eq!(absences("idle 5m missing 31s running"), 0);
     assert_eq!(absences("partial | idle 5m missing 31s"), 0);
+    assert_eq!(absences("refused 1m missing 31s"), 0);
     assert_eq!(absences("list 40s | booting 5s missing 90s"), 0);
 }
 

@@ -53,7 +53,7 @@ impl World {
         }
         let lacks = |i: &&Instance| !listing.instances.iter().any(|l| l.id == i.id);
         let instances = self.state.instances.values().map(AsRef::as_ref);
-        self.observed.denied = instances.filter(lacks).map(|i| i.id.clone()).collect();
+        self.observed.denied = instances.filter(lacks).map(|i| (i.id.clone(), now)).collect();
     }
 
     fn succeed(&mut self, effect: &Effect) {

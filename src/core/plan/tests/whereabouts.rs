@@ -13,6 +13,7 @@ fn a_list_of_another_location_proves_nothing_about_an_instance() {
             // Here, the same list ends it.
             ("idle 5m missing 31s denied", "i1 drains: vanished; terminate i1"),
             ("idle 5m missing 31s denied in there", ""),
+            ("idle 5m missing 31s denied-since", ""), // by another account, perhaps
             ("idle 5m gone in there", ""),
             ("booting 20s gone in there", ""),
             ("held 5m by 7 gone in there", ""),
