@@ -11,6 +11,7 @@ use super::fault::Fault;
 use super::process::{Exit, Kind, Proc, Shared};
 use super::rig::{Command, Order, Starter};
 use super::scenario::{Moment, PoolPlan};
+use super::stages;
 use super::steps::{Channel, Pid};
 use super::truth::JobResult;
 use super::workload::{self, QUEUE};
@@ -232,7 +233,7 @@ async fn power_cut(proc: &Proc, starter: &Starter, dice: u64) {
             newest.map(|name| directory.attempts.remove(&name));
         }
         choosing::records_lost(&mut world);
-        world.truth.unbegun.clear();
+        stages::records_lost(&mut world);
         // Without power, nobody makes passes.
         world.truth.held_up.clear();
         world.log_as("power", format_args!("cut, {lost} records lost"));

@@ -151,6 +151,8 @@ fn operator(world: &Shared, starter: &Starter) {
     Starter::outside(world, "operator".to_owned(), 0, None, |proc| async move {
         for round in 1_u32.. {
             proc.pause(180_000).await;
+            // A command on a machine without power would be one of an earlier boot.
+            proc.until(&[Channel::Work(1)], None, |world| world.managers[0].on.then_some(())).await;
             let bound = if round.is_multiple_of(3) { bound_host(&proc.world.borrow()) } else { None };
             if let Some((pool, instance)) = bound {
                 let command = Command::Unbind { pool, instance };

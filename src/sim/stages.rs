@@ -39,6 +39,18 @@ pub(super) fn committed(world: &mut World, machine: usize, state: &PoolState, ev
     }
 }
 
+/// Records were lost in a power cut: the recorded jobs count now.
+pub(super) fn records_lost(world: &mut World) {
+    let instances = world.managers[0].journals.values().flat_map(|j| j.state().instances.values());
+    let rows = instances.filter_map(|i| Some((i.id.clone(), i.unbegun.as_ref()?)));
+    let domain = |attempt: &AttemptName| {
+        let (pool, facts) = world.truth.attempts.get(attempt)?;
+        Some((attempt.clone(), check::domain(world.config[pool].policy.reuse, facts)))
+    };
+    let rows = rows.map(|(id, row)| (id, row.jobs.iter().filter_map(|job| domain(&job.attempt)).collect()));
+    world.truth.unbegun = rows.collect();
+}
+
 fn in_a_row(world: &World, id: &InstanceId) -> usize {
     world.truth.unbegun.get(id).map_or(0, Vec::len)
 }
