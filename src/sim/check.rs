@@ -16,7 +16,7 @@ use super::truth::{Live, Session};
 use super::world::World;
 use crate::core::event::{Change, Event};
 use crate::core::ids::{AttemptName, InstanceId, PoolName};
-use crate::core::instance::{DrainReason, Instance, Phase};
+use crate::core::instance::{Answer, DrainReason, Instance, Phase};
 use crate::core::invariants;
 use crate::core::job::JobFacts;
 use crate::core::plan::health::HOLD;
@@ -255,14 +255,26 @@ pub(super) fn cleaned(world: &mut World, id: &InstanceId) {
     }
 }
 
-/// True if each host of the pool is recorded as bound to another trust domain, and stays so.
+/// True if each host of the pool is recorded as bound to another trust domain, and stays so. A host that is not recorded,
+/// because complete lists omit it, does not exist for Greenroom.
 pub(super) fn is_shut_out(world: &World, pool: &PoolName, job: &JobFacts) -> bool {
     let policy = policy(world, pool);
     let Some(journal) = world.managers[0].journals.get(pool) else { return false };
     let domain = policy.domain_of(job);
     let hosts = world.cloud.machines.values().filter(|m| m.pool == *pool && m.tags.is_none());
-    let bound = |m: &Machine| journal.state().instance(&m.id).is_some_and(|host| !host.admits(&domain));
-    !policy.clean_unbinds && hosts.fold(None, |all, m| Some(all.unwrap_or(true) && bound(m))) == Some(true)
+    let mut hosts = hosts
+        .map(|m| (&m.id, journal.state().instance(&m.id)))
+        .filter(|(id, host)| host.is_some() || !is_omitted(world, pool, id))
+        .peekable();
+    let bound = |host: Option<&Instance>| host.is_some_and(|host| !host.admits(&domain));
+    !policy.clean_unbinds && hosts.peek().is_some() && hosts.all(|(_, host)| bound(host))
+}
+
+/// True if the lists of the pool omit the instance now, or the last one did.
+fn is_omitted(world: &World, pool: &PoolName, id: &InstanceId) -> bool {
+    let until = world.truth.omitted.get(pool).filter(|(_, omitted)| omitted == id).map(|(until, _)| *until);
+    let interval = policy(world, pool).timing.list_interval;
+    until.is_some_and(|until| Duration::from_millis(world.now.saturating_sub(until)) < interval)
 }
 
 /// Promise 3, when an attempt's directory is removed.
@@ -287,6 +299,7 @@ pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, even
         stages::committed(world, machine, &state, event);
         match &event.change {
             Change::LaunchIntended { instance, location, .. } => {
+                world.truth.nowhere.remove(instance);
                 let other = state.instances.values().find(|i| i.location != *location && !i.is_refused());
                 if let Some(other) = other.filter(|i| location.is_some() && i.location.is_some()) {
                     world.broken(format!(
@@ -301,6 +314,12 @@ pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, even
                     world.broken(format!("promise 2: {instance} makes {count} records, limit {limit}"));
                 }
             }
+            Change::LaunchAnswered { instance, answer: Answer::Refused { .. }, .. } => {
+                world.truth.nowhere.insert(instance.clone());
+            }
+            Change::Located { instance, .. } => {
+                world.truth.nowhere.remove(instance);
+            }
             Change::Unbound { instance } => {
                 if let Some(guests) = world.truth.guests.get_mut(instance) {
                     guests.unbound = true;
@@ -312,7 +331,9 @@ pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, even
             }
             Change::Forgotten { instance } => {
                 let runs = |m: &Machine| m.owned && m.tags.is_some() && !m.going && !m.orphaned;
-                if world.cloud.machines.get(instance).is_some_and(runs) {
+                // A refused launch is nowhere. One that was made after all is reaped once a list of its account shows it.
+                let nowhere = world.truth.nowhere.contains(instance) && world.truth.elsewhere.contains(pool);
+                if !nowhere && world.cloud.machines.get(instance).is_some_and(runs) {
                     world.broken(format!("promise 3: {instance} is forgotten while it runs"));
                 }
             }

@@ -48,6 +48,7 @@ impl SimStore {
         };
         world.log(self.proc.pid, format_args!("store: {error}"));
         world.truth.excused = world.now;
+        world.truth.refused_by_store.insert(self.proc.pid);
         Some(error)
     }
 }

@@ -115,7 +115,7 @@ impl SimProvider {
 }
 
 /// The location of a pool's cloud, and that of the other account.
-const HERE: &str = "cloud account 1";
+pub(super) const HERE: &str = "cloud account 1";
 const ELSEWHERE: &str = "cloud account 2";
 
 /// True if calls for this pool go to the other account now. Static hosts need no account.
@@ -248,8 +248,10 @@ fn listing(world: &mut World, pool: &PoolName) -> Result<Listing, ProviderError>
     if is_elsewhere(world, pool) {
         // Nothing can be terminated there.
         world.truth.held_up.clear();
+        world.truth.elsewhere.insert(pool.clone());
         return Ok(Listing::empty(world.stamp(0), Some(Location::new(ELSEWHERE))));
     }
+    world.truth.elsewhere.remove(pool);
     let now = world.now;
     let lag = if world.strikes(Fault::ListLags) { world.streams.faults.within(1_000..25_000) } else { 0 };
     let mut instances = world.cloud.listed(pool, now, lag);

@@ -75,6 +75,8 @@ pub struct Truth {
     pub results: BTreeMap<u64, JobResult>,
     /// Faults around a job that justify a system failure.
     pub excuses: BTreeMap<u64, &'static str>,
+    /// Processes that the store has refused a call.
+    pub refused_by_store: BTreeSet<Pid>,
     /// Jobs that runners work on: by number, with the runner.
     pub running: BTreeMap<u64, u32>,
     /// The last moment of an event that justifies a wait.
@@ -92,6 +94,10 @@ pub struct Truth {
     pub relied: BTreeSet<PoolName>,
     /// Which instance the lists of a pool omit, and until when.
     pub omitted: BTreeMap<PoolName, (u64, InstanceId)>,
+    /// Instances whose last launch was refused and that no list has shown since: recorded in no account.
+    pub nowhere: BTreeSet<InstanceId>,
+    /// Pools whose last list was that of the other account.
+    pub elsewhere: BTreeSet<PoolName>,
     /// Limits that applied until a moment ago: pool, until when, how many.
     pub old_limits: BTreeMap<PoolName, (u64, u32)>,
     /// Counters for names.

@@ -183,6 +183,9 @@ impl Job {
                 if Duration::from_millis(world.now - began) >= patience / 2 {
                     world.truth.excuse(self.id, "it waited for too long");
                 }
+                if world.truth.refused_by_store.contains(&pid) {
+                    world.truth.excuse(self.id, "the state was locked, or the disk failed");
+                }
                 if check::is_shut_out(&world, &self.plan.pool, &self.plan.facts) {
                     world.truth.excuse(self.id, "every host is bound to another domain");
                 }
