@@ -90,6 +90,8 @@ faults! {
     Stall = "stall",
     /// A keeper that is about to exit is stalled for a while.
     LeavesSlowly = "leaves-slowly",
+    /// A keeper dies when it has recorded that a launch was refused: its successor has to know.
+    DiesRefused = "dies-refused",
     /// The wall clock steps by a day.
     WallSteps = "wall-steps",
     /// A copy of the state directory starts on a second machine.

@@ -10,8 +10,9 @@ use super::fault::Fault;
 use super::keeping;
 use super::process::{Kind, Proc};
 use super::provider::SimProvider;
-use crate::core::event::Change;
+use crate::core::event::{Change, Event};
 use crate::core::ids::PoolName;
+use crate::core::instance::Answer;
 use crate::core::pool::PoolState;
 use crate::core::time::Stamp;
 use crate::port::clock::Clock;
@@ -95,6 +96,11 @@ impl Store for SimStore {
             world.log(self.proc.pid, format_args!("  {change}"));
         }
         check::committed(&mut world, self.proc.machine, &self.pool, &events);
+        if events.iter().any(is_refusal) && world.strikes(Fault::DiesRefused) {
+            world.log(self.proc.pid, format_args!("dies with a refusal"));
+            world.truth.excused = world.now;
+            world.doom(self.proc.pid);
+        }
         Ok(Committed { state, events })
     }
 
@@ -143,6 +149,10 @@ impl SimStore {
     fn state(&self) -> PoolState {
         self.proc.world.borrow_mut().managers[self.proc.machine].journal(&self.pool).state().clone()
     }
+}
+
+fn is_refusal(event: &Event) -> bool {
+    matches!(&event.change, Change::LaunchAnswered { answer: Answer::Refused { .. }, .. })
 }
 
 /// The operator's configuration.

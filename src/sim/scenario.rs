@@ -93,6 +93,9 @@ impl Scenario {
         let windows = Windows::draw(&chosen, calm, &mut faults);
         // Keepers exit only a few times in a run: a fault in between needs the time.
         let windows = windows.with(Fault::LeavesSlowly, calm, 300);
+        // A keeper that is killed by chance rarely leaves a refusal that still counts.
+        let dies_refused = Rng::new(seed, "dies refused").chance(100);
+        let windows = if dies_refused { windows.with(Fault::DiesRefused, calm, 500) } else { windows };
         let mut moments = draw_moments(&chosen, calm, &mut faults);
         moments.extend(draw_unbegun(seed, calm));
         moments.sort_by_key(|m| m.at);
