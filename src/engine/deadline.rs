@@ -19,6 +19,11 @@ use crate::port::provider::ProviderError;
 pub(super) const CALL: Duration = Duration::from_mins(2);
 /// Limit for what an effect does on the runner host: locks, records, directories.
 const HERE: Duration = Duration::from_mins(1);
+/// The most commands of one cleaning, each of which may take all of `clean_timeout`: that of root, its proof twice, and
+/// the operator's.
+const CLEAN_COMMANDS: u32 = 4;
+/// Limit for stopping a command that has used up its time.
+const STOPPING: Duration = Duration::from_secs(30);
 /// Limit for what must not hold up the rest of an effect: removing an attempt's TMPDIR, reading a console.
 pub(super) const ASIDE: Duration = Duration::from_secs(10);
 
@@ -31,7 +36,9 @@ pub(super) fn of(effect: &Effect, timing: &Timing) -> Duration {
         Effect::Probe { .. } => &[timing.pass_interval, reach, timing.ready_timeout],
         Effect::CheckHealth { .. } => &[reach, timing.probe_interval, reach],
         Effect::CheckStages { .. } => &[reach, timing.connect_timeout * 2],
-        Effect::Clean { .. } => &[reach, timing.clean_timeout, timing.clean_timeout],
+        Effect::Clean { .. } => {
+            &[reach, timing.clean_timeout.saturating_add(STOPPING).saturating_mul(CLEAN_COMMANDS)]
+        }
         Effect::Adopt { .. } | Effect::Terminate { .. } | Effect::Forget { .. } | Effect::Reap { .. } => {
             &[CALL]
         }
@@ -76,7 +83,8 @@ mod tests {
         let instance = || InstanceId::new("i");
         let launch = of(&Effect::Launch { instance: instance() }, &timing);
         assert!(launch > timing.launch_timeout);
-        assert!(of(&Effect::Clean { instance: instance() }, &timing) > timing.clean_timeout * 2);
+        // Root's command, its proof, the proof once more after a lost connection, the operator's command.
+        assert!(of(&Effect::Clean { instance: instance() }, &timing) > timing.clean_timeout * 4);
         assert!(
             of(&Effect::Probe { instance: instance() }, &timing)
                 > timing.pass_interval + timing.ready_timeout
