@@ -106,7 +106,7 @@ pub(super) fn pool(chapter: &Chapter<'_>, when: &When) -> Vec<String> {
         plural(usize::try_from(state.in_use()).unwrap_or(usize::MAX), "job slot"),
         plural(state.waiting.len(), "job"),
     )];
-    now.extend(hosts(state).map(|hosts| format!("hosts: {hosts}")));
+    now.extend(hosts(state).map(|hosts| format!("hosts: {}", hosts.text)));
     let resume = format!("`greenroom pool resume {}`", chapter.pool);
     let mut obstacles: Vec<String> = Vec::new();
     if let Some(since) = state.drained {

@@ -1,11 +1,31 @@
 //! Why an instance is as it is, and what a job waits for, in sentences.
 
+use serde::Serialize;
+
 use crate::cli::when::When;
 use crate::core::ids::{InstanceId, PoolName};
 use crate::core::instance::{Answer, Instance, Phase};
 use crate::core::pool::PoolState;
 use crate::core::report::WaitingOn;
 use crate::core::time::Pretty;
+
+/// The static hosts of a pool, taken together.
+#[derive(Debug, Serialize)]
+pub(crate) struct HostsView {
+    pub(crate) kind: HostKind,
+    count: usize,
+    /// How many have a trust domain now.
+    bound: usize,
+    pub(crate) text: String,
+}
+
+/// What hosts are worth, by who cleans them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum HostKind {
+    AnyDomain,
+    FirstDomain,
+}
 
 /// Why an instance is in its phase, if there is more to say.
 pub(super) fn reason(instance: &Instance, state: &PoolState, when: &When) -> Option<String> {
@@ -58,14 +78,17 @@ fn ready(instance: &Instance, when: &When) -> Option<String> {
 }
 
 /// Which trust domains the pool's static hosts serve, if it has any.
-pub(crate) fn hosts(state: &PoolState) -> Option<String> {
+pub(crate) fn hosts(state: &PoolState) -> Option<HostsView> {
     let hosts: Vec<_> = state.instances.values().filter(|i| i.is_static()).collect();
     let policy = state.policy.as_ref().filter(|_| !hosts.is_empty())?;
-    if policy.clean_unbinds {
-        return Some("each serves any trust domain after it was cleaned".to_owned());
-    }
-    let bound = hosts.iter().filter(|host| host.domain.is_some()).count();
-    Some(format!("each stays with the trust domain of its first job, {bound} of {} are bound", hosts.len()))
+    let (count, bound) = (hosts.len(), hosts.iter().filter(|host| host.domain.is_some()).count());
+    let (kind, text) = if policy.clean_unbinds {
+        (HostKind::AnyDomain, "each serves any trust domain after it was cleaned".to_owned())
+    } else {
+        let text = format!("each stays with the trust domain of its first job, {bound} of {count} are bound");
+        (HostKind::FirstDomain, text)
+    };
+    Some(HostsView { kind, count, bound, text })
 }
 
 /// What an instance is bound to, beyond the name of its project or namespace.

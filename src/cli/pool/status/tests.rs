@@ -266,11 +266,13 @@ fn json_says_the_same_under_stable_names() {
     assert_eq!(value["waiting"][0]["waiting_for"]["instance"], "linux-7f3a-6");
     assert_eq!(value["waiting"][1]["waiting_for"]["kind"], "next-pass");
     assert_eq!(value["notes"][0]["kind"], "list-incomplete");
+    assert!(value["hosts"].is_null(), "no instance is a static host");
     let fields: Vec<&String> = value.as_object().unwrap().keys().collect();
     let expected = [
         "at",
         "containers",
         "drained_since",
+        "hosts",
         "idle",
         "idle_target",
         "instance_count",
@@ -394,6 +396,11 @@ fn a_pool_of_static_hosts_says_which_domains_they_serve() {
         "`greenroom pool resume linux --instance metal-1 --unbind` releases it",
     ] {
         assert!(text.contains(line), "{line}:\n{text}");
+    }
+    for (clean_unbinds, kind) in [(false, "first-domain"), (true, "any-domain")] {
+        let value = as_json(of(&pool(), &hosts(clean_unbinds), None), &when(30.0));
+        assert_eq!(value["hosts"]["kind"], kind);
+        assert_eq!((&value["hosts"]["count"], &value["hosts"]["bound"]), (&2.into(), &1.into()));
     }
     let text = shown(&hosts(true), None, &KeeperStatus::Runs, 30.0);
     assert!(text.contains("hosts: each serves any trust domain after it was cleaned"), "{text}");

@@ -81,7 +81,7 @@ fn head(seen: &PoolView<'_>, when: &When, width: usize) -> String {
         line("phases", &phases(&seen.instances));
     }
     if let Some(hosts) = &seen.hosts {
-        line("hosts", hosts);
+        line("hosts", &hosts.text);
     }
     line("keeper", &keeper(seen, when));
     if let Some(links) = &seen.links {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use super::links::{self, LinkView};
-use super::reason::{bound, bring_back, hosts, on_what, reason};
+use super::reason::{HostsView, bound, bring_back, hosts, on_what, reason};
 use super::until::until;
 use crate::cli::fields::{self, tag};
 use crate::cli::when::When;
@@ -89,9 +89,8 @@ pub(super) struct PoolView<'a> {
     pub(super) instances: Vec<InstanceView<'a>>,
     pub(super) waiting: Vec<WaitingView<'a>>,
     pub(super) notes: Vec<NoteView<'a>>,
-    /// Which trust domains its static hosts serve.
-    #[serde(skip)]
-    pub(super) hosts: Option<String>,
+    /// Which trust domains its static hosts serve; null: it has none.
+    pub(super) hosts: Option<HostsView>,
     /// Only with `--wide`: the links of its instances, in one line.
     #[serde(skip)]
     pub(super) links: Option<String>,
