@@ -33,27 +33,46 @@ if [ -r /proc/self/stat ]; then
 else
   while [ "${up:-0}" -gt 1 ]; do own="$own$up "; up=$(ps -o ppid= -p "$up" | tr -d ' '); done
 fi
-if [ "$dedicated" = 1 ]; then
-  me=$(id -u)
-  [ "$me" != 0 ] || fail "refuses to kill every process of root"
-fi
+# The user id, and whether the kernel shows sessions in `status`. A shell reads byte by byte: no further than needed.
+me= has_sessions= crowded=
+while read -r k v x; do
+  case $k in Uid:) me=$v ;; NSsid:) has_sessions=1; break ;; esac
+done 2>/dev/null </proc/self/status
+[ -n "$me" ] || me=$(id -u)
+[ "$dedicated" != 1 ] || [ "$me" != 0 ] || fail "refuses to kill every process of root"
 
-# Prints the `status` of processes that may be of jobs. One program reads all of them: a shell reads byte by byte, which
-# takes ten times as long. No name can imitate a line, because line breaks in names are escaped there. Kernels without
-# such lines: all processes.
+# Prints the `status` of the processes with a line like this. One program reads all of them: a shell reads byte by byte,
+# which takes ten times as long. No name can imitate a line, because line breaks in names are escaped there. Kernels
+# without such lines: all processes.
 candidates() {
   [ -n "$has_sessions" ] || { echo /proc/[0-9]*/status; return; }
-  lines="^NS(pgid|sid):[[:blank:]]($1)([[:blank:]]|\$)"
-  [ "$dedicated" != 1 ] || lines="$lines|^Uid:[[:blank:]]$me[[:blank:]]"
-  grep -lsE "$lines" /proc/[0-9]*/status
+  exec grep -lsE "$1" /proc/[0-9]*/status
 }
-has_sessions=
-while read -r k x; do [ "$k" != NSsid: ] || has_sessions=1; done 2>/dev/null </proc/self/status
+
+in_sessions() { lines="^NS(pgid|sid):[[:blank:]]($1)([[:blank:]]|\$)"; }
+
+# Sets `last` to the number of the newest process.
+newest() { last=; read -r x x x x last 2>/dev/null </proc/loadavg; }
+
+# Sets `rest` to those of the candidates that are alive and not part of the cleaning.
+strangers() {
+  rest=
+  for f in $1; do
+    p=${f#/proc/} p=${p%/status}
+    stat "$p" || continue
+    set -- $x
+    # A process whose first thread has ended looks like a zombie, but has other threads.
+    case $1 in Z | X) [ "${18}" -gt 1 ] || continue ;; esac
+    case $own in *" $p "*) continue ;; esac
+    [ "$4" != "$here" ] || continue
+    rest="$rest $p"
+  done
+}
 
 # Sets `found` to the processes of jobs: those of a noted session, those that carry the mark and all in their sessions;
 # in a dedicated account all others, too. The start time distinguishes a noted session from a later one with its number.
 find_on_linux() {
-  sessions=" " either=- found=
+  sessions=" " either=- found= alone=
   for n in "$notes"/*; do
     session "$n" || continue
     if stat "$s"; then
@@ -62,21 +81,44 @@ find_on_linux() {
     fi
     sessions="$sessions$s " either="$either|$s"
   done
+  of_account="^Uid:[[:blank:]]$me[[:blank:]]"
+  environs=/proc/[0-9]*/environ
+  # Only processes of this account show their environment. To root, all do.
+  if [ -n "$has_sessions" ] && [ "$me" != 0 ] && [ -z "$crowded" ]; then
+    in_sessions "$either"
+    lines="$lines|$of_account"
+    newest
+    scan=$((last + 1))
+    all=$(candidates "$lines")
+    newest
+    case $all in */proc/$$/status*) ;; *) fail "cannot read the list of processes" ;; esac
+    [ "$last" = "$scan" ] || scan=
+    environs=
+    for f in $all; do
+      p=${f#/proc/} p=${p%/status}
+      case "$own$scan " in *" $p "*) ;; *) environs="$environs /proc/$p/environ" ;; esac
+    done
+    if [ -z "$environs" ]; then
+      # Proof that none was missed: numbers are given in their order, and the scan itself took the next one. So no process
+      # began during the scan: what lives at its end was there from its begin, and was read. None is left that could fork.
+      [ -z "$scan" ] || alone=1
+      return
+    fi
+    [ "$dedicated" = 1 ] || crowded=1
+  fi
   # -z: variables are lines that end with a zero byte; BusyBox reads no further than the first one otherwise.
-  for f in $(grep -lszF "GREENROOM_TRACE=/$mark/" /proc/[0-9]*/environ); do
+  for f in $(grep -lszF "GREENROOM_TRACE=/$mark/" $environs); do
     p=${f#/proc/} p=${p%/environ}
     stat "$p" || continue
     set -- $x
     [ "$4" = "$here" ] || sessions="$sessions$4 " either="$either|$4"
   done
-  for f in $(candidates "$either"); do
-    p=${f#/proc/} p=${p%/status}
+  in_sessions "$either"
+  [ "$dedicated" != 1 ] || lines="$lines|$of_account"
+  strangers "$(candidates "$lines")"
+  for p in $rest; do
     stat "$p" || continue
     set -- $x
-    # A process whose first thread has ended looks like a zombie, but has other threads.
-    case $1 in Z | X) [ "${18}" -gt 1 ] || continue ;; esac
-    case $own in *" $p "*) continue ;; esac
-    [ "$4" != "$here" ] || continue
     case $sessions in *" $4 "* | *" $3 "*) found="$found $p"; continue ;; esac
     [ "$dedicated" = 1 ] || continue
     u=
@@ -87,7 +129,7 @@ find_on_linux() {
 
 # Without /proc, sessions are not visible, but a shell that reads a script puts all processes it starts into its group.
 find_elsewhere() {
-  groups=" " found=
+  groups=" " found= alone=
   for n in "$notes"/*; do
     session "$n" || continue
     groups="$groups$s "
@@ -134,12 +176,18 @@ erase() {
   rm -rf -- "$1" 2>/dev/null || { [ -L "$1" ] || chmod -R u+rwx -- "$1" 2>/dev/null; rm -rf -- "$1"; } 2>&1
 }
 
-# Removes a directory of an attempt, unless its path cannot be one.
-remove() {
+# Refuses a path that cannot be a directory of an attempt.
+check() {
   case $1 in /?*/?*) ;; *) fail "refuses to remove $1: not a directory of a job" ;; esac
   case $1/ in *//* | */./* | */../*) fail "refuses to remove $1: its path is not canonical" ;; esac
   case $HOME/ in "$1"/*) fail "refuses to remove $1: the account's home is in it" ;; esac
-  erase "$1" || fail "cannot remove $1"
+}
+
+# Removes directories of an attempt.
+remove() {
+  for d in "$@"; do check "$d"; done
+  rm -rf -- "$@" 2>/dev/null && return
+  for d in "$@"; do erase "$d" || fail "cannot remove $d"; done
 }
 
 empty() {
@@ -157,8 +205,7 @@ remove_files() {
   for n in "$notes"/*; do
     [ -L "$n" ] || continue
     b=$(readlink "$n")
-    remove "$b"
-    remove "$b.tmp"
+    remove "$b" "$b.tmp"
   done
   [ -z "$cache" ] || empty "$cache"
   if [ "$dedicated" = 1 ]; then
@@ -175,19 +222,23 @@ remove_files() {
 stop_processes
 remove_files
 # A process that a scan missed is found now, and may have made files meanwhile.
-find_processes
+[ -n "$alone" ] || find_processes
 if [ -n "$found" ]; then
   stop_processes
   remove_files
 fi
 
 if [ -d "$builds" ]; then
-  free=$(df -Pk "$builds" | { read -r x; read -r x x x free x; echo "$free"; })
+  free=$(exec df -Pk "$builds")
+  # The second line.
+  set -- ${free#*
+}
+  free=$4
   [ "$free" -ge $((least * 1024)) ] || fail "only $((free / 1024)) MiB are free in $builds"
 fi
 # Last, so that the notes stay as long as a file has not been removed.
 erase "$notes" || fail "cannot remove $notes"
 # The next stage has to make this directory and to write to it.
 [ -d "$HOME/.greenroom" ] || erase "$HOME/.greenroom" || fail "cannot remove $HOME/.greenroom"
-{ mkdir -p -m 700 "$notes" && ln -s / "$notes/try" && rm -rf "$notes"; } 2>/dev/null ||
+{ mkdir -p -m 700 "$notes" && true >"$notes/try" && rm -rf "$notes"; } 2>/dev/null ||
   fail "cannot make $notes and write to it"
