@@ -37,6 +37,31 @@ const OTHERS: &str = "cd /; mkdir -p /home/other /tmp/other; echo kept > /home/o
     setpriv --reuid=7777 --regid=7777 --clear-groups setsid sleep 4711 >/dev/null 2>&1 </dev/null &";
 const OTHERS_STAY: &str = "cat /home/other/file /tmp/other/file; pgrep -u 7777 -x sleep | wc -l";
 
+/// Real programs of other packages, which plan or start processes for a job beyond its session.
+const BY_OTHERS: [(&str, Attack); 3] = [
+    (
+        "newuidmap",
+        attack(
+            "subordinate ids by newuidmap",
+            "apart unshare --user --map-users=200000,0,1000 --setuid 5 sh -c 'trap \"\" TERM; touch /tmp/mapped; \
+             while :; do sleep 100; done'; until [ -e /tmp/mapped ]; do sleep 0.05; done; \
+             [ $(stat -c %u /tmp/mapped) = 200005 ]",
+        ),
+    ),
+    (
+        "crontab",
+        attack("a crontab", "echo '* * * * * sleep 1000' | crontab - && [ -e /var/spool/cron/crontabs/ci ]"),
+    ),
+    (
+        "atd",
+        attack(
+            "jobs of at",
+            "echo 'trap \"\" TERM; touch /tmp/by-at; sleep 1000' | at now; until [ -e /tmp/by-at ]; do sleep 0.05; done; \
+             echo 'sleep 1000' | at now + 1 hour; [ $(atq | wc -l) -ge 1 ]",
+        ),
+    ),
+];
+
 struct Attack {
     name: &'static str,
     /// The job.
@@ -218,6 +243,24 @@ fn no_process_outlives_its_job() {
         return;
     }
     withstand(&hosts, &open(&hosts), &PROCESSES);
+}
+
+#[test]
+fn what_other_programs_do_for_a_job_goes_with_it() {
+    let Some(hosts) = host() else { return };
+    let host = &hosts.machines[0];
+    // The daemon that starts the jobs of `at`.
+    host.sh("export PATH=$PATH:/usr/sbin; command -v atd && { chown 1:1 /var/spool/cron/atjobs; mkdir -m 1770 /var/spool/cron/atspool; \
+             chown 1:1 /var/spool/cron/atspool; setsid atd -f >/dev/null 2>&1 </dev/null & }");
+    let mut attacks = Vec::new();
+    for (program, attack) in BY_OTHERS {
+        if host.sh(&format!("PATH=$PATH:/usr/sbin command -v {program}")).is_empty() {
+            skipped(format_args!("`{program}` is missing"));
+        } else {
+            attacks.push(attack);
+        }
+    }
+    withstand(&hosts, &open(&hosts), &attacks);
 }
 
 #[test]

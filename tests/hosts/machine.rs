@@ -111,9 +111,9 @@ fn lay_out(dir: &Path, make: &Make<'_>, login: &str) -> String {
     write("authorized_keys", &format!("{login}\n"));
     write(
         "passwd",
-        "root:x:0:0::/nowhere:/bin/sh\nsshd:x:100:65534::/run/sshd:/usr/sbin/nologin\nci:x:4711:4711::/home/ci:/bin/bash\njanitor:x:4712:4712::/home/janitor:/bin/sh\n",
+        "root:x:0:0::/nowhere:/bin/sh\ndaemon:x:1:1::/:/usr/sbin/nologin\nsshd:x:100:65534::/run/sshd:/usr/sbin/nologin\nci:x:4711:4711::/home/ci:/bin/bash\njanitor:x:4712:4712::/home/janitor:/bin/sh\n",
     );
-    write("group", "root:x:0:\nnogroup:x:65534:\nci:x:4711:\njanitor:x:4712:\n");
+    write("group", "root:x:0:\ndaemon:x:1:\nnogroup:x:65534:\nci:x:4711:\njanitor:x:4712:\n");
     write("shadow", "root:*:1::::::\nci:*:1::::::\njanitor:*:1::::::\n");
     write("subuid", &format!("ci:{SUBORDINATE}:65536\n"));
     write("profile", make.profile);
