@@ -116,7 +116,9 @@ impl PoolState {
                 if !matches!(gone.phase, Phase::Draining { .. }) && !gone.is_refused() && !gone.is_static() {
                     return Err(WRONG_PHASE);
                 }
-                self.instances.remove(instance);
+                if let Some(gone) = self.instances.remove(instance) {
+                    self.remember(&gone);
+                }
             }
             Change::PoolDrained => self.drained = Some(at),
             Change::PoolResumed => {
@@ -180,6 +182,9 @@ impl PoolState {
         let mut adopted = fresh(id, capacity, uses_left, at);
         adopted.phase = Phase::Checking;
         adopted.endpoint = Some(endpoint.clone());
+        if let Some(former) = self.take_former(id, endpoint) {
+            former.restore(&mut adopted);
+        }
         self.instances.insert(id.clone(), Arc::new(adopted));
         Ok(())
     }

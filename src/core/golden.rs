@@ -289,6 +289,7 @@ mod tests {
             "offerings 3, out c1 30s 4, quota c2 1m | refused 5s as c3; booting 10s as c1; waits 11 of b timeout 2h",
             "drained | held 5m by 7; waits 8 dead",
             "max 9 | idle 5m of b unbegun; static idle 5m of b unbegun twice",
+            "bound, forgotten | static idle 5m of b; static out-of-service 1h",
         ]
         .map(|text| world(text).state)
         .into()

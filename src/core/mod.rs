@@ -13,6 +13,7 @@ pub mod event;
 pub mod execution;
 pub mod failure;
 pub mod format;
+pub mod former;
 pub mod glob;
 #[cfg(test)]
 pub(crate) mod golden;

@@ -240,7 +240,7 @@ impl World {
             "moved" => self.observed.moved = Some("moved".into()),
             "partial" => self.listing().complete = false,
             "nowhere" => self.listing().location = None,
-            "drained" | "failures" | "recent" | "unlisted" | "list" | "out" | "quota" => {}
+            "drained" | "failures" | "forgotten" | "recent" | "unlisted" | "list" | "out" | "quota" => {}
             other => panic!("`{other}` is no setting"),
         }
     }
@@ -269,6 +269,13 @@ impl World {
                 );
             }
             "quota" => self.refuse(words[1], ErrorClass::Quota, words[2], 1),
+            "forgotten" => {
+                let hosts = self.state.instances.values().filter(|i| i.is_static());
+                let ids: Vec<_> = hosts.map(|host| host.id.clone()).collect();
+                for instance in ids {
+                    self.tell(NOW, Change::Forgotten { instance });
+                }
+            }
             "unlisted" => self.observed.listing = Err(failure(ErrorClass::Transient)),
             // `list 3s`: its age.
             "list" => self.listing().begun = ago(span(words[1])),

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::availability::Availability;
 use super::failure::Failure;
+use super::former::FormerHost;
 use super::ids::{AttemptName, Generation, InstanceId, JobKey, Location};
 use super::instance::Instance;
 use super::policy::Policy;
@@ -41,6 +42,9 @@ pub struct PoolState {
     /// Where instances were last launched or listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub location: Option<Location>,
+    /// Static hosts that were forgotten, the last one at the end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub former_hosts: Vec<FormerHost>,
     /// The reason and time of the operator's drain.
     pub drained: Option<Stamp>,
     /// The store loses nothing in a reboot or a power failure. The store says so each time; it is not recorded.

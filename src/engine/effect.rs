@@ -331,9 +331,14 @@ impl Engine {
             Ok(endpoint) => endpoint,
             Err(error) => return Ok(EffectResult::Failed(error.failure)),
         };
+        // Its record follows when that of its earlier name is forgotten: until then, jobs may run there.
+        if let Some(renamed) = self.store.load().await?.renamed_host(&endpoint) {
+            let message = format!("`{id}` waits until its earlier name, `{}`, is forgotten", renamed.id);
+            return Ok(EffectResult::Failed(Failure { class: ErrorClass::Transient, message }));
+        }
         let at = self.now();
         self.commit(|state| {
-            if state.instances.contains_key(id) {
+            if state.instances.contains_key(id) || state.renamed_host(&endpoint).is_some() {
                 return Vec::new();
             }
             let (instance, endpoint) = (id.clone(), endpoint.clone());

@@ -67,7 +67,8 @@ pub(super) fn sentence(before: &PoolState, event: &Event) -> String {
         }
         Change::BecameReady { instance } => format!("{instance} ready{}", after(before, instance, at)),
         Change::Adopted { instance, endpoint, .. } => {
-            format!("{instance} adopted, a static host at {}", endpoint.place())
+            let again = before.former_host(instance, endpoint).map_or("", |_| " again, as it was");
+            format!("{instance} adopted{again}, a static host at {}", endpoint.place())
         }
         Change::Requested { job, .. } => {
             format!("job {} of {} requested an instance{}", job.key, job.project, situation(before))

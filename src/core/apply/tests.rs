@@ -196,6 +196,38 @@ fn a_host_is_adopted_once_and_checked_first() {
 }
 
 #[test]
+fn a_host_that_returns_is_as_it_was_and_cleaned_before_its_next_job() {
+    let adopted = |name: &str, endpoint| Change::Adopted {
+        instance: instance(name),
+        endpoint,
+        capacity: 2,
+        uses_left: None,
+    };
+    let elsewhere = || Endpoint { address: "elsewhere".into(), host_key: "other".into(), ..endpoint() };
+    // Under its name at another address, and under another name at its endpoint.
+    for (name, endpoint) in [("h1", elsewhere()), ("h2", endpoint())] {
+        let mut world = world("bound | static idle 2m of b");
+        assert_eq!(after(&mut world, Change::Forgotten { instance: instance("h1") }), "");
+        assert!(world.state.instances.is_empty());
+        assert_eq!(after(&mut world, adopted(name, endpoint)), "");
+        let host = known(&world, name);
+        assert_eq!(host.phase.word(), "cleaning");
+        assert!(host.is_bound_by_use() && !host.admits(&TrustDomain::new("another")));
+        assert!(world.state.former_hosts.is_empty());
+    }
+    // Another machine with another name is new.
+    let mut other = world("bound | static idle 2m of b");
+    assert_eq!(after(&mut other, Change::Forgotten { instance: instance("h1") }), "");
+    assert_eq!(after(&mut other, adopted("h2", elsewhere())), "");
+    assert_eq!((known(&other, "h2").phase.word(), &known(&other, "h2").domain), ("checking", &None));
+    // A host that no cleaning has made fit to serve does not become so by a change of the file.
+    let mut broken = world("static out-of-service 1h");
+    assert_eq!(after(&mut broken, Change::Forgotten { instance: instance("h1") }), "");
+    assert_eq!(after(&mut broken, adopted("h1", endpoint())), "");
+    assert_eq!(known(&broken, "h1").phase.word(), "out of service");
+}
+
+#[test]
 fn a_request_gets_the_next_ticket_and_waits_once() {
     let mut world = world("waits 7");
     assert_eq!(after(&mut world, requested(8, 8)), "");
