@@ -54,7 +54,7 @@ impl World {
             healthy: BTreeMap::new(),
             unhealthy: BTreeMap::new(),
             listing: Ok(Listing::empty(now, Some(Location::new("here")))),
-            denied: BTreeSet::new(),
+            denied: BTreeMap::new(),
             first_seen: BTreeMap::new(),
             attempts: BTreeMap::new(),
             attempts_at: now,
