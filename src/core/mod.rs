@@ -23,7 +23,7 @@ pub mod invariants;
 pub mod inventory;
 pub mod job;
 #[cfg(test)]
-mod notation;
+pub(crate) mod notation;
 pub mod orphan;
 pub mod plan;
 pub mod policy;

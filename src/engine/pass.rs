@@ -311,3 +311,27 @@ fn begun(state: &PoolState, generation: Option<&Generation>, plan: &Plan, now: S
         _ => Vec::new(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::notation::{NOW, instance, world};
+
+    #[test]
+    fn a_denial_counts_as_long_as_each_list_of_its_account_lacks_the_instance() {
+        for (seen, counts) in [
+            ("idle 5m missing 31s denied", true),
+            ("idle 5m missing 31s running", false),
+            ("idle 5m missing 31s denied in there", false),
+            ("partial | idle 5m missing 31s denied", false),
+            ("unlisted | idle 5m missing 31s denied", false),
+        ] {
+            let world = world(seen);
+            let denied = BTreeMap::from([(instance("i1"), NOW)]);
+            let mut memory = KeeperCache { denied, ..KeeperCache::default() };
+            let open = memory.review_denials(&world.state, &world.observed.listing, &world.policy);
+            assert_eq!(memory.denied.contains_key(&instance("i1")), counts, "{seen}");
+            assert_eq!(open.contains(&instance("i1")), counts, "{seen}");
+        }
+    }
+}
