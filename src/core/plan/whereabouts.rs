@@ -39,13 +39,14 @@ pub(super) struct Elsewhere {
     instances: u32,
     /// The location of the first of them.
     location: Location,
-    /// The location of the list.
+    /// The location of the list; without one, that of the last list or launch.
     here: Location,
 }
 
 impl Elsewhere {
     pub(super) fn find(state: &PoolState, observed: &Observed) -> Option<Self> {
-        let here = observed.listing.as_ref().ok()?.location.as_ref()?;
+        let listed = observed.listing.as_ref().ok().and_then(|listing| listing.location.as_ref());
+        let here = listed.or(state.location.as_ref())?;
         let mut outside = state.instances.values().filter(|instance| instance.is_outside(here));
         let location = outside.next()?.location.clone()?;
         let instances = u32::try_from(outside.count()).unwrap_or(u32::MAX).saturating_add(1);

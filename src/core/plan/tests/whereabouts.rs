@@ -72,6 +72,10 @@ fn nothing_is_launched_instead_of_instances_in_another_location() {
             ("target 2 | idle 5m gone in there", ""),
             ("target 2 | idle 5m gone", "i1 missed; i2 intended; launch i2"),
             ("max 4 | held 5m by 7 gone in there; waits 8", ""),
+            // A list that fails, or does not say where it is from, changes nothing about that.
+            ("unlisted, target 3 | idle 5m in there; idle 5m in here", ""),
+            ("nowhere, target 3 | idle 5m in there; idle 5m in here", ""),
+            ("unlisted, target 3 | idle 5m in there; idle 5m in there", "i3 intended; launch i3"),
             // What is there may be used; it is only not replaced.
             ("max 4 | idle 5m gone in there; waits 8", "a8 gets i1"),
         ],
