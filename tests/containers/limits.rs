@@ -34,7 +34,7 @@ fn limits_and_gpus_of_the_pool_reach_the_engine_for_all_containers() {
         let limits = limits.map(|(name, value)| (name.to_owned(), value.into()));
         table.insert("ulimit".into(), toml::Table::from_iter(limits).into());
     });
-    let place = setting.pool("max_instances", 1).pool("max_use_count", 2).open();
+    let place = setting.pool("max_instances", 1).pool("max_use_count", 3).open();
     let first = place.warm_up(1).remove(0);
     let inside = Inside::at(&place, &first);
     inside.sh(&format!("cat >/usr/local/bin/podman <<'END'\n{ENGINE}END\nchmod +x /usr/local/bin/podman"));

@@ -28,7 +28,7 @@ done
 diff -r --no-dereference /home/ci /var/lib/greenroom-homes/ci | grep -v '^Only in /home/ci: .greenroom$'
 ls -A /home/ci/.greenroom/* 2>/dev/null
 find /tmp /var/tmp /dev/shm /run /var/spool /var/lib/systemd \( -uid 4711 -o -uid +199999 \) -a ! -path '*/.greenroom*'
-find /var/lib/systemd/linger /var/spool/cron -type f
+find /var/lib/systemd/linger /var/spool/cron -type f ! -name .SEQ
 while read -r key id perms size cpid lpid nattch u x; do [ "$u" != 4711 ] || echo "memory $id"; done </proc/sysvipc/shm
 "#;
 /// What belongs to others, and has to stay.
@@ -41,7 +41,7 @@ const OTHERS_STAY: &str = "cat /home/other/file /tmp/other/file; pgrep -u 7777 -
 const BY_OTHERS: [(&str, Attack); 3] = [
     (
         "newuidmap",
-        attack(
+        sure(
             "subordinate ids by newuidmap",
             "apart unshare --user --map-users=200000,0,1000 --setuid 5 sh -c 'trap \"\" TERM; touch /tmp/mapped; \
              while :; do sleep 100; done'; until [ -e /tmp/mapped ]; do sleep 0.05; done; \
@@ -50,11 +50,11 @@ const BY_OTHERS: [(&str, Attack); 3] = [
     ),
     (
         "crontab",
-        attack("a crontab", "echo '* * * * * sleep 1000' | crontab - && [ -e /var/spool/cron/crontabs/ci ]"),
+        sure("a crontab", "echo '* * * * * sleep 1000' | crontab - && [ -e /var/spool/cron/crontabs/ci ]"),
     ),
     (
         "atd",
-        attack(
+        sure(
             "jobs of at",
             "echo 'trap \"\" TERM; touch /tmp/by-at; sleep 1000' | at now; until [ -e /tmp/by-at ]; do sleep 0.05; done; \
              echo 'sleep 1000' | at now + 1 hour; [ $(atq | wc -l) -ge 1 ]",
@@ -68,10 +68,16 @@ struct Attack {
     script: &'static str,
     /// What programs with more rights would do for the job; run as root after it has begun.
     helped: &'static str,
+    /// The script fails if what it plans or starts is not there.
+    is_sure: bool,
 }
 
 const fn attack(name: &'static str, script: &'static str) -> Attack {
-    Attack { name, script, helped: "" }
+    Attack { name, script, helped: "", is_sure: false }
+}
+
+const fn sure(name: &'static str, script: &'static str) -> Attack {
+    Attack { is_sure: true, ..attack(name, script) }
 }
 
 const PROCESSES: [Attack; 8] = [
@@ -89,6 +95,7 @@ const PROCESSES: [Attack; 8] = [
         helped: "setpriv --reuid=200005 --regid=200005 --clear-groups sh -c 'touch /tmp/sub; mkdir /tmp/subs; \
                  touch /tmp/subs/file; cp /bin/true /tmp/set-uid; chmod 4755 /tmp/set-uid; trap \"\" TERM; \
                  setsid sleep 1000 & setsid sleep 1000 &' >/dev/null 2>&1 </dev/null",
+        is_sure: false,
     },
     attack(
         "sessions and double forks",
@@ -126,6 +133,7 @@ const HOMES: [Attack; 4] = [
                  ln -s ../x.service ~/.config/systemd/user/default.target.wants/x.service",
         helped: "for f in /var/spool/cron/crontabs/ci /var/spool/cron/atjobs/a00001 /var/lib/systemd/linger/ci; do \
                  echo '* * * * * sleep 1000' > $f; chown 4711 $f; done",
+        is_sure: false,
     },
     attack("memory without a file", "ipcmk -M 1000 -p 0666; ipcmk -Q; ipcmk -S 2; echo data > /dev/shm/data"),
 ];
@@ -193,7 +201,7 @@ fn withstand(hosts: &Hosts, place: &Place, attacks: &[Attack]) {
     let host: &Machine = &hosts.machines[0];
     let mut id = 0;
     for _ in 0..rounds() {
-        for Attack { name, script, helped } in attacks {
+        for Attack { name, script, helped, is_sure } in attacks {
             id += 1;
             let job = Job::new(id).project(id % 2, &format!("g/{}", id % 2));
             // The first line fails where the job before left its directory unusable.
@@ -207,6 +215,7 @@ fn withstand(hosts: &Hosts, place: &Place, attacks: &[Attack]) {
                 let result = place.run(&job.script(lines));
                 let log = result.log_text();
                 assert!(log.contains("begun"), "{name}: {log}");
+                assert!(!is_sure || result.outcome == Outcome::Success, "{name}: {log}");
             } else {
                 host.sh("touch /tmp/other/wait");
                 let handle = place.runner().start(&job.script(lines));
@@ -250,8 +259,8 @@ fn what_other_programs_do_for_a_job_goes_with_it() {
     let Some(hosts) = host() else { return };
     let host = &hosts.machines[0];
     // The daemon that starts the jobs of `at`.
-    host.sh("export PATH=$PATH:/usr/sbin; command -v atd && { chown 1:1 /var/spool/cron/atjobs; mkdir -m 1770 /var/spool/cron/atspool; \
-             chown 1:1 /var/spool/cron/atspool; setsid atd -f >/dev/null 2>&1 </dev/null & }");
+    host.sh("export PATH=$PATH:/usr/sbin; command -v atd && { cd /var/spool/cron/atjobs; touch .SEQ; chmod 600 .SEQ; \
+             mkdir -m 1770 ../atspool; chown 1:1 . .SEQ ../atspool; setsid atd -f >/dev/null 2>&1 </dev/null & }");
     let mut attacks = Vec::new();
     for (program, attack) in BY_OTHERS {
         if host.sh(&format!("PATH=$PATH:/usr/sbin command -v {program}")).is_empty() {
