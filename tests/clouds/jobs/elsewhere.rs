@@ -131,7 +131,10 @@ fn an_operator_can_give_up_what_is_in_another_location(cloud: Cloud) {
             .contains("found no instance of pool `pool` in another location")
     );
     end_keeper(&site);
-    site.write_config(&changed(&site, other(cloud, &site)));
+    // Without idle instances to keep, the next keeper launches nothing there.
+    let elsewhere = changed(&site, other(cloud, &site));
+    assert!(elsewhere.contains("idle_count = 1\n"), "{elsewhere}");
+    site.write_config(&elsewhere.replace("idle_count = 1\n", "idle_count = 0\n"));
     site.order(&["reap"]);
     let said = site.order(&give_up);
     assert!(said.contains("is forgotten; terminate it at the provider if it still exists"), "{said}");
