@@ -44,6 +44,12 @@ impl ErrorClass {
             | Self::Transient => true,
         }
     }
+
+    /// True if a launch that failed so created nothing. `repeated`: an earlier try of it may have got no answer. Only a
+    /// provider that has looked at the token tells about that try; what refuses the call before proves nothing.
+    pub fn created_nothing(&self, repeated: bool) -> bool {
+        if repeated { matches!(self, Self::NoCapacity { .. } | Self::Quota) } else { self.is_definite() }
+    }
 }
 
 impl fmt::Display for ErrorClass {
@@ -85,17 +91,20 @@ mod tests {
     #[test]
     fn only_an_unknown_outcome_may_have_been_carried_out() {
         let scope = "zone b".to_owned();
-        for (class, definite, text) in [
-            (ErrorClass::NotFound, true, "not found"),
-            (ErrorClass::NoCapacity { scope }, true, "no capacity (zone b)"),
-            (ErrorClass::Quota, true, "quota reached"),
-            (ErrorClass::Denied, true, "denied"),
-            (ErrorClass::Invalid, true, "invalid request"),
-            (ErrorClass::Throttled { until: None }, true, "throttled"),
-            (ErrorClass::Transient, true, "transient error"),
-            (ErrorClass::Unknown, false, "no answer"),
+        // Whether it is definite, and for a repeat of a launch, too.
+        for (class, definite, for_repeats, text) in [
+            (ErrorClass::NotFound, true, false, "not found"),
+            (ErrorClass::NoCapacity { scope }, true, true, "no capacity (zone b)"),
+            (ErrorClass::Quota, true, true, "quota reached"),
+            (ErrorClass::Denied, true, false, "denied"),
+            (ErrorClass::Invalid, true, false, "invalid request"),
+            (ErrorClass::Throttled { until: None }, true, false, "throttled"),
+            (ErrorClass::Transient, true, false, "transient error"),
+            (ErrorClass::Unknown, false, false, "no answer"),
         ] {
             assert_eq!(class.is_definite(), definite, "{class}");
+            assert_eq!(class.created_nothing(false), definite, "{class}");
+            assert_eq!(class.created_nothing(true), for_repeats, "{class}");
             assert_eq!(class.to_string(), text);
             let bare = Failure { class: class.clone(), message: String::new() };
             assert_eq!(bare.to_string(), text);

@@ -81,7 +81,7 @@ mod tests {
     fn each_class_has_a_limit_that_its_own_steps_do_not_reach() {
         let timing = Timing::default();
         let instance = || InstanceId::new("i");
-        let launch = of(&Effect::Launch { instance: instance() }, &timing);
+        let launch = of(&Effect::Launch { instance: instance(), repeated: false }, &timing);
         assert!(launch > timing.launch_timeout);
         // Root's command, its proof, the proof once more after a lost connection, the operator's command.
         assert!(of(&Effect::Clean { instance: instance() }, &timing) > timing.clean_timeout * 4);

@@ -81,7 +81,7 @@ impl Engine {
     /// Carries out one effect. An error of the state or the host ends it; the next pass plans it again.
     pub(super) async fn carry_out(&self, effect: &Effect, setup: &PoolSetup) -> EffectResult {
         let outcome = match effect {
-            Effect::Launch { instance } => self.launch(instance, setup).await,
+            Effect::Launch { instance, repeated } => self.launch(instance, *repeated, setup).await,
             Effect::Probe { instance } => self.probe(instance, setup).await,
             Effect::Adopt { instance, capacity } => self.adopt(instance, *capacity, setup).await,
             Effect::CheckHealth { instance } => self.check_health(instance, setup).await,
@@ -109,17 +109,26 @@ impl Engine {
         })
     }
 
-    async fn launch(&self, id: &InstanceId, setup: &PoolSetup) -> Result<EffectResult, EngineError> {
+    async fn launch(
+        &self,
+        id: &InstanceId,
+        repeated: bool,
+        setup: &PoolSetup,
+    ) -> Result<EffectResult, EngineError> {
         let state = self.store.load().await?;
         let Some(launch) = state.instance(id).and_then(|i| i.launch.clone()) else {
             return Ok(EffectResult::Fine);
         };
-        let answer = match self.ask(id, &launch, setup).await {
-            Ok(()) => Answer::Accepted { at: self.now() },
-            Err(error) if error.class().is_definite() => {
-                Answer::Refused { at: self.now(), failure: error.failure }
+        let (answer, result) = match self.ask(id, &launch, setup).await {
+            Ok(()) => (Answer::Accepted { at: self.now() }, EffectResult::Fine),
+            Err(error) if error.class().created_nothing(repeated) => {
+                (Answer::Refused { at: self.now(), failure: error.failure }, EffectResult::Refused)
             }
-            Err(_) => Answer::Unknown { at: self.now() },
+            // The refusal of a repeat: the first try may have created it.
+            Err(error) if error.class().is_definite() => {
+                (Answer::Unknown { at: self.now() }, EffectResult::Failed(error.failure))
+            }
+            Err(_) => (Answer::Unknown { at: self.now() }, EffectResult::Fine),
         };
         // CRASH: without this record the launch is repeated with the same token (rows 1 to 4).
         let at = self.now();
@@ -132,7 +141,7 @@ impl Engine {
             vec![Change::LaunchAnswered { instance, attempt, answer: answer.clone() }.at(at)]
         })
         .await?;
-        Ok(if matches!(answer, Answer::Refused { .. }) { EffectResult::Refused } else { EffectResult::Fine })
+        Ok(result)
     }
 
     async fn ask(

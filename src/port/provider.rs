@@ -97,7 +97,8 @@ impl Termination {
 #[async_trait(?Send)]
 pub trait Provider {
     /// Starts an instance and returns when the provider has accepted it, not when it runs. The same token yields the
-    /// same instance, never a second one (`Capabilities::idempotent_launch`). `Unknown` if no answer arrived.
+    /// same instance, never a second one (`Capabilities::idempotent_launch`). `Unknown` if no answer arrived. A repeat fails
+    /// with `NoCapacity` or `Quota` only if no earlier call created the instance.
     async fn launch(&self, request: &LaunchRequest) -> Result<(), ProviderError>;
 
     /// Requests termination and returns immediately. Called until it answers `Gone`, or until lists and `endpoint` prove

@@ -94,6 +94,16 @@ pub(super) fn launch_requested(world: &mut World, machine: usize, request: &Laun
     }
 }
 
+/// Promise 2, when a launch arrives whose instance exists with another token: a second instance. Excused if the cloud
+/// denied the first one.
+pub(super) fn launched_twice(world: &mut World, request: &LaunchRequest) {
+    let id = &request.instance;
+    let Some(first) = world.cloud.machines.get(id).map(|machine| machine.token.clone()) else { return };
+    if !world.truth.lies.contains(&first) {
+        world.broken(format!("promise 2: {} launches {id} a second time, after {first}", request.token));
+    }
+}
+
 /// Promise 3, when a pass cannot reserve room or write its report: a full disk holds up no termination.
 pub(super) fn disk_full(world: &mut World, machine: usize, pool: &PoolName) {
     // An effect that hangs holds up its own instance.

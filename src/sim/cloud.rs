@@ -120,11 +120,11 @@ impl Cloud {
 
     /// A launch arrives. False if an instance of that name has another token.
     pub fn make(&mut self, request: &LaunchRequest, plan: BootPlan, at: u64, owned: bool) -> bool {
-        if let Some(there) = self.machines.get(&request.instance) {
-            return there.token == request.token;
+        if self.recognizes(request) {
+            return true;
         }
-        if self.past.get(&request.instance).is_some_and(|(gone, _)| gone.token == request.token) {
-            return true; // the token's instance existed and is gone
+        if self.machines.contains_key(&request.instance) {
+            return false;
         }
         let machine = Machine {
             id: request.instance.clone(),
@@ -144,6 +144,13 @@ impl Cloud {
         };
         self.machines.insert(request.instance.clone(), machine);
         true
+    }
+
+    /// True if a launch with this token has created an instance, even if it is gone.
+    pub fn recognizes(&self, request: &LaunchRequest) -> bool {
+        let living = self.machines.get(&request.instance);
+        let gone = self.past.get(&request.instance).map(|(gone, _)| gone);
+        living.or(gone).is_some_and(|machine| machine.token == request.token)
     }
 
     /// A static host of the operator's.

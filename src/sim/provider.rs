@@ -84,22 +84,19 @@ impl SimProvider {
         if is_elsewhere(&mut world, &self.pool) {
             return refused(ErrorClass::Denied, "not in this account");
         }
-        let stock = &world.config[&self.pool].stock;
-        let refusal = request.offering.as_ref().and_then(|offering| stock.refuses(offering, world.now));
-        if let Some((fault, class)) = refusal {
-            world.cover.fault(fault);
-            return refused(class, "not to be had");
-        }
-        if world.strikes(Fault::NoCapacity) {
-            return refused(ErrorClass::NoCapacity { scope: "zone a".into() }, "none left");
-        }
-        if world.strikes(Fault::QuotaReached) {
-            return refused(ErrorClass::Quota, "limit reached");
+        // The cloud looks at the token before it looks for capacity.
+        let recognized =
+            world.truth.in_flight.contains_key(&request.token) || world.cloud.recognizes(request);
+        if !recognized {
+            out_of_stock(&mut world, &self.pool, request)?;
         }
         if world.strikes(Fault::LaunchLost) {
             return refused(ErrorClass::Unknown, "timed out");
         }
         let lie = world.strikes(Fault::RefusedYetThere);
+        if lie {
+            world.truth.lies.insert(request.token.clone());
+        }
         let lost = !lie && world.strikes(Fault::AnswerLost);
         let plan = boot_plan(&mut world);
         let at = world.now + under_way;
@@ -112,6 +109,24 @@ impl SimProvider {
             _ => Ok(()),
         }
     }
+}
+
+/// Fails a launch for which there is no capacity or no quota.
+fn out_of_stock(world: &mut World, pool: &PoolName, request: &LaunchRequest) -> Result<(), ProviderError> {
+    let refused = |class, message: &str| Err(ProviderError::new(class, message));
+    let stock = &world.config[pool].stock;
+    let refusal = request.offering.as_ref().and_then(|offering| stock.refuses(offering, world.now));
+    if let Some((fault, class)) = refusal {
+        world.cover.fault(fault);
+        return refused(class, "not to be had");
+    }
+    if world.strikes(Fault::NoCapacity) {
+        return refused(ErrorClass::NoCapacity { scope: "zone a".into() }, "none left");
+    }
+    if world.strikes(Fault::QuotaReached) {
+        return refused(ErrorClass::Quota, "limit reached");
+    }
+    Ok(())
 }
 
 /// The location of a pool's cloud, and that of the other account.

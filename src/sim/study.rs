@@ -267,7 +267,7 @@ impl Study {
         self.apply(&plan.events);
         for effect in plan.effects {
             match effect {
-                Effect::Launch { instance } => self.later(800, Happens::Answered(instance)),
+                Effect::Launch { instance, .. } => self.later(800, Happens::Answered(instance)),
                 Effect::Terminate { instance } | Effect::Forget { instance } | Effect::Reap { instance }
                     if self.ending.insert(instance.clone()) =>
                 {

@@ -68,6 +68,8 @@ pub struct Truth {
     pub unbegun: BTreeMap<InstanceId, Vec<(AttemptName, String)>>,
     /// Launches that were sent and have not arrived: token, instance, pool.
     pub in_flight: BTreeMap<String, (InstanceId, PoolName)>,
+    /// The tokens of launches that the cloud refused and carried out.
+    pub lies: BTreeSet<String>,
     /// The provider's answers to launches of offerings.
     pub answers: BTreeMap<PoolName, OfferingAnswers>,
     /// Every launch ever sent, by its token.

@@ -9,6 +9,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
+use super::check;
 use super::cloud::{Cloud, Due};
 use super::cover::Coverage;
 use super::fault::Fault;
@@ -261,7 +262,10 @@ impl World {
         let id = &request.instance;
         let lied = if lie { " though it was refused" } else { "" };
         match (made, plan.takes) {
-            (false, _) => self.log_as("cloud", format_args!("{id} exists with another token")),
+            (false, _) => {
+                self.log_as("cloud", format_args!("{id} exists with another token"));
+                check::launched_twice(self, request);
+            }
             (true, Some(ms)) => self.log_as("cloud", format_args!("{id} boots within {ms} ms{lied}")),
             (true, None) => self.log_as("cloud", format_args!("{id} will never boot{lied}")),
         }

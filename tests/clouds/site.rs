@@ -161,9 +161,14 @@ impl Site {
     /// Expects that no repeated launch created a second machine. EC2 lists terminated machines, too.
     #[track_caller]
     fn expect_each_made_once(&self) {
-        let mut made = BTreeSet::new();
+        let mut made = BTreeMap::new();
         for machine in self.lab.truth().instances {
-            assert!(made.insert(instance_name(&machine)), "a second one: {machine:?}");
+            let name = instance_name(&machine);
+            if let Some(first) = made.insert(name.clone(), machine.clone()) {
+                let ours = |launch: &Launch| launch.instance == name;
+                let launches: Vec<_> = self.launches().into_iter().filter(ours).collect();
+                panic!("a second one: {first:?}, {machine:?}; launched by {launches:#?}");
+            }
         }
         self.expect_one_token_for_each_attempt();
     }

@@ -62,8 +62,8 @@ pub struct Plan {
 /// An action on the outside world. Running one twice equals running it once.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Effect {
-    /// Call `launch` with the recorded attempt.
-    Launch { instance: InstanceId },
+    /// Call `launch` with the recorded attempt. `repeated`: an earlier call for it may have got no answer.
+    Launch { instance: InstanceId, repeated: bool },
     /// Check whether it is reachable, then run the ready command.
     Probe { instance: InstanceId },
     /// Get the endpoint of a static host, and record it. `capacity`: if it differs from the pool's.
@@ -173,7 +173,7 @@ impl Effect {
     /// The instance it is about, if it is about one.
     pub fn instance(&self) -> Option<&InstanceId> {
         match self {
-            Self::Launch { instance }
+            Self::Launch { instance, .. }
             | Self::Probe { instance }
             | Self::Adopt { instance, .. }
             | Self::CheckHealth { instance }
@@ -190,7 +190,8 @@ impl Effect {
 impl fmt::Display for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Launch { instance } => write!(f, "launch {instance}"),
+            Self::Launch { instance, repeated: false } => write!(f, "launch {instance}"),
+            Self::Launch { instance, repeated: true } => write!(f, "repeat the launch of {instance}"),
             Self::Probe { instance } => write!(f, "probe {instance}"),
             Self::Adopt { instance, .. } => write!(f, "adopt {instance}"),
             Self::CheckHealth { instance } => write!(f, "check the health of {instance}"),

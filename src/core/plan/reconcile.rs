@@ -289,7 +289,7 @@ fn carry_out(
         Verdict::LaunchAgain => {
             watch(draft, policy, &instance);
             if observed.launching.is_some() {
-                act(draft, observed, Effect::Launch { instance });
+                act(draft, observed, Effect::Launch { instance, repeated: true });
             }
         }
         Verdict::Clean => {

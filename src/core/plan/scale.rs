@@ -185,7 +185,7 @@ fn launch(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, fresh: &Fresh) {
         offering,
         location,
     });
-    act(draft, input.observed, Effect::Launch { instance });
+    act(draft, input.observed, Effect::Launch { instance, repeated: false });
     draft.wake_at(draft.now.plus(input.policy.timing.pass_interval));
 }
 

@@ -297,6 +297,8 @@ fn not_found(id: &InstanceId) -> ProviderError {
 impl<A: Api> Provider for Cloud<A> {
     async fn launch(&self, request: &LaunchRequest) -> Result<(), ProviderError> {
         let id = &request.instance;
+        // A refusal removes the file: if there is one, the answer to an earlier call is unknown.
+        let repeated = self.ledger.contains(id);
         let mut entry = self.launch_spec(request).await?;
         let (None, Some(spec)) = (&entry.made, &entry.spec) else { return Ok(()) };
         let answer = match self.call(self.api.create(spec)).await {
@@ -312,7 +314,7 @@ impl<A: Api> Provider for Cloud<A> {
                 entry.answered_at = Some(self.now());
                 self.ledger.write(id, &entry).await.map_err(|error| store_error(id, &error))
             }
-            Err(error) if error.class().is_definite() => {
+            Err(error) if error.class().created_nothing(repeated) => {
                 self.ledger.forget(id);
                 Err(error)
             }

@@ -26,6 +26,7 @@ mod ends;
 mod faults;
 mod kills;
 mod moved;
+mod repeats;
 mod stock;
 mod storm;
 mod work;

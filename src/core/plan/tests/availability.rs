@@ -26,7 +26,7 @@ fn a_launch_takes_the_first_offering_that_is_not_passed_over() {
             // The next attempt of a refused launch, immediately.
             ("offerings 3 | refused 2s missing 1s as c1; waits 8", "i1 intended (2) as c2; launch i1"),
             // A launch without an answer keeps its offering, whatever was refused since.
-            ("offerings 3, out c1 1s | unknown 40s missing 1s as c1; waits 8", "launch i1"),
+            ("offerings 3, out c1 1s | unknown 40s missing 1s as c1; waits 8", "repeat the launch of i1"),
             // Existing launches count; only the rest is requested again.
             (
                 "offerings 2 | booting 2s as c1; refused 2s missing 1s as c1; waits 8; waits 9",
@@ -131,7 +131,7 @@ proptest! {
         let mut tried: Vec<OfferingName> = Vec::new();
         loop {
             let plan = world.plan();
-            prop_assert_eq!(plan.effects.as_slice(), &[Effect::Launch { instance: instance("i1") }]);
+            prop_assert_eq!(plan.effects.as_slice(), &[Effect::Launch { instance: instance("i1"), repeated: false }]);
             world.carry(&plan.events);
             let launch = world.state.instance(&instance("i1")).and_then(|i| i.launch.clone());
             let offering = launch.and_then(|l| l.offering).expect("a launch names its offering");

@@ -15,13 +15,13 @@ fn a_launch_without_an_answer_is_repeated_after_a_while_with_the_same_token() {
         does,
         &[
             ("requested 29s", "i1 missed"),
-            ("requested 30s", "i1 missed; launch i1"),
-            ("requested 30s missing 10s", "launch i1"),
+            ("requested 30s", "i1 missed; repeat the launch of i1"),
+            ("requested 30s missing 10s", "repeat the launch of i1"),
             // Half a minute after the last try, not after the first one.
             ("unknown 30s", "i1 missed"),
-            ("unknown 31s", "i1 missed; launch i1"),
+            ("unknown 31s", "i1 missed; repeat the launch of i1"),
             ("unknown 31s busy", "i1 missed"),
-            ("max 2 | held 5m by 7; unknown 31s", "i2 missed; launch i2"),
+            ("max 2 | held 5m by 7; unknown 31s", "i2 missed; repeat the launch of i2"),
             ("max 1 | held 5m by 7; unknown 31s", "i2 missed; i2 drains: surplus; terminate i2"),
             ("unknown 31s failing 5s", "i1 missed"),
             ("unlisted | requested 40s", ""),
@@ -42,7 +42,7 @@ fn a_launch_that_does_not_become_ready_in_time_is_given_up() {
     table(
         does,
         &[
-            ("requested 599s missing 10s", "launch i1"),
+            ("requested 599s missing 10s", "repeat the launch of i1"),
             ("requested 600s missing 10s", "i1 drains: neverready; terminate i1"),
             ("unlisted | requested 600s", "i1 drains: neverready; terminate i1"),
             ("booting 599s", "probe i1"),

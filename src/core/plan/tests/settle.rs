@@ -59,7 +59,7 @@ impl World {
     fn succeed(&mut self, effect: &Effect) {
         let now = self.now;
         match effect {
-            Effect::Launch { instance } => {
+            Effect::Launch { instance, .. } => {
                 let launch = self.state.instance(instance).and_then(|i| i.launch.clone()).expect("intended");
                 let (instance, attempt) = (instance.clone(), launch.attempt);
                 let tags = Tags {

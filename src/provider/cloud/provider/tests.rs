@@ -176,6 +176,29 @@ async fn a_repeat_says_what_was_said_whatever_the_configuration_says_by_then() {
     );
 }
 
+#[tokio::test]
+async fn only_a_refusal_for_lack_of_capacity_or_quota_answers_for_an_earlier_call() {
+    let scope = "zone b".to_owned();
+    for (refusal, forgotten) in [
+        (ErrorClass::NoCapacity { scope }, true),
+        (ErrorClass::Quota, true),
+        (ErrorClass::Denied, false),
+        (ErrorClass::Throttled { until: None }, false),
+        (ErrorClass::Transient, false),
+        (ErrorClass::Invalid, false),
+    ] {
+        let stage = Stage::new();
+        let cloud = stage.cloud("i");
+        stage.fail_next(ErrorClass::Unknown);
+        assert_eq!(class(cloud.launch(&request("x", 1)).await), ErrorClass::Unknown);
+        stage.fail_next(refusal.clone());
+        let answer = class(cloud.launch(&request("x", 1)).await);
+        assert!(answer.is_definite(), "{answer}");
+        let known = stage.cloud("i").ledger.contains(&InstanceId::new("x"));
+        assert_eq!(known, !forgotten, "after {refusal}");
+    }
+}
+
 /// The result of a launch that is accepted in this state, given the statuses of its polls; and the number of lists.
 async fn accepted(
     state: MachineState,
