@@ -118,7 +118,7 @@ impl Engine {
         match self.own_files(attempt, &assignment, record.builds_dir.as_deref(), kind).await {
             Ok(None) => {}
             Ok(Some(stopped)) => return Ok(stopped),
-            Err(cause) => return Err(self.failed(attempt, &assignment, cause).await),
+            Err(cause) => return Err(self.failed(attempt, &assignment, kind, cause).await),
         }
         let stage = Stage {
             reader: place.reader,
@@ -160,7 +160,7 @@ impl Engine {
                 }
                 Ok(end)
             }
-            Err(cause) => Err(self.failed(attempt, &assignment, cause).await),
+            Err(cause) => Err(self.failed(attempt, &assignment, kind, cause).await),
         }
     }
 
@@ -169,12 +169,13 @@ impl Engine {
         &self,
         attempt: &AttemptName,
         assignment: &Assignment,
+        kind: StageKind,
         cause: ConnectError,
     ) -> StageError {
         let id = &assignment.instance;
         if let ConnectError::NotBegun { why, .. } = &cause
             && self.last_report().await.and_then(|report| reported(&report, id)).is_none()
-            && let Some(error) = self.stage_not_begun(attempt, assignment, why).await
+            && let Some(error) = self.stage_not_begun(attempt, assignment, kind, why).await
         {
             return error;
         }

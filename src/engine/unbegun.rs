@@ -1,7 +1,7 @@
 //! Instances that answer and begin no stages: what `run` records, and how the keeper checks them.
 
 use super::effect::EffectResult;
-use super::stage::StageError;
+use super::stage::{StageError, StageKind};
 use super::{Engine, EngineError};
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::{AttemptName, InstanceId};
@@ -19,10 +19,20 @@ impl Engine {
         &self,
         attempt: &AttemptName,
         assignment: &Assignment,
+        kind: StageKind,
         why: &str,
     ) -> Option<StageError> {
         let (instance, why) = (assignment.instance.clone(), why.to_owned());
-        let decide = |state: &PoolState| stages::not_begun(state, attempt, &why, self.now());
+        // Other stages begin where no container starts, so they would acquit it. A new instance costs one boot.
+        let in_container = kind.in_container && assignment.container.is_some();
+        let decide = |state: &PoolState| {
+            if in_container {
+                let broken = DrainReason::Broken { message: why.clone() };
+                request::withdraw(state, &instance, broken, self.now())
+            } else {
+                stages::not_begun(state, attempt, &why, self.now())
+            }
+        };
         let next = match self.commit(decide).await {
             Ok(committed) => {
                 if let Err(problem) = self.after_unbegun(attempt, assignment).await {
@@ -93,6 +103,9 @@ fn next(state: &PoolState, id: &InstanceId) -> Option<&'static str> {
     match &known.phase {
         Phase::Draining { reason: DrainReason::BeginsNoStage { .. } } => {
             Some("it gets no more jobs and is terminated, because jobs of two trust domains met this")
+        }
+        Phase::Draining { reason: DrainReason::Broken { .. } } => {
+            Some("it gets no more jobs and is terminated")
         }
         Phase::Draining { .. } => None,
         Phase::OutOfService { .. } => Some("it is out of service and gets no more jobs"),

@@ -16,7 +16,9 @@ fn an_engine_that_hangs_is_a_system_failure_within_its_limit() {
     let Some(site) = site() else { return };
     // The second image's container starts ahead, while the runner's own stages run.
     for image in ["exec:1", "bash:1"] {
-        let place = setting(site).timing("container_start_timeout", "3s").open();
+        // Without the fault, the instance would serve another job.
+        let setting = setting(site).pool("max_use_count", 5).pool("idle_time", "1h");
+        let place = setting.timing("container_start_timeout", "3s").open();
         let attempt = place.prepared_as(&job(1, image));
         assert!(Inside::of(&place, &attempt).sh(HUNG).contains("podman"));
         assert_eq!(attempt.run_stage("get_sources").exit_code(), Some(0));
@@ -25,7 +27,8 @@ fn an_engine_that_hangs_is_a_system_failure_within_its_limit() {
         assert_eq!(run.exit_code(), Some(2), "{image}: {said}");
         assert!(
             said.contains(
-                "did not begin the stage: the container engine did not start the container within 3 s"
+                "did not begin the stage: the container engine did not start the container within 3 s; it gets no more \
+                 jobs and is terminated"
             ),
             "{said}"
         );

@@ -17,14 +17,14 @@ use crate::support::repository::repository;
 
 const IMAGES: &[&str] = &["ash:1", "bash:1", "hashicorp/terraform:1.9", "private:1", "app:1", "backend:1"];
 
-/// A pool whose machines have an engine, and the registries that they reach.
-fn setting(registries: &Registries) -> Setting {
+/// A pool whose machines have an engine, and the registries that they reach. `memory`: the limit of each container.
+fn setting(registries: &Registries, memory: Option<&str>) -> Setting {
     crate::images::containers();
     let mirrors = Table::from_iter([("docker.io".to_owned(), Value::String(registries.open.clone()))]);
     let mut containers = Table::new();
     containers.insert("mirrors".into(), mirrors.into());
     containers.insert("ca".into(), registries.ca.display().to_string().into());
-    containers.insert("memory".into(), "64M".into());
+    containers.extend(memory.map(|memory| ("memory".to_owned(), memory.into())));
     containers.insert("cpus".into(), 0.5.into());
     let mut setting = machines().provider("image", "containers").provider("network", "open");
     setting = setting.pool("containers", containers);
@@ -34,14 +34,14 @@ fn setting(registries: &Registries) -> Setting {
 }
 
 /// A place with machines, registries, and a directory for both.
-fn open(change: impl FnOnce(Setting) -> Setting) -> Option<(Machines, Registries, tempfile::TempDir)> {
+fn open(memory: Option<&str>) -> Option<(Machines, Registries, tempfile::TempDir)> {
     if let Some(why) = Registries::obstacle() {
         skipped(why);
         return None;
     }
     let dir = tempfile::tempdir().expect("a directory");
     let registries = Registries::serve(dir.path(), IMAGES);
-    let place = Machines::open(change(setting(&registries)));
+    let place = Machines::open(setting(&registries, memory));
     Some((place, registries, dir))
 }
 
@@ -71,7 +71,7 @@ fn report(name: &str, result: &JobResult) {
 
 #[test]
 fn ordinary_pipelines_run_in_containers_of_emulated_machines() {
-    let Some((place, registries, _dir)) = open(|setting| setting) else { return };
+    let Some((place, registries, _dir)) = open(Some("64M")) else { return };
     let begun = Instant::now();
     let open = |image: &str| format!("{}/{image}", registries.open);
     let home = place.path().join("repositories");
@@ -130,5 +130,22 @@ fn ordinary_pipelines_run_in_containers_of_emulated_machines() {
     assert!(!five.log_text().contains("never\n"), "{}", five.describe());
     expect(six, &Outcome::JobCanceled, &["busy"]);
     assert!(six.call("after_script").stdout_text().ends_with("left\n"), "{}", six.describe());
+    place.expect_nothing_left(0);
+}
+
+/// Without a limit for containers, the kernel of the machine chooses what it kills.
+#[test]
+#[ignore = "in `scripts/test --full`: one more machine to boot"]
+fn a_script_that_takes_all_memory_of_its_machine_fails_and_its_machine_goes_on() {
+    let Some((place, registries, _dir)) = open(None) else { return };
+    let image = format!("{}/ash:1", registries.open);
+    let greedy = Job::new(1)
+        .image(&image)
+        .script(["cat /sys/fs/cgroup/memory.max", "tail /dev/zero", "echo never"])
+        .after_script(["echo \"after $CI_JOB_STATUS\""]);
+    let result = place.runner().run(&greedy);
+    report("all memory", &result);
+    expect(&result, &Outcome::ScriptFailure { exit_code: 137 }, &["max", "after failed"]);
+    assert!(!result.log_text().contains("never\n"), "{}", result.describe());
     place.expect_nothing_left(0);
 }
