@@ -18,6 +18,7 @@ mod place;
 #[path = "../jobs/processes.rs"]
 #[expect(dead_code, reason = "what only jobs on other providers need")]
 mod processes;
+mod returns;
 #[path = "../jobs/setting.rs"]
 mod setting;
 #[path = "../support/skipped.rs"]

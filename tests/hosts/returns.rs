@@ -1,0 +1,67 @@
+//! A host that returns, or gets another name, stays with its trust domain and is cleaned first.
+
+use greenroom::core::instance::Phase;
+
+use crate::machine::{Hosts, Make, possible};
+use crate::place::{Place, SOON};
+use crate::processes::wait_for;
+use crate::support::job::Job;
+use crate::support::record::Outcome;
+
+/// A job of a project.
+fn of(project: &str, id: u64) -> Job {
+    Job::new(id).project(project.bytes().map(u64::from).sum(), project)
+}
+
+/// Waits until the pool's only host is this one, and idle.
+fn wait_for_host(place: &Place, name: &str) {
+    wait_for("the only host", SOON, || {
+        place.order(&["reap"]);
+        let state = place.state();
+        let is_ready = state.instances.values().any(|i| i.id.as_str() == name && i.phase == Phase::Ready);
+        (state.instances.len() == 1 && is_ready).then_some(())
+    });
+}
+
+/// A job of the first domain has left something: another domain's is refused, and its own finds the host cleaned.
+fn expect_bound(place: &Place, name: &str, ids: [u64; 2]) {
+    let refused = place.run(&of("g/blue", ids[0]));
+    refused.expect_outcome(&Outcome::RunnerSystemFailure);
+    let sentence = format!("{name}, the pool's only host, is bound to another trust domain");
+    assert!(refused.log_text().contains(&sentence), "{}", refused.describe());
+    wait_for_host(place, name);
+    let own = place.run(&of("g/red", ids[1]).script(["[ ! -e /tmp/late ]", "cat /home/ci/cache/of-red"]));
+    own.expect_outcome(&Outcome::Success);
+    wait_for_host(place, name);
+}
+
+#[test]
+fn a_host_under_another_name_or_back_in_the_configuration_is_no_new_host() {
+    if !possible() {
+        return;
+    }
+    let mut hosts = Hosts::boot(&[Make::named("a"), Make::named("b")]);
+    let config = |hosts: &Hosts, host: usize| {
+        let only = vec![hosts.machines[host].table().into()];
+        hosts.setting_of(only).pool("clean_unbinds", false).provider("dedicated_user", true)
+    };
+    let place = config(&hosts, 0).open();
+    let leave = "mkdir -p /home/ci/cache; touch /home/ci/cache/of-red";
+    place.run(&of("g/red", 1).script([leave])).expect_outcome(&Outcome::Success);
+    wait_for_host(&place, "a");
+    // What somebody has left since then goes, too, before the next job.
+    hosts.machines[0].sh("su ci -s /bin/sh -c 'touch /tmp/late'");
+    hosts.machines[0].name = "z".to_owned();
+    place.write_config(&config(&hosts, 0).text(&place.state_dir));
+    wait_for_host(&place, "z");
+    expect_bound(&place, "z", [2, 3]);
+    // Another host takes its place, and serves whom the first one refused.
+    place.write_config(&config(&hosts, 1).text(&place.state_dir));
+    wait_for_host(&place, "b");
+    place.run(&of("g/blue", 4)).expect_outcome(&Outcome::Success);
+    hosts.machines[0].sh("su ci -s /bin/sh -c 'touch /tmp/late'");
+    place.write_config(&config(&hosts, 0).text(&place.state_dir));
+    wait_for_host(&place, "z");
+    expect_bound(&place, "z", [5, 6]);
+    place.expect_sound();
+}
