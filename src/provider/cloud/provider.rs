@@ -289,6 +289,11 @@ fn store_error(id: &InstanceId, error: &io::Error) -> ProviderError {
     ProviderError::new(ErrorClass::Transient, format!("cannot store the launch spec of `{id}`: {error}"))
 }
 
+fn unstored_answer(id: &InstanceId, error: &io::Error) -> ProviderError {
+    let why = format!("the cloud launched `{id}`, which cannot be stored: {error}");
+    ProviderError::new(ErrorClass::Unknown, why)
+}
+
 fn not_found(id: &InstanceId) -> ProviderError {
     ProviderError::new(ErrorClass::NotFound, format!("no machine of the cloud belongs to `{id}`"))
 }
@@ -312,7 +317,8 @@ impl<A: Api> Provider for Cloud<A> {
                 entry.made = Some(made);
                 entry.spec = None;
                 entry.answered_at = Some(self.now());
-                self.ledger.write(id, &entry).await.map_err(|error| store_error(id, &error))
+                // Otherwise, the call is repeated: the machine exists.
+                self.ledger.write(id, &entry).await.map_err(|error| unstored_answer(id, &error))
             }
             Err(error) if error.class().created_nothing(repeated) => {
                 self.ledger.forget(id);

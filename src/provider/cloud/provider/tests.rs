@@ -2,6 +2,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::path::PathBuf;
+
+use fs_err as fs;
 
 use super::*;
 use crate::core::ids::{Generation, Location, OfferingName, OwnerId};
@@ -34,6 +37,8 @@ struct World {
     statuses: RefCell<VecDeque<LaunchStatus>>,
     /// The time that passes with each list.
     passing: RefCell<Option<(Rc<ManualClock>, Duration)>>,
+    /// A directory in which nothing can be stored once the next launch has been received.
+    lost: RefCell<Option<PathBuf>>,
 }
 
 #[async_trait(?Send)]
@@ -54,6 +59,10 @@ impl Api for Rc<World> {
 
     async fn create(&self, spec: &String) -> Result<Created, ProviderError> {
         self.specs.borrow_mut().push(spec.clone());
+        if let Some(dir) = self.lost.take() {
+            fs::rename(&dir, dir.with_extension("away")).unwrap();
+            fs::write(dir, "").unwrap();
+        }
         if let Some(class) = self.errors.borrow_mut().pop() {
             return Err(ProviderError::new(class, "as the test says"));
         }
@@ -174,6 +183,18 @@ async fn a_repeat_says_what_was_said_whatever_the_configuration_says_by_then() {
         ["x/1 small old", "x/1 small old"],
         "once it is made, nobody is asked"
     );
+}
+
+#[tokio::test]
+async fn a_launch_whose_answer_cannot_be_stored_is_not_refused() {
+    let stage = Stage::new();
+    let dir = stage.state.path().join("launches/linux");
+    stage.world.lost.replace(Some(dir.clone()));
+    assert_eq!(class(stage.cloud("i").launch(&request("x", 1)).await), ErrorClass::Unknown);
+    fs::remove_file(&dir).unwrap();
+    fs::rename(dir.with_extension("away"), &dir).unwrap();
+    stage.cloud("i").launch(&request("x", 1)).await.unwrap();
+    assert_eq!(*stage.world.specs.borrow(), ["x/1 small i", "x/1 small i"], "the same launch");
 }
 
 #[tokio::test]
