@@ -66,10 +66,10 @@ fn cleanup_returns_before_a_slow_provider_has_done_anything() {
         drop(frozen);
         attempt.remove_tmpdir();
     }
-    took.sort();
+    // What it waited for would be in each of them; what else runs on this machine is not.
     let bound = pace.stretched(Duration::from_millis(100));
-    eprintln!("cleanup: {took:?}, at most {bound:?}");
-    assert!(took[2] < bound, "{took:?}, at most {bound:?}");
+    eprintln!("cleanup: {took:?}, one in {bound:?} at most");
+    assert!(took.iter().any(|took| *took < bound), "{took:?}, at most {bound:?}");
     place.wait_until_settled(0);
 }
 
