@@ -6,6 +6,7 @@ use serde_json::json;
 use crate::cloud::{Buy, Cloud};
 use crate::processes::wait_for;
 use crate::site::{PATIENCE, Site, messages, pool};
+use crate::support::handle::Handle;
 use crate::support::job::Job;
 use crate::support::record::Outcome;
 
@@ -43,25 +44,39 @@ fn an_idle_instance_is_replaced_before_it_ends(cloud: Cloud) {
     assert!(why.contains(words(cloud)), "{why}");
 }
 
-fn a_running_job_reads_what_is_announced(cloud: Cloud) {
-    let site = Site::open(cloud, pool().pool("max_instances", 1), Buy::Spot);
+/// A job that runs, and its instance.
+fn running_job(site: &Site) -> (Handle, InstanceId) {
     let job = Job::new(1).script(["for i in $(seq 1000); do echo tick; sleep 0.2; done"]);
     let handle = site.runner().start(&job);
     handle.wait_for_stage("build_script").wait_for_output("\ntick\n", PATIENCE);
     let instance = site.grants().pop().expect("it was granted one").1;
+    (handle, instance)
+}
+
+/// Expects the notice in the job log, then ends the instance, and expects no other line than that of its end, which it
+/// returns.
+#[track_caller]
+fn expect_told(site: &Site, handle: Handle, instance: &InstanceId, words: &str) -> String {
+    let told = format!("greenroom: instance {instance} {words}");
+    handle.wait_for_stage("build_script").wait_for_output(&told, PATIENCE);
+    site.lab.interrupt(&site.machine(instance).id, None);
+    let result = handle.finish();
+    result.expect_outcome(&Outcome::RunnerSystemFailure);
+    let mut lines = messages(result.call("build_script"));
+    assert_eq!(lines.len(), 2, "the notice, once, and the end: {lines:#?}");
+    site.expect_nothing_left(0);
+    lines.remove(1)
+}
+
+fn a_running_job_reads_what_is_announced(cloud: Cloud) {
+    let site = Site::open(cloud, pool().pool("max_instances", 1), Buy::Spot);
+    let (handle, instance) = running_job(&site);
     announce(cloud, &site, &instance);
     wait_for("a pass that reads it", PATIENCE, || {
         site.order(&["reap"]);
         site.order(&["pool", "status", "--json"]).contains(words(cloud)).then_some(())
     });
-    let told = format!("greenroom: instance {instance} {}", words(cloud));
-    handle.wait_for_stage("build_script").wait_for_output(&told, PATIENCE);
-    site.lab.interrupt(&site.machine(&instance).id, None);
-    let result = handle.finish();
-    result.expect_outcome(&Outcome::RunnerSystemFailure);
-    let lines = messages(result.call("build_script"));
-    assert_eq!(lines.len(), 2, "the notice, once, and the end: {lines:#?}");
-    site.expect_nothing_left(0);
+    expect_told(&site, handle, &instance, words(cloud));
 }
 
 /// Compute Engine announces no preemption, but lists the instance as stopping while it still runs.
@@ -69,18 +84,8 @@ fn a_running_job_reads_what_is_announced(cloud: Cloud) {
 fn a_job_reads_that_compute_engine_preempts_its_instance() {
     let site = Site::open(Cloud::Gce, pool().pool("max_instances", 1), Buy::Spot);
     site.lab.set(&json!({ "preempted": 600.0 }));
-    let job = Job::new(1).script(["for i in $(seq 1000); do echo tick; sleep 0.2; done"]);
-    let handle = site.runner().start(&job);
-    handle.wait_for_stage("build_script").wait_for_output("\ntick\n", PATIENCE);
-    let instance = site.grants().pop().expect("it was granted one").1;
+    let (handle, instance) = running_job(&site);
     site.lab.interrupt(&site.machine(&instance).id, None);
-    let told = format!("greenroom: instance {instance} is being reclaimed by Compute Engine (spot)");
-    handle.wait_for_stage("build_script").wait_for_output(&told, PATIENCE);
-    site.lab.interrupt(&site.machine(&instance).id, None);
-    let result = handle.finish();
-    result.expect_outcome(&Outcome::RunnerSystemFailure);
-    let lines = messages(result.call("build_script"));
-    assert_eq!(lines.len(), 2, "the notice, once, and the end: {lines:#?}");
-    assert!(lines[1].contains("was reclaimed by Compute Engine"), "{lines:#?}");
-    site.expect_nothing_left(0);
+    let end = expect_told(&site, handle, &instance, "is being reclaimed by Compute Engine (spot)");
+    assert!(end.contains("was reclaimed by Compute Engine"), "{end}");
 }
