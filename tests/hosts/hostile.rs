@@ -38,7 +38,7 @@ const OTHERS: &str = "cd /; mkdir -p /home/other /tmp/other; echo kept > /home/o
 const OTHERS_STAY: &str = "cat /home/other/file /tmp/other/file; pgrep -u 7777 -x sleep | wc -l";
 
 /// Real programs of other packages, which plan or start processes for a job beyond its session.
-const BY_OTHERS: [(&str, Attack); 3] = [
+const BY_OTHERS: [(&str, Attack); 4] = [
     (
         "newuidmap",
         sure(
@@ -51,6 +51,15 @@ const BY_OTHERS: [(&str, Attack); 3] = [
     (
         "crontab",
         sure("a crontab", "echo '* * * * * sleep 1000' | crontab - && [ -e /var/spool/cron/crontabs/ci ]"),
+    ),
+    (
+        "crontab",
+        sure(
+            "a crontab that is written again and again",
+            "apart sh -c 'trap \"\" TERM; while :; do echo \"* * * * * sleep 1000\" | crontab -; done'; \
+             apart sh -c 'sleep 1000 | crontab -'; \
+             until [ -e /var/spool/cron/crontabs/ci ] && ls /var/spool/cron/crontabs/tmp.*; do sleep 0.05; done",
+        ),
     ),
     (
         "atd",

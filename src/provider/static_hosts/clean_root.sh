@@ -177,7 +177,7 @@ remove_files() {
   set --
   [ "$keep" = 1 ] || [ ! -d "$cache" ] || set -- "$cache/"
   for d in "$builds" /tmp /var/tmp /dev/shm /dev/mqueue /run/lock /var/crash /run/user/$uid /private/var/folders \
-    /var/spool/cron/atjobs /var/spool/at /var/at/jobs; do
+    /var/spool/cron /var/spool/at /var/at /var/cron; do
     [ ! -d "$d" ] || set -- "$@" "$d/"
   done
   if ! find "$@" -xdev -mindepth 1 \( $owned \) -delete 2>/dev/null; then
@@ -194,6 +194,8 @@ forget_plans
 end_processes
 rounds=0
 while :; do
+  # Once more: until its end, a process may have planned anew.
+  forget_plans
   remove_ipc
   remove_files
   # Later than the first scan: what appeared meanwhile may have made files.
