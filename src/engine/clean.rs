@@ -30,7 +30,8 @@ impl Engine {
             (Some(CommandResult::Passed), None) => CommandResult::Passed,
             (Some(CommandResult::Passed) | None, command) => {
                 let command = command.as_deref().unwrap_or("true");
-                self.command(id, command, "", setup.policy.timing.clean_timeout).await?
+                let timing = &setup.policy.timing;
+                self.command(id, command, "", timing.clean_timeout, timing).await?
             }
             (Some(other), _) => other,
         };
@@ -66,18 +67,19 @@ impl Engine {
         let keeps_cache = host.domain.is_some() && !setup.policy.clean_unbinds;
         let owner = self.host.leadership.identity().await?.owner;
         let with_mark = format!("exec /bin/sh -s -- {}", Mark::new(&owner, &self.pool, &host.id).as_str());
-        let within = setup.policy.timing.clean_timeout;
+        let timing = &setup.policy.timing;
+        let (within, start_within) = (timing.clean_timeout, timing.connect_timeout);
         let Some(root) = cleaning.by_root.get(&host.id) else {
             let command = if keeps_cache { format!("{with_mark} {KEEP_CACHE}") } else { with_mark };
-            return self.command(&host.id, &command, &cleaning.by_account, within).await.map(Some);
+            return self.command(&host.id, &command, &cleaning.by_account, within, timing).await.map(Some);
         };
         let as_root = Endpoint { user: root.user.clone(), ..endpoint.clone() };
         let text = if keeps_cache { &root.clean_keeping_cache } else { &root.clean };
-        let command = RemoteCommand { text, input: &root.script, within, shared: false };
+        let command = RemoteCommand { text, input: &root.script, within, start_within, shared: false };
         Ok(Some(match self.command_at(&host.id, &as_root, command).await {
             Ok(CommandResult::Passed) => {
                 // Cleaning has ended the login that the link uses.
-                let proof = RemoteCommand { text: &with_mark, input: &cleaning.proof, within, shared: false };
+                let proof = RemoteCommand { text: &with_mark, input: &cleaning.proof, ..command };
                 self.prove(&host.id, endpoint, proof).await
             }
             Ok(other) => other,

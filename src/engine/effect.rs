@@ -11,6 +11,7 @@ use crate::core::ids::{AttemptName, InstanceId};
 use crate::core::instance::{Answer, DrainReason, Instance, LaunchRecord, Phase, Release};
 use crate::core::inventory::Tags;
 use crate::core::plan::{Effect, request};
+use crate::core::policy::Timing;
 use crate::core::pool::PoolState;
 use crate::core::report::FailedBoot;
 use crate::core::text::clean_line;
@@ -278,7 +279,7 @@ impl Engine {
     async fn make_ready(&self, id: &InstanceId, setup: &PoolSetup) -> Result<EffectResult, EngineError> {
         let timing = &setup.policy.timing;
         let result = match &setup.ready_command {
-            Some(command) => self.command(id, command, "", timing.ready_timeout).await?,
+            Some(command) => self.command(id, command, "", timing.ready_timeout, timing).await?,
             None => CommandResult::Passed,
         };
         match result {
@@ -300,13 +301,15 @@ impl Engine {
         command: &str,
         input: &str,
         within: Duration,
+        timing: &Timing,
     ) -> Result<CommandResult, EngineError> {
         let state = self.store.load().await?;
         let Some(endpoint) = state.instance(id).and_then(|i| i.endpoint.clone()) else {
             return Ok(CommandResult::Failed("the instance has no address".to_owned()));
         };
         // The operator's commands have no input, and may change what a login gets. Greenroom's own script does not.
-        let command = RemoteCommand { text: command, input, within, shared: !input.is_empty() };
+        let start_within = timing.connect_timeout;
+        let command = RemoteCommand { text: command, input, within, start_within, shared: !input.is_empty() };
         Ok(match self.command_at(id, &endpoint, command).await {
             Ok(result) => result,
             Err(problem) => CommandResult::Cut(problem.to_string()),

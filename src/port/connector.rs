@@ -117,6 +117,8 @@ pub struct RemoteCommand<'a> {
     pub input: &'a str,
     /// Limit for the connection and the command together.
     pub within: Duration,
+    /// Limit for connecting and logging in, and again for the start, if it is longer than the connector's own.
+    pub start_within: Duration,
     /// True if it may use a connection that is open already. A command that changes what a login gets, such as the
     /// account's groups, needs a login of its own: later stages use that connection, too.
     pub shared: bool,

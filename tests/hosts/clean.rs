@@ -138,3 +138,25 @@ fn the_operators_command_comes_last_and_its_failure_sets_the_host_aside() {
     assert_eq!(why, "cleaning failed: exit status 3: the printer is on fire");
     place.expect_sound();
 }
+
+#[test]
+fn the_first_login_to_a_clean_host_may_take_as_long_as_a_jobs() {
+    if !possible() {
+        return;
+    }
+    // Longer than any limit of Greenroom's own for the start of a command.
+    let hosts = Hosts::boot(&[Make { profile: "[ ! -e /run/slow ] || sleep 17\n", ..Make::named("a") }]);
+    let place =
+        hosts.cleaned_by("root").timing("connect_timeout", "1m").timing("launch_timeout", "2m").open();
+    let handle = place.runner().start(&Job::new(1).script(["until [ -e /run/slow ]; do sleep 0.05; done"]));
+    handle.wait_for_stage("build_script");
+    hosts.machines[0].sh("touch /run/slow");
+    handle.finish().expect_outcome(&Outcome::Success);
+    let ready = |place: &Place| place.idle().len() == 1;
+    wait_for("the host to be clean", SOON * 2, || {
+        (ready(&place) || set_aside(&place).is_some()).then_some(())
+    });
+    assert_eq!(set_aside(&place), None);
+    hosts.machines[0].sh("rm /run/slow");
+    place.expect_sound();
+}

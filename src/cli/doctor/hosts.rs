@@ -114,7 +114,8 @@ async fn try_out(host: &NamedHost, needs: &Needs<'_>, ssh: &Ssh) -> Result<Optio
 /// Logs in as the account that cleans, and has its script check what it needs.
 async fn cannot_clean(host: &NamedHost, pool: &PoolName, root: &RootCleaning, ssh: &Ssh) -> Option<Finding> {
     let endpoint = Endpoint { user: root.user.clone(), ..host.endpoint.clone() };
-    let command = RemoteCommand { text: &root.check, input: &root.script, within: PATIENCE, shared: false };
+    let (text, input) = (&root.check, &root.script);
+    let command = RemoteCommand { text, input, within: PATIENCE, start_within: PATIENCE, shared: false };
     let mut output = Tail::default();
     let problem = match ssh.command(&host.name, &endpoint, command, &mut output).await {
         Ok(StageEnd::Exited(0)) => return None,

@@ -86,6 +86,11 @@ impl SshSettings {
         }
     }
 
+    /// Limit for connecting and logging in before a command, and again for its start.
+    fn start_within(&self, command: &RemoteCommand<'_>) -> Duration {
+        command.start_within.max(self.connect_timeout).min(command.within)
+    }
+
     /// How long a connection may be silent before it counts as lost.
     fn silence(&self) -> Duration {
         self.keepalive * self.keepalive_misses.max(1).saturating_add(1)
@@ -236,7 +241,7 @@ impl Connector for Ssh {
         output: &mut dyn Output,
     ) -> Result<StageEnd, ConnectError> {
         let deadline = Instant::now() + command.within;
-        let session = self.connect(id, at, command.within.min(self.settings.connect_timeout)).await?;
+        let session = self.connect(id, at, self.settings.start_within(&command)).await?;
         let mut stop: Stop<'_> = Box::pin(tokio::time::sleep_until(deadline));
         let work = Work::command(command, COMMAND_GRACE, &self.settings)?;
         let result = stage::run(&session, work, output, &mut stop).await;

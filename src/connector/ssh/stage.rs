@@ -77,7 +77,7 @@ impl Work {
     ) -> Result<Self, ConnectError> {
         let marked = Marked::command(command.text)?;
         let input = Input::Text(command.input.as_bytes().into());
-        Ok(Self::new(marked, input, grace, settings.connect_timeout, settings))
+        Ok(Self::new(marked, input, grace, settings.start_within(&command), settings))
     }
 
     fn new(

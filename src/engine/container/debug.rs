@@ -53,7 +53,9 @@ impl Engine {
             lines: Lines::default(),
             text: String::new(),
         };
-        let command = RemoteCommand { text: READER, input: &script, within: WITHIN, shared: true };
+        let start_within = assignment.timeouts.start_within;
+        let command =
+            RemoteCommand { text: READER, input: &script, within: WITHIN, start_within, shared: true };
         let run = self.connector.command(&assignment.instance, &assignment.endpoint, command, &mut reader);
         if let Err(problem) = run.await {
             tracing::debug!(pool = %self.pool, "cannot show the output of services: {problem}");

@@ -102,7 +102,9 @@ impl Engine {
         let script = script::script(&name, job, dirs);
         let wait = job.wait_for_services.unwrap_or_default();
         let within = job.pull_timeout.saturating_add(wait).saturating_add(MARGIN);
-        let command = RemoteCommand { text: script::READER, input: &script, within, shared: true };
+        let start_within = assignment.timeouts.start_within;
+        let command =
+            RemoteCommand { text: script::READER, input: &script, within, start_within, shared: true };
         let now = || self.now();
         let mut watcher = Watcher::new(job, &now, tell);
         let run = self.connector.command(&assignment.instance, &assignment.endpoint, command, &mut watcher);

@@ -77,7 +77,9 @@ impl Engine {
         let at = &assignment.endpoint;
         let Some(owner) = new_owner(container, &at.user, kind) else { return Ok(None) };
         let input = script(dir, owner);
-        let command = RemoteCommand { text: READER, input: &input, within: WITHIN, shared: true };
+        let start_within = assignment.timeouts.start_within;
+        let command =
+            RemoteCommand { text: READER, input: &input, within: WITHIN, start_within, shared: true };
         let mut errors = Tail::default();
         let ended = {
             let run = self.connector.command(&assignment.instance, at, command, &mut errors);

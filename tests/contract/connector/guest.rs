@@ -247,7 +247,7 @@ async fn a_check_is_passed_by_a_guest_that_runs_commands_and_by_no_other() {
 /// Runs a command; returns its end, and the last part of its output.
 async fn command(sshd: &Sshd, text: &str, within: Duration, shared: bool) -> (StageEnd, String) {
     let mut tail = Tail::default();
-    let command = RemoteCommand { text, input: "", within, shared };
+    let command = RemoteCommand { text, input: "", within, start_within: Duration::ZERO, shared };
     let end = sshd.connector().command(&sshd.id, &sshd.at, command, &mut tail).await.unwrap();
     (end, tail.text())
 }
@@ -267,7 +267,9 @@ async fn a_commands_output_arrives_while_it_runs() {
     let home = tempfile::tempdir().unwrap();
     let seen = home.path().join("seen");
     let text = format!("echo a line; until [ -e {} ]; do sleep 0.05; done; exit 3", seen.display());
-    let command = RemoteCommand { text: &text, input: "", within: Duration::from_secs(30), shared: false };
+    let within = Duration::from_secs(30);
+    let command =
+        RemoteCommand { text: &text, input: "", within, start_within: Duration::ZERO, shared: false };
     let end = sshd.connector().command(&sshd.id, &sshd.at, command, &mut Answering(seen)).await.unwrap();
     assert_eq!(end, StageEnd::Exited(3));
 }

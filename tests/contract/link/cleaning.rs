@@ -19,7 +19,8 @@ fn logins(sshd: &Sshd) -> usize {
 
 async fn command(sshd: &Sshd, shared: bool) -> (StageEnd, String) {
     let mut tail = Tail::default();
-    let command = RemoteCommand { text: "cat; exit 3", input: "the input\n", within: WITHIN, shared };
+    let (text, input) = ("cat; exit 3", "the input\n");
+    let command = RemoteCommand { text, input, within: WITHIN, start_within: Duration::ZERO, shared };
     let end = sshd.connector().command(&sshd.id, &sshd.at, command, &mut tail).await.unwrap();
     (end, tail.text())
 }

@@ -188,7 +188,7 @@ impl<'a> Boot<'a> {
         };
         let within = self.setup.policy.timing.connect_timeout;
         let mut tail = Tail::default();
-        let command = RemoteCommand { text: COMMAND, input: "", within, shared: false };
+        let command = RemoteCommand { text: COMMAND, input: "", within, start_within: within, shared: false };
         let end = engine.connector.command(id, &endpoint, command, &mut tail).await;
         let output = clean_line(tail.text().as_bytes(), ANSWER);
         let failed = match end {

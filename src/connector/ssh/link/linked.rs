@@ -204,7 +204,7 @@ impl Linked {
         output: &mut dyn Output,
     ) -> Option<Result<StageEnd, ConnectError>> {
         let input = in_memory(command.input.as_bytes()).ok()?;
-        let start_within = command.within.min(self.ssh.settings.connect_timeout);
+        let start_within = self.ssh.settings.start_within(&command);
         let ask = || Ask::Command {
             at: at.clone(),
             text: command.text.to_owned(),

@@ -45,7 +45,13 @@ impl ContainerCheck {
     }
 
     pub(super) fn command(&self) -> RemoteCommand<'_> {
-        RemoteCommand { text: AS_ROOT, input: &self.script, within: WITHIN, shared: false }
+        RemoteCommand {
+            text: AS_ROOT,
+            input: &self.script,
+            within: WITHIN,
+            start_within: WITHIN,
+            shared: false,
+        }
     }
 }
 
