@@ -130,6 +130,47 @@ forget_plans() {
   done
 }
 
+# Where systemd keeps a journal for each account, the account can read what its processes have logged.
+remove_journal() {
+  for d in /var/log/journal /run/log/journal; do
+    [ -d "$d" ] || continue
+    # What was sent is in the files then. The journal's service replaces a removed file.
+    journalctl --sync >/dev/null 2>&1
+    find "$d" -xdev -type f -name 'user-[0-9]*.journal*' | while read -r f; do
+      id=${f##*/user-} id=${id%%[!0-9]*}
+      ! ours "$id" || rm -f "$f" || exit 1
+    done || fail "cannot remove the journal of $account in $d"
+  done
+}
+
+# The kernel keeps keys for an account that has no process. Only a process of the account reaches all of its keyrings: those of
+# the user (-4) and of the user's sessions (-5), and the persistent one. A kernel that refuses that to root has them for no job.
+perl_keys='use POSIX; $call = $ARGV[1]; POSIX::setuid($ARGV[0]); exit 3 if $< != $ARGV[0] || $> != $ARGV[0];
+  for (-4, -5, syscall $call, 22, -1, -2) { exit 4 if syscall($call, 7, $_) < 0 && $! == 13 }'
+python_keys='import ctypes, os, sys
+uid, call = map(int, sys.argv[1:])
+kernel = ctypes.CDLL(None, use_errno=True).syscall
+os.setresuid(uid, uid, uid)
+for ring in -4, -5, kernel(call, 22, -1, -2):
+    if kernel(call, 7, ring) < 0 and ctypes.get_errno() == 13: sys.exit(4)'
+remove_keys() {
+  [ -r /proc/keys ] || return 0
+  case $(uname -m).$(getconf LONG_BIT 2>/dev/null) in
+    x86_64.64 | x86_64.) call=250 ;;
+    aarch64.64 | aarch64. | riscv64.64 | loongarch64.64) call=219 ;;
+    x86_64.32 | i?86.*) call=288 ;;
+    aarch64.32 | arm*) call=311 ;;
+    ppc64*) call=271 ;;
+    s390x.*) call=280 ;;
+    *) return 0 ;;
+  esac
+  if command -v perl >/dev/null; then
+    perl -e "$perl_keys" "$uid" $call
+  else
+    python3 -I -c "$python_keys" "$uid" $call
+  fi || fail "cannot remove the keys of $account in the kernel"
+}
+
 # System V memory, queues and semaphores are no files.
 remove_ipc() {
   if [ -r /proc/sysvipc/shm ]; then
@@ -196,6 +237,8 @@ rounds=0
 while :; do
   # Once more: until its end, a process may have planned anew.
   forget_plans
+  remove_journal
+  remove_keys
   remove_ipc
   remove_files
   # Later than the first scan: what appeared meanwhile may have made files.
