@@ -13,6 +13,8 @@ use crate::fixture::VmFixture;
 use crate::images;
 use crate::provider::leave_nothing;
 
+mod hostile;
+
 const RECIPE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vm/foreign/make-disk");
 
 static DISK: LazyLock<PathBuf> = LazyLock::new(|| {
