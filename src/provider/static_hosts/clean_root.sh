@@ -145,7 +145,7 @@ remove_journal() {
 
 # The kernel keeps keys for an account that has no process. Only a process of the account reaches all of its keyrings: those of
 # the user (-4) and of the user's sessions (-5), and the persistent one. A kernel that refuses that to root has them for no job.
-perl_keys='use POSIX; $call = $ARGV[1]; POSIX::setuid($ARGV[0]); exit 3 if $< != $ARGV[0] || $> != $ARGV[0];
+perl_keys='($uid, $call) = @ARGV; ($<, $>) = ($uid, $uid); exit 3 if $< != $uid || $> != $uid;
   for (-4, -5, syscall $call, 22, -1, -2) { exit 4 if syscall($call, 7, $_) < 0 && $! == 13 }'
 python_keys='import ctypes, os, sys
 uid, call = map(int, sys.argv[1:])
