@@ -223,7 +223,7 @@ impl Guest<'_> {
         let mut ssh = Command::new("ssh");
         ssh.args(["-F", "none", "-T", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o"]);
         ssh.arg(format!("UserKnownHostsFile={}", known.display()));
-        ssh.args(["-o", "ConnectTimeout=30", "-o", "ServerAliveInterval=5", "-p"]);
+        ssh.args(["-o", "ConnectTimeout=30", "-o", "ServerAliveInterval=20", "-p"]);
         ssh.arg(self.endpoint.port.to_string()).args(["-l", &self.endpoint.user, "-i"]);
         ssh.arg(state.join("client")).args([&self.endpoint.address, command]);
         ssh.stdin(Stdio::null());
