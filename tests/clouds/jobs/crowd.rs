@@ -14,6 +14,7 @@ use crate::site::{PATIENCE, Site, pool};
 use crate::support::attempt::Attempt;
 use crate::support::dice::number;
 use crate::support::job::Job;
+use crate::truth::Request;
 
 on_both_clouds![
     two_hundred_waiting_jobs_cause_one_list_per_interval,
@@ -52,10 +53,15 @@ fn two_hundred_waiting_jobs_cause_one_list_per_interval(cloud: Cloud) {
     let (took, counted): (_, Vec<_>) = (begun.elapsed(), lists().skip(before).collect());
     eprintln!("{}: {} lists in {took:?} while {jobs} jobs wait", cloud.name(), counted.len());
     assert!(!counted.is_empty(), "nobody looks any more");
+    // By the emulator's clock, which a busy machine lets look late: one list a few hundredths too early, no further one.
+    let span = |from: &Request, to: &Request| (to.at - from.at) / INTERVAL.as_secs_f64();
     for pair in counted.windows(2) {
-        let apart = pair[1].at - pair[0].at;
-        assert!(apart >= INTERVAL.as_secs_f64() * 0.95, "{apart} s apart: {pair:#?}");
+        assert!(span(&pair[0], &pair[1]) >= 0.5, "at the same moment: {pair:#?}");
     }
+    #[expect(clippy::cast_precision_loss, reason = "a handful of lists")]
+    let intervals = (counted.len() - 1) as f64;
+    let all = span(&counted[0], &counted[counted.len() - 1]);
+    assert!(all >= intervals - 0.5, "{} lists within {all} intervals: {counted:#?}", counted.len());
     assert_eq!(site.calls(cloud.launch()), 1);
     for prepare in &prepares {
         prepare.signal_group(Signal::TERM);
