@@ -5,8 +5,7 @@
 
 use std::time::Duration;
 
-use greenroom::core::instance::Phase;
-
+use crate::cleaned::cleaned;
 use crate::machine::{Hosts, Machine, Make, SUBORDINATE, possible};
 use crate::place::{Place, SOON};
 use crate::processes::wait_for;
@@ -190,19 +189,6 @@ fn host() -> Option<Hosts> {
 fn open(hosts: &Hosts) -> Place {
     // A login between two jobs is a process of the account, too.
     hosts.cleaned_by("root").timing("health_interval", "1h").open()
-}
-
-/// Waits until the host has been cleaned after a job; the reason if it went out of service.
-fn cleaned(place: &Place) -> Option<String> {
-    wait_for("a host that is cleaned", SOON, || {
-        let state = place.state();
-        let instance = state.instances.values().next()?;
-        match &instance.phase {
-            Phase::OutOfService { reason } => Some(Some(reason.clone())),
-            Phase::Ready if instance.holders.is_empty() => Some(None),
-            _ => None,
-        }
-    })
 }
 
 /// Runs the attacks one after the other, and looks for what they left as root.

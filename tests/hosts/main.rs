@@ -8,6 +8,7 @@
 
 mod away;
 mod clean;
+mod cleaned;
 mod domains;
 mod hostile;
 mod machine;

@@ -4,6 +4,8 @@
 #![expect(unreachable_pub, reason = "the modules of a test have interfaces, though no crate exports them")]
 #![expect(clippy::panic, reason = "a wait past its deadline fails the test and says what was seen")]
 
+#[path = "../hosts/cleaned.rs"]
+mod cleaned;
 mod clones;
 mod commands;
 mod containers;

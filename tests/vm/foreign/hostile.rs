@@ -3,13 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use greenroom::core::instance::Phase;
 use toml::{Table, Value};
 
 use super::machines;
+use crate::cleaned::cleaned;
 use crate::fixture::{Guest, VmFixture};
 use crate::place::Place;
-use crate::processes::wait_for;
 use crate::provider::{Fixture as _, leave_nothing};
 use crate::setting::Setting;
 use crate::support::job::Job;
@@ -160,19 +159,6 @@ fn setting(fixture: &VmFixture, host: &Guest<'_>) -> Setting {
     let setting = setting.provider("kind", "static").provider("user", "ci").provider("key", key);
     let setting = setting.provider("dedicated_user", true).provider("clean_user", "root");
     setting.provider("host", Value::Array(vec![Value::Table(table)]))
-}
-
-/// Waits until the host has been cleaned after a job; the reason if it went out of service.
-fn cleaned(place: &Place) -> Option<String> {
-    wait_for("a host that is cleaned", PATIENCE, || {
-        let state = place.state();
-        let instance = state.instances.values().next()?;
-        match &instance.phase {
-            Phase::OutOfService { reason } => Some(Some(reason.clone())),
-            Phase::Ready if instance.holders.is_empty() => Some(None),
-            _ => None,
-        }
-    })
 }
 
 /// The user manager that a job's log names.

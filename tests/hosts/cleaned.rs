@@ -1,0 +1,19 @@
+//! How a host's cleaning ended.
+
+use greenroom::core::instance::Phase;
+
+use crate::place::Place;
+use crate::processes::wait_for;
+
+/// Waits until the only host has been cleaned after a job; the reason if it went out of service.
+pub fn cleaned(place: &Place) -> Option<String> {
+    wait_for("a host that is cleaned", place.setting.patience, || {
+        let state = place.state();
+        let instance = state.instances.values().next()?;
+        match &instance.phase {
+            Phase::OutOfService { reason } => Some(Some(reason.clone())),
+            Phase::Ready if instance.holders.is_empty() => Some(None),
+            _ => None,
+        }
+    })
+}
