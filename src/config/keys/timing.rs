@@ -96,7 +96,7 @@ pub(in crate::config) const TIMING: KeyTable = KeyTable {
             .means("How often an idle instance is probed.")
             .interacts(
                 "An instance that fails two probes in a row is replaced. If most of at least three fail together, the \
-                 runner host is suspected: they are kept for at most 5 minutes. A static host gets no job until it \
+                 runner host is suspected: each is kept for at most 5 minutes. A static host gets no job until it \
                  answers. Without `greenroom keep` as a service, only while a keeper has other work.",
             ),
         key("clean_timeout", Duration(1), Value("\"10m\""), Pass)

@@ -2,7 +2,7 @@
 //!
 //! A fault on the runner host, such as a lost route or a full connection table, makes all instances look unreachable. So
 //! one failure alone replaces nothing: others are probed first. If most of them fail, too, the runner host is suspected,
-//! and the instances are kept for a while. All of it is recorded with the instances but the latest probes, which a new
+//! and each instance is kept for a while. All of it is recorded with the instances but the latest probes, which a new
 //! keeper repeats.
 
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::core::time::Stamp;
 const TOGETHER: usize = 3;
 /// As many responding instances show that the runner host is well, unless even more fail.
 const SAMPLE: usize = 4;
-/// How long instances are kept while the runner host is suspected. Then they are probed again, and replaced.
+/// How long an instance is kept while the runner host is suspected. Then it is probed again, and replaced.
 pub const HOLD: Duration = Duration::from_mins(5);
 
 /// Who is at fault when instances do not respond.
@@ -56,32 +56,11 @@ pub(super) fn replace(
 ) {
     let now = draft.now;
     let Some(doubts) = Doubts::of(draft, observed, reconciled) else { return };
-    let until = doubts.began.plus(HOLD);
     let blame = blame(doubts.failed.len(), doubts.responding, doubts.unknown.len());
-    let held = !now.reached(until);
-    if held && blame == Blame::RunnerHost {
-        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let (unreachable, responding) = (count(doubts.failed.len()), count(doubts.responding));
-        report.notes.push(Note::HostSuspected {
-            unreachable,
-            responding,
-            reason: doubts.reason.clone(),
-            until,
-        });
+    if blame == Blame::RunnerHost {
+        report.notes.extend(doubts.note(now));
     }
-    let stays_silent = |id: &InstanceId| observed.unhealthy.get(id).is_some_and(|at| at.reached(until));
-    let Doubts { failed, mut unknown, .. } = doubts;
-    let (probe, go) = match (blame, held) {
-        (Blame::Instances, _) => (Vec::new(), failed),
-        (Blame::Undecided, true) => {
-            unknown.truncate(SAMPLE - doubts.responding);
-            (unknown, Vec::new())
-        }
-        (Blame::Undecided | Blame::RunnerHost, false) if failed.iter().all(stays_silent) => {
-            (Vec::new(), failed)
-        }
-        (Blame::RunnerHost, true) | (Blame::Undecided | Blame::RunnerHost, false) => (failed, Vec::new()),
-    };
+    let (probe, go) = doubts.verdict(blame, observed, now);
     if !probe.is_empty() {
         draft.wake_at(now.plus(policy.timing.pass_interval));
     }
@@ -102,14 +81,20 @@ pub(super) fn replace(
 
 /// Launched instances that do not respond, and what is known of the others.
 struct Doubts {
-    failed: Vec<InstanceId>,
-    /// When the first of them failed, and why.
-    began: Stamp,
+    failed: Vec<Silent>,
+    /// Why the first of them failed.
     reason: String,
     /// How many idle instances have responded since the last of them failed.
     responding: usize,
     /// Idle instances that were not probed since.
     unknown: Vec<InstanceId>,
+}
+
+/// An instance that does not respond.
+struct Silent {
+    id: InstanceId,
+    /// How long it is kept while the runner host is suspected.
+    until: Stamp,
 }
 
 impl Doubts {
@@ -122,7 +107,11 @@ impl Doubts {
         let since = |why: &&Unreachable| now.since(why.since.seen_from(now));
         let whys = || launched().filter_map(|i| i.unreachable.as_ref());
         let (first, last) = (whys().max_by_key(since)?, whys().min_by_key(since)?);
-        let failed = launched().filter(|i| i.unreachable.is_some()).map(|i| i.id.clone()).collect();
+        let silent = |i: &Instance| {
+            let until = i.unreachable.as_ref()?.since.seen_from(now).plus(HOLD);
+            Some(Silent { id: i.id.clone(), until })
+        };
+        let failed = launched().filter_map(silent).collect();
         let last = last.since.seen_from(now);
         let others = launched()
             .filter(|i| i.is_idle() && i.unreachable.is_none() && !reconciled.held_back.contains(&i.id));
@@ -130,11 +119,44 @@ impl Doubts {
         let (responding, unknown): (Vec<&Instance>, Vec<&Instance>) = others.partition(responds);
         Some(Self {
             failed,
-            began: first.since.seen_from(now),
             reason: first.reason.clone(),
             responding: responding.len(),
             unknown: unknown.into_iter().map(|i| i.id.clone()).collect(),
         })
+    }
+
+    /// What operators read while instances are kept.
+    fn note(&self, now: Stamp) -> Option<Note> {
+        let held = self.failed.iter().map(|silent| silent.until).filter(|until| !now.reached(*until));
+        let until = held.min_by_key(|until| until.since(now))?;
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let (unreachable, responding) = (count(self.failed.len()), count(self.responding));
+        Some(Note::HostSuspected { unreachable, responding, reason: self.reason.clone(), until })
+    }
+
+    /// What is probed, and what goes. Those whose time is over are probed once more, and go together.
+    fn verdict(self, blame: Blame, observed: &Observed, now: Stamp) -> (Vec<InstanceId>, Vec<InstanceId>) {
+        let ids = |silent: Vec<Silent>| silent.into_iter().map(|silent| silent.id).collect::<Vec<_>>();
+        if blame == Blame::Instances {
+            return (Vec::new(), ids(self.failed));
+        }
+        let Self { failed, responding, mut unknown, .. } = self;
+        let (over, held): (Vec<_>, Vec<_>) = failed.into_iter().partition(|silent| now.reached(silent.until));
+        let stays_silent =
+            |silent: &Silent| observed.unhealthy.get(&silent.id).is_some_and(|at| at.reached(silent.until));
+        let mut probe = if blame == Blame::RunnerHost {
+            ids(held)
+        } else if held.is_empty() {
+            Vec::new()
+        } else {
+            unknown.truncate(SAMPLE - responding);
+            unknown
+        };
+        if over.iter().all(stays_silent) {
+            return (probe, ids(over));
+        }
+        probe.extend(ids(over));
+        (probe, Vec::new())
     }
 }
 

@@ -132,6 +132,33 @@ fn most_of_them_are_kept_for_five_minutes_and_probed_again() {
 }
 
 #[test]
+fn each_is_kept_for_its_own_five_minutes() {
+    let text = "max 6, target 6 | idle 9m; idle 9m; idle 9m; idle 9m; idle 9m; idle 9m";
+    let mut world = silent(text, HOLD, &["i1", "i2", "i3"]);
+    for short in ["i4", "i5", "i6"] {
+        let reason = "no answer".to_owned();
+        world.tell(
+            ago(Duration::from_mins(1)),
+            Change::BecameUnreachable { instance: instance(short), reason },
+        );
+    }
+    for short in ["i1", "i2", "i3", "i4", "i5", "i6"] {
+        world.observed.unhealthy.insert(instance(short), world.now);
+    }
+    let plan = render(&world.plan());
+    assert!(
+        plan.starts_with("i1 drains: unresponsive; i2 drains: unresponsive; i3 drains: unresponsive"),
+        "{plan}"
+    );
+    assert!(!plan.contains("i4 drains"), "{plan}");
+    assert!(
+        plan.contains("check the health of i4; check the health of i5; check the health of i6"),
+        "{plan}"
+    );
+    assert_eq!(notes_of(&world), "suspect the runner host: 6 to 0");
+}
+
+#[test]
 fn a_job_waits_for_one_that_may_respond_again() {
     let waiting =
         silent("max 3 | idle 5m; idle 5m; idle 5m; waits 7", Duration::from_secs(5), &["i1", "i2", "i3"]);
