@@ -9,13 +9,14 @@ use super::choosing;
 use super::cloud::Machine;
 use super::fault::Fault;
 use super::keeping;
+use super::provider::HERE;
 use super::rig::Order;
 use super::stages;
 use super::steps::Pid;
 use super::truth::{Live, Session};
 use super::world::World;
 use crate::core::event::{Change, Event};
-use crate::core::ids::{AttemptName, InstanceId, PoolName};
+use crate::core::ids::{AttemptName, InstanceId, Location, PoolName};
 use crate::core::instance::{Answer, DrainReason, Instance, Phase};
 use crate::core::invariants;
 use crate::core::job::JobFacts;
@@ -111,12 +112,15 @@ pub(super) fn disk_full(world: &mut World, machine: usize, pool: &PoolName) {
         return;
     }
     let state = world.managers[machine].journal(pool).state().clone();
+    // No call reaches the other account, which has nothing.
+    let is_reached = |i: &Instance| !i.is_static() && !i.is_outside(&Location::new(HERE));
     let is_due =
-        |i: &Instance| matches!(i.phase, Phase::Draining { .. }) && i.holders.is_empty() && !i.is_static();
+        |i: &Instance| matches!(i.phase, Phase::Draining { .. }) && i.holders.is_empty() && is_reached(i);
     for instance in state.instances.values().filter(|i| is_due(i)) {
         let now = world.now;
         // A call that failed before is repeated only after a pause.
         if world.truth.pauses.get(&instance.id).is_some_and(|until| now < *until) {
+            world.truth.held_up.remove(&instance.id);
             continue;
         }
         let (since, errors) = world.truth.held_up.entry(instance.id.clone()).or_insert((now, 0));
@@ -246,7 +250,7 @@ pub(super) fn ordered(world: &mut World, pool: &PoolName, order: &Order) {
     let drained = match order {
         Order::Drain => true,
         Order::Resume => false,
-        Order::Return(_) => return,
+        Order::Return(_) | Order::ForgetElsewhere => return,
     };
     let journal = world.managers[0].journal(pool);
     // Another command may have come since.

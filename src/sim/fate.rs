@@ -4,11 +4,11 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::check;
 use super::choosing;
 use super::cloud::{BootPlan, Machine};
 use super::fault::Fault;
-use super::process::{Exit, Kind, Proc, Shared};
+use super::operator;
+use super::process::{Kind, Proc, Shared};
 use super::rig::{Command, Order, Starter};
 use super::scenario::{Moment, PoolPlan};
 use super::stages;
@@ -417,35 +417,7 @@ fn config_changes(proc: &Proc, dice: u64) {
 async fn drained(proc: &Proc, starter: &Starter, dice: u64) {
     let pool = PoolName::new("cloud");
     proc.world.borrow_mut().cover.fault(Fault::Drained);
-    operate(proc, starter, &pool, Order::Drain).await;
+    operator::command(proc, starter, &pool, Order::Drain).await;
     proc.pause(30_000 + dice % 200_000).await;
-    operate(proc, starter, &pool, Order::Resume).await;
-}
-
-/// An operator's command. Those for a whole pool are repeated until they succeed.
-pub async fn operate(proc: &Proc, starter: &Starter, pool: &PoolName, order: Order) {
-    let name = match order {
-        Order::Drain => "pool drain",
-        Order::Resume | Order::Return(_) => "pool resume",
-    };
-    loop {
-        let on = proc.until(&[Channel::Work(1)], None, |world| world.managers[0].on.then_some(()));
-        on.await;
-        let command = Command::Order { pool: pool.clone(), order: order.clone() };
-        let pid = starter.start(&proc.world, command, name.to_owned(), 0, None);
-        let exit = proc.until(&[Channel::Exit(pid)], None, |world| world.exit_of(pid)).await;
-        let succeeded = exit == Some(Exit::Code(0));
-        {
-            let mut world = proc.world.borrow_mut();
-            world.truth.excused = world.now;
-            if succeeded {
-                check::ordered(&mut world, pool, &order);
-            }
-        }
-        // An instance may have changed meanwhile.
-        if succeeded || !matches!(order, Order::Drain | Order::Resume) {
-            return;
-        }
-        proc.pause(1_000).await;
-    }
+    operator::command(proc, starter, &pool, Order::Resume).await;
 }

@@ -14,6 +14,7 @@ pub mod fault;
 pub mod host;
 pub mod journal;
 pub mod keeping;
+pub mod operator;
 pub mod ports;
 pub mod process;
 pub mod product;

@@ -133,6 +133,7 @@ async fn operate(ports: &Ports, pool: &PoolName, order: Order) -> i32 {
         Order::Drain => engine.drain(&Target::Pool, false).await,
         Order::Resume => engine.resume(&Target::Pool, false).await,
         Order::Return(instance) => engine.resume(&Target::Instance(instance), false).await,
+        Order::ForgetElsewhere => engine.forget_elsewhere(false).await,
     };
     if done.is_ok() { OK } else { SYSTEM_FAILURE }
 }

@@ -7,11 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::process::Kind;
-use super::provider::HERE;
 use super::truth::JobResult;
 use super::world::World;
-use crate::core::ids::{InstanceId, Location, PoolName};
-use crate::core::instance::{Instance, Phase};
+use crate::core::ids::{InstanceId, PoolName};
+use crate::core::instance::Phase;
 use crate::core::policy::Policy;
 use crate::host::memory::AttemptDir;
 
@@ -106,8 +105,7 @@ fn pool_at_rest(world: &World, pool: &PoolName, policy: &Policy) -> Option<Strin
     if let Some((attempt, grant)) = state.granted.iter().next() {
         return Some(format!("promise 3: {attempt} still holds {}", grant.instance));
     }
-    let outside = |i: &Instance| is_left_elsewhere(world, pool, i);
-    for instance in state.instances.values().filter(|i| !outside(i)) {
+    for instance in state.instances.values() {
         let settled = matches!(instance.phase, Phase::Ready | Phase::OutOfService { .. });
         if let Some(why) = &instance.unreachable {
             return Some(format!("promise 3: {} is still unreachable: {}", instance.id, why.reason));
@@ -130,14 +128,6 @@ fn pool_at_rest(world: &World, pool: &PoolName, policy: &Policy) -> Option<Strin
     surplus(world, pool, policy)
 }
 
-/// True if its launch was recorded while calls went to the other account. They no longer do: nothing about the instance can
-/// be learned or done, and the report tells the operator.
-fn is_left_elsewhere(world: &World, pool: &PoolName, instance: &Instance) -> bool {
-    let directory = world.managers[0].directory.borrow();
-    let is_told = directory.reports.get(pool).is_some_and(|report| report.is_elsewhere(instance));
-    is_told && instance.is_outside(&Location::new(HERE))
-}
-
 /// No more idle slots than the policy requires, and no fewer.
 fn surplus(world: &World, pool: &PoolName, policy: &Policy) -> Option<String> {
     let plan = &world.config[pool];
@@ -145,9 +135,6 @@ fn surplus(world: &World, pool: &PoolName, policy: &Policy) -> Option<String> {
         return None;
     }
     let state = world.managers[0].journals.get(pool)?.state();
-    if state.instances.values().any(|i| is_left_elsewhere(world, pool, i)) {
-        return None; // launches wait for the operator
-    }
     let target = policy.idle.idle_count;
     let fresh = policy.capacity_per_instance.min(policy.max_use_count.unwrap_or(u32::MAX));
     let needed = target.div_ceil(fresh).min(policy.max_instances);

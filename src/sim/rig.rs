@@ -57,6 +57,8 @@ pub enum Order {
     Resume,
     /// One instance returns to service.
     Return(InstanceId),
+    /// Records of instances in another account are dropped.
+    ForgetElsewhere,
 }
 
 /// One pool's ports.

@@ -8,14 +8,13 @@ use super::cover::Coverage;
 use super::exec::Executor;
 use super::process::Shared;
 use super::rest;
-use super::rig::{Command, Order, Product, Starter};
+use super::rig::{Command, Product, Starter};
 use super::scenario::Scenario;
 use super::steps::Channel;
 use super::truth::JobResult;
 use super::world::{Manager, World};
-use super::{fate, workload};
-use crate::core::ids::{InstanceId, OwnerId, PoolName};
-use crate::core::instance::Phase;
+use super::{fate, operator, workload};
+use crate::core::ids::OwnerId;
 use crate::core::time::{BootId, ManagerId, Stamp};
 use crate::host::memory::Directory;
 
@@ -68,7 +67,7 @@ pub fn run(seed: u64, product: Rc<dyn Product>, keep: bool) -> SeedResult {
     }
     fate::begin(&world, &starter);
     cron(&world, &starter);
-    operator(&world, &starter);
+    operator::begin(&world, &starter);
     if scenario.service {
         service(&world, &starter);
     }
@@ -143,48 +142,6 @@ fn cron(world: &Shared, starter: &Starter) {
             }
         }
     });
-}
-
-/// An operator who checks every few minutes, returns hosts to service, and sometimes unbinds one.
-fn operator(world: &Shared, starter: &Starter) {
-    let starter = starter.clone();
-    Starter::outside(world, "operator".to_owned(), 0, None, |proc| async move {
-        for round in 1_u32.. {
-            proc.pause(180_000).await;
-            // A command on a machine without power would be one of an earlier boot.
-            proc.until(&[Channel::Work(1)], None, |world| world.managers[0].on.then_some(())).await;
-            let bound = if round.is_multiple_of(3) { bound_host(&proc.world.borrow()) } else { None };
-            if let Some((pool, instance)) = bound {
-                let command = Command::Unbind { pool, instance };
-                let pid = starter.start(&proc.world, command, "pool resume --unbind".to_owned(), 0, None);
-                proc.until(&[Channel::Exit(pid)], None, |world| world.exit_of(pid)).await;
-            }
-            let aside: Vec<_> = {
-                let world = proc.world.borrow();
-                let pools = world.managers[0].journals.iter();
-                let all = pools.flat_map(|(pool, j)| j.state().instances.values().map(move |i| (pool, i)));
-                let aside = all.filter(|(_, i)| matches!(i.phase, Phase::OutOfService { .. }));
-                aside.map(|(pool, i)| (pool.clone(), i.id.clone())).collect()
-            };
-            for (pool, instance) in aside {
-                if let Some(host) = proc.world.borrow_mut().cloud.machines.get_mut(&instance) {
-                    host.begins_no_stage = false;
-                }
-                fate::operate(&proc, &starter, &pool, Order::Return(instance)).await;
-            }
-        }
-    });
-}
-
-/// The static host without jobs that has been bound for the longest time, of a pool where cleaning unbinds none.
-fn bound_host(world: &World) -> Option<(PoolName, InstanceId)> {
-    let pools =
-        world.managers[0].journals.iter().filter(|(pool, _)| !world.config[*pool].policy.clean_unbinds);
-    let hosts = pools.flat_map(|(pool, j)| j.state().instances.values().map(move |host| (pool, host)));
-    let bound =
-        hosts.filter(|(_, host)| host.is_static() && host.holders.is_empty() && host.domain.is_some());
-    let longest = bound.min_by_key(|(_, host)| (host.released.map(|at| at.wall_ms), host.id.clone()));
-    longest.map(|(pool, host)| (pool.clone(), host.id.clone()))
 }
 
 /// `greenroom keep` as a service: restarted when it exits.
