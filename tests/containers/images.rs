@@ -20,6 +20,8 @@ pub struct Image {
     pub command: &'static [&'static str],
     pub user: &'static str,
     pub port: Option<u16>,
+    /// Paths that get a volume of their own.
+    pub volumes: &'static [&'static str],
     pub architecture: &'static str,
 }
 
@@ -31,6 +33,7 @@ pub const PLAIN: Image = Image {
     command: &["sh"],
     user: "",
     port: None,
+    volumes: &[],
     architecture: "amd64",
 };
 
@@ -53,6 +56,12 @@ const TOOL: &str =
 const REDIS: &str = "#!/bin/sh\n[ \"$*\" = '--save ' ] && exec /listen 6379\n";
 /// Accepts connections at a port.
 const LISTEN: &[(&str, &str)] = &[("listen", "#!/bin/sh\nexec nc -ll -p \"$1\" -e echo ready\n")];
+
+/// Answers with the settings that Greenroom has mounted.
+const DAEMON: &str = "#!/bin/sh\nexec nc -ll -p 2376 -e cat /etc/docker/daemon.json\n";
+/// Does nothing without a daemon that has the pool's mirror.
+const CLIENT: &str =
+    "#!/bin/sh\ncase \"$(nc -w 5 docker 2376 </dev/null)\" in *registry-mirrors*) ;; *) exit 1 ;; esac\n";
 
 /// All of them.
 pub const ALL: &[Image] = &[
@@ -80,6 +89,14 @@ pub const ALL: &[Image] = &[
         ..PLAIN
     },
     Image { name: "library/nginx:1.27", command: &["/listen", "80"], files: LISTEN, port: Some(80), ..PLAIN },
+    Image {
+        name: "library/docker:27-dind",
+        entrypoint: &["/daemon"],
+        files: &[("daemon", DAEMON)],
+        port: Some(2376),
+        ..PLAIN
+    },
+    Image { name: "library/docker:27", files: &[("usr/bin/docker", CLIENT)], ..PLAIN },
     Image { name: "dash:1", tree: &["tools", "+/bin/dash", "+/bin/sh"], ..PLAIN },
     Image { name: "app:1", tree: &["busybox", "+/bin/bash", "+/usr/bin/git", "@app"], user: "app", ..PLAIN },
     Image { name: "exec:1", entrypoint: &["/entry"], files: &[("entry", EXEC)], ..PLAIN },
@@ -152,6 +169,10 @@ pub fn publish(image: &Image, registry: &Path, work: &Path) -> Value {
     }
     if let Some(port) = image.port {
         config["ExposedPorts"] = json!({format!("{port}/tcp"): {}});
+    }
+    if !image.volumes.is_empty() {
+        let volumes = image.volumes.iter().map(|path| ((*path).to_owned(), json!({})));
+        config["Volumes"] = volumes.collect();
     }
     let config = json!({
         "architecture": image.architecture, "os": "linux", "config": config,

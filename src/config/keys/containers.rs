@@ -102,7 +102,8 @@ const MIRRORS: Key = key("mirrors", Map, Words("none"), Job)
     .means("Registries that are tried first: from a registry, such as `docker.io`, to its mirror.")
     .interacts(
         "A mirror is `HOST`, `HOST:PORT` or one of these with a path; `http://` before it stands for one without TLS. \
-         Where the mirror lacks an image, the registry itself is tried.",
+         Where the mirror lacks an image, the registry itself is tried. Docker in Docker gets the mirror of `docker.io`, \
+         unless it has a path.",
     );
 
 const UMASK_KEY: Key = key("umask", Word(UMASK), Value("\"auto\""), Job)

@@ -1,6 +1,7 @@
 //! `prepare`: the containers of a job on its instance.
 
 pub mod debug;
+mod docker;
 mod options;
 mod owners;
 mod progress;

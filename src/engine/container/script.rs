@@ -6,6 +6,7 @@ use std::iter::once;
 use base64ct::{Base64, Encoding as _};
 
 use super::debug::{MOST, RECENT};
+use super::docker::DockerFiles;
 use super::options;
 use crate::core::container::failure::Cause;
 use crate::core::container::name::ContainerName;
@@ -44,7 +45,7 @@ pub fn script(name: &ContainerName, job: &ContainerJob, dirs: &[&str]) -> String
         if job.debug_services { "yes" } else { "" },
         if job.umask == Umask::Closed { "yes" } else { "" },
     );
-    function(&mut text, "write_files", &files(job, &containers));
+    function(&mut text, "write_files", &files(name, job, &containers));
     function(&mut text, "pull_each", &pulls(&containers));
     function(&mut text, "may_pass", &[choice("$1", retries()), "return 1".to_owned()]);
     let shared: Vec<String> = dirs.iter().map(|dir| format!("share {}", quoted(dir))).collect();
@@ -80,7 +81,7 @@ fn choice(of: &str, arms: impl IntoIterator<Item = (String, String)>) -> String 
 }
 
 /// Files in memory: credentials, certificates, mirrors, and what the environment of the engine cannot carry.
-fn files(job: &ContainerJob, containers: &[&ContainerSpec]) -> Vec<String> {
+fn files(name: &ContainerName, job: &ContainerJob, containers: &[&ContainerSpec]) -> Vec<String> {
     let mut lines = Vec::new();
     for (number, container) in containers.iter().enumerate() {
         if let Some(login) = &container.login {
@@ -92,6 +93,8 @@ fn files(job: &ContainerJob, containers: &[&ContainerSpec]) -> Vec<String> {
             .map(|(key, value)| format!("{key}={value}\n"))
             .collect();
         lines.push(file(&held.concat(), &format!("{number}.env")));
+        let docker = DockerFiles::of(name, job, (number, container));
+        lines.extend(docker.iter().flat_map(|docker| docker.writes(job.ca.as_deref())));
     }
     if let Some(ca) = &job.ca {
         lines.push("mkdir \"$work/secret/ca\"".to_owned());
@@ -198,6 +201,8 @@ fn creation(
     words.push(network(name, &job.services, number));
     words.extend(options::of(job, container));
     words.extend(options::volumes(name, job, dirs));
+    let docker = DockerFiles::of(name, job, (number, container));
+    words.extend(docker.iter().flat_map(DockerFiles::options));
     words.extend(exported.iter().map(|(key, _)| format!("--env {key}")));
     words.push(format!("\"$(cat \"$work/{number}.id\")\""));
     if number == 0 {

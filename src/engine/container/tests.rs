@@ -112,6 +112,42 @@ fn what_a_job_names_reaches_the_engine_unchanged_and_no_secret_is_an_argument() 
     }
 }
 
+/// The lines of the script that concern a Docker daemon among the services.
+fn docker(image: &str, change: impl FnOnce(&mut ContainerJob)) -> Vec<String> {
+    let mut job = job();
+    job.ca = Some("PEM".to_owned());
+    job.services[0].container = ContainerSpec { command: None, ..spec(image) };
+    change(&mut job);
+    let text = script(&ContainerName::parse("greenroom-a1").unwrap(), &job, &[]);
+    let lines = text.lines().filter(|line| line.contains("a1-1.docker\""));
+    lines
+        .map(|line| line.trim().trim_end_matches(" \\").replace("\"$shared/greenroom-a1-1.docker\"", "DIR"))
+        .collect()
+}
+
+#[test]
+fn a_docker_daemon_gets_mirrors_and_certificates_of_the_pool() {
+    let certificates = [
+        "mkdir -p DIR",
+        "mkdir -p DIR/certs.d/'h:1' && printf %s 'PEM' >DIR/certs.d/'h:1'/ca.crt",
+        "mkdir -p DIR/certs.d/'m:5000' && printf %s 'PEM' >DIR/certs.d/'m:5000'/ca.crt",
+        "--volume DIR/certs.d:/etc/docker/certs.d:ro",
+    ];
+    let settings = [
+        "printf %s '{\"registry-mirrors\":[\"https://m:5000\"]}' >DIR/daemon.json",
+        "--volume DIR/daemon.json:/etc/docker/daemon.json:ro",
+    ];
+    let [dir, own, mirror, mounted] = certificates;
+    let all = vec![dir, settings[0], own, mirror, settings[1], mounted];
+    assert_eq!(docker("docker:dind", |_| ()), all);
+    let own_mirror = Some(vec!["--registry-mirror=https://x".to_owned()]);
+    assert_eq!(docker("docker:dind", |job| job.services[0].container.command = own_mirror), certificates);
+    assert_eq!(docker("docker:dind", |job| job.ca = None), [dir, settings[0], settings[1]]);
+    let own_files = "/srv/docker:/etc/docker".to_owned();
+    assert!(docker("docker:dind", |job| job.volumes.push(own_files)).is_empty());
+    assert!(docker("postgres:16", |_| ()).is_empty());
+}
+
 #[test]
 fn a_variable_that_shell_or_engine_would_take_goes_by_a_file() {
     for (key, value, exported, filed) in [

@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use serde_json::json;
-use toml::{Table, Value};
 
 use super::registry::{ACCOUNT, Registries};
 use super::sources::GitServer;
@@ -20,10 +19,7 @@ const IMAGES: &[&str] = &["ash:1", "bash:1", "hashicorp/terraform:1.9", "private
 /// A pool whose machines have an engine, and the registries that they reach. `memory`: the limit of each container.
 fn setting(registries: &Registries, memory: Option<&str>) -> Setting {
     crate::images::containers();
-    let mirrors = Table::from_iter([("docker.io".to_owned(), Value::String(registries.open.clone()))]);
-    let mut containers = Table::new();
-    containers.insert("mirrors".into(), mirrors.into());
-    containers.insert("ca".into(), registries.ca.display().to_string().into());
+    let mut containers = registries.keys();
     containers.extend(memory.map(|memory| ("memory".to_owned(), memory.into())));
     containers.insert("cpus".into(), 0.5.into());
     let mut setting = machines().provider("image", "containers").provider("network", "open");
@@ -47,7 +43,7 @@ fn open(memory: Option<&str>) -> Option<(Machines, Registries, tempfile::TempDir
 
 /// The outcome and lines of the job log.
 #[track_caller]
-fn expect(result: &JobResult, outcome: &Outcome, lines: &[&str]) {
+pub(super) fn expect(result: &JobResult, outcome: &Outcome, lines: &[&str]) {
     result.expect_outcome(outcome);
     let log = result.log_text();
     for line in lines {
@@ -62,7 +58,7 @@ fn auth_config(registry: &str) -> String {
 }
 
 /// Prints how long each stage of a job took.
-fn report(name: &str, result: &JobResult) {
+pub(super) fn report(name: &str, result: &JobResult) {
     let stages = result.calls.iter().map(|call| {
         format!("{} {:.1}", call.name(), call.took().map_or(f64::NAN, |took| took.as_secs_f64()))
     });

@@ -23,6 +23,7 @@ use crate::support::record::{CallRecord, JobResult, Outcome};
 
 mod containers;
 mod crowd;
+mod docker;
 mod ends;
 mod foreign;
 mod hangs;

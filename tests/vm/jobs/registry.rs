@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
+use toml::{Table, Value};
+
 use crate::processes::wait_for;
 use crate::published;
 
@@ -20,7 +22,7 @@ const SERVE: &str =
 /// Two registries with the same images.
 pub(super) struct Registries {
     /// The certificate that verifies both.
-    pub(super) ca: PathBuf,
+    ca: PathBuf,
     pub(super) open: String,
     pub(super) with_password: String,
     servers: Vec<(Child, Option<ChildStdin>)>,
@@ -36,6 +38,13 @@ impl Drop for Registries {
 }
 
 impl Registries {
+    /// The keys of a pool whose machines reach them, as Docker Hub's mirror and by address.
+    pub(super) fn keys(&self) -> Table {
+        let mirrors = Table::from_iter([("docker.io".to_owned(), Value::String(self.open.clone()))]);
+        let ca = self.ca.display().to_string();
+        Table::from_iter([("mirrors".to_owned(), mirrors.into()), ("ca".to_owned(), ca.into())])
+    }
+
     /// What is missing here for registries and their images.
     pub(super) fn obstacle() -> Option<&'static str> {
         let has = |program: &str| {
