@@ -96,6 +96,7 @@ fn a_job_builds_and_runs_an_image_with_docker_in_docker() {
     let job = |id, certificates: &str, kit: &str| {
         let job = Job::new(id).image("docker:27").service(json!({"name": "docker:dind", "alias": "docker"}));
         let job = job.variable("DOCKER_TLS_CERTDIR", certificates).variable("DOCKER_BUILDKIT", kit);
+        let job = job.variable("CI_DEBUG_SERVICES", "true");
         job.variable("HEALTHCHECK_TCP_PORT", if certificates.is_empty() { "2375" } else { "2376" })
     };
     let runner = place.runner();
