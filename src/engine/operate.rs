@@ -1,5 +1,6 @@
 //! Operators' commands: drain, resume, and the plan as a dry run.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{Engine, EngineError};
@@ -90,14 +91,23 @@ impl Engine {
         let report = self.host.reports.read_report(&self.pool).await.map_err(EngineError::from)?;
         let here = report.as_ref().and_then(Report::elsewhere);
         let here = here.ok_or_else(|| OperateError::NothingElsewhere { pool: self.pool.to_string() })?;
-        let events = self.apply(&Target::Pool, dry, |state, _, now| forget_events(state, here, now)).await?;
-        let forgotten = events.iter().filter(|_| !dry).filter_map(|event| match &event.change {
-            Change::Forgotten { instance } => Some(instance),
-            _ => None,
-        });
-        for instance in forgotten {
+        let withdraw = |state: &PoolState, _: &Target, now| withdraw_events(state, here, now);
+        if dry {
+            let state = self.store.load().await.map_err(EngineError::from)?;
+            let forgotten = forget_events(unused(&state, here), self.now());
+            return Ok(withdraw(&state, &Target::Pool, self.now()).into_iter().chain(forgotten).collect());
+        }
+        // CRASH: keys go while the records still show what is left to do, and only those of instances that get no job.
+        let mut events = self.apply(&Target::Pool, dry, withdraw).await?;
+        let state = self.store.load().await.map_err(EngineError::from)?;
+        let gone: BTreeSet<&InstanceId> = ending(&state, here).map(|i| &i.id).collect();
+        for instance in &gone {
             self.connector.discard_keys(instance).await;
         }
+        let forget = |state: &PoolState, _: &Target, now| {
+            forget_events(ending(state, here).filter(|i| gone.contains(&i.id)), now).collect()
+        };
+        events.extend(self.apply(&Target::Pool, dry, forget).await?);
         Ok(events)
     }
 
@@ -143,15 +153,27 @@ fn drain_events(state: &PoolState, target: &Target, now: Stamp) -> Vec<Event> {
     }
 }
 
-fn forget_events(state: &PoolState, here: &Location, now: Stamp) -> Vec<Event> {
-    let gone = state.instances.values().filter(|i| i.is_outside(here) && i.holders.is_empty());
-    let forget = |gone: &Arc<Instance>| {
-        let (instance, reason) = (gone.id.clone(), DrainReason::ByOperator);
-        let ends = gone.is_static() || matches!(gone.phase, Phase::Draining { .. });
-        let drain = (!ends).then(|| Change::DrainingBegun { instance: instance.clone(), reason });
-        drain.into_iter().chain([Change::Forgotten { instance }]).map(move |change| change.at(now))
-    };
-    gone.flat_map(forget).collect()
+/// Instances without jobs in another location than `here`.
+fn unused<'a>(state: &'a PoolState, here: &'a Location) -> impl Iterator<Item = &'a Instance> {
+    let instances = state.instances.values().map(Arc::as_ref);
+    instances.filter(move |i| i.is_outside(here) && i.holders.is_empty())
+}
+
+/// Those of them that never get a job again.
+fn ending<'a>(state: &'a PoolState, here: &'a Location) -> impl Iterator<Item = &'a Instance> {
+    unused(state, here).filter(|i| i.is_static() || matches!(i.phase, Phase::Draining { .. }))
+}
+
+fn withdraw_events(state: &PoolState, here: &Location, now: Stamp) -> Vec<Event> {
+    let ends: BTreeSet<&InstanceId> = ending(state, here).map(|i| &i.id).collect();
+    let begun = unused(state, here).filter(|i| !ends.contains(&i.id));
+    begun
+        .map(|i| Change::DrainingBegun { instance: i.id.clone(), reason: DrainReason::ByOperator }.at(now))
+        .collect()
+}
+
+fn forget_events<'a>(gone: impl Iterator<Item = &'a Instance>, now: Stamp) -> impl Iterator<Item = Event> {
+    gone.map(move |i| Change::Forgotten { instance: i.id.clone() }.at(now))
 }
 
 fn unbind_events(state: &PoolState, id: &InstanceId, now: Stamp) -> Vec<Event> {
