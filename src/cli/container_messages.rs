@@ -29,6 +29,9 @@ pub(super) fn container_progress(progress: &ContainerProgress) -> String {
                 Pretty(*after)
             )
         }
+        ContainerProgress::Pending { image, after } => {
+            format!("pulling image `{image}`: not complete after {}", Pretty(*after))
+        }
         ContainerProgress::Pulled { image, bytes, after, .. } => {
             format!("image `{image}` ready after {} ({} unpacked)", Pretty(*after), size(*bytes))
         }
@@ -97,6 +100,10 @@ mod tests {
             (
                 ContainerProgress::Received { image: image(), bytes: None, after },
                 "pulling image `ruby:3.3`: no data after 3.2 s; the registry may limit the rate",
+            ),
+            (
+                ContainerProgress::Pending { image: image(), after },
+                "pulling image `ruby:3.3`: not complete after 3.2 s",
             ),
             (
                 ContainerProgress::ServiceAwaited { service: service(), waited: after },

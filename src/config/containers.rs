@@ -4,6 +4,7 @@ mod syntax;
 
 use std::path::PathBuf;
 
+use crate::core::container::engine::ContainerEngine;
 use crate::core::container::settings::{
     ContainerSettings, EngineOptions, Mode, Privileged, PullPolicy, Umask,
 };
@@ -15,7 +16,7 @@ use crate::keys::got::Got;
 use crate::keys::problem::{Place, Problem, join};
 use crate::keys::table::Table;
 
-use super::keys::{MODE, UMASK};
+use super::keys::{ENGINE, MODE, UMASK};
 
 /// The settings of the pool that the table depends on.
 pub(super) struct Surroundings<'a> {
@@ -37,7 +38,9 @@ pub(super) fn read(pool: &Table<'_>, around: &Surroundings<'_>) -> Option<Contai
     let default = ContainerSettings::default();
     let policies = policies(&table, around.policy);
     let wait = table.duration("wait_for_services").value().copied();
+    let engine = table.word("engine").or(ENGINE[0]);
     Some(ContainerSettings {
+        engine: ContainerEngine::ALL.into_iter().find(|known| known.program() == engine).unwrap_or_default(),
         mode: mode(&table),
         default_image: default_image(&table),
         images: globs(&table, "images", syntax::pattern),

@@ -10,7 +10,7 @@ use futures_util::future::{Either, select};
 
 use super::{Engine, EngineError};
 use crate::core::attempt::{Closed, End};
-use crate::core::container::name::{ContainerName, JobContainer};
+use crate::core::container::name::{EngineContainer, JobContainer};
 use crate::core::execution::Execution;
 use crate::core::ids::{AttemptName, InstanceId};
 use crate::core::instance::{DrainReason, Phase};
@@ -265,7 +265,7 @@ impl Engine {
 struct StagePlace {
     reader: Reader,
     open_umask: bool,
-    ahead: Option<ContainerName>,
+    ahead: Option<EngineContainer>,
 }
 
 /// `None`: the container that the job should have is missing.
@@ -278,10 +278,10 @@ fn place(execution: Execution, container: Option<&JobContainer>, kind: StageKind
     };
     let container = container?;
     if kind.in_container {
-        let reader = Reader::Container(container.name.clone());
+        let reader = Reader::Container(container.at_engine());
         return Some(StagePlace { reader, open_umask: false, ahead: None });
     }
-    let ahead = (kind.before_container && container.starts_ahead).then(|| container.name.clone());
+    let ahead = (kind.before_container && container.starts_ahead).then(|| container.at_engine());
     Some(StagePlace { reader: Reader::Shell(shell), open_umask: container.open_umask, ahead })
 }
 
@@ -301,6 +301,7 @@ fn reported(report: &Report, id: &InstanceId) -> Option<LossReason> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::container::name::ContainerName;
     use crate::core::execution::Shell;
 
     const RUNNERS: StageKind = StageKind { in_container: false, before_container: true, last: false };
@@ -308,7 +309,8 @@ mod tests {
 
     fn container(starts_ahead: bool) -> JobContainer {
         let name = ContainerName::parse("greenroom-a1").unwrap();
-        JobContainer { name, open_umask: true, starts_ahead, owner: None, shown_services: Vec::new() }
+        let engine = crate::core::container::engine::ContainerEngine::Docker;
+        JobContainer { name, engine, open_umask: true, starts_ahead, owner: None, shown_services: Vec::new() }
     }
 
     #[test]
@@ -317,10 +319,10 @@ mod tests {
         let in_it = place(bash, Some(&known), AUTHORS).unwrap();
         assert_eq!(
             in_it,
-            StagePlace { reader: Reader::Container(known.name.clone()), open_umask: false, ahead: None }
+            StagePlace { reader: Reader::Container(known.at_engine()), open_umask: false, ahead: None }
         );
         let on_guest = place(bash, Some(&known), RUNNERS).unwrap();
-        let ahead = Some(known.name.clone());
+        let ahead = Some(known.at_engine());
         assert_eq!(on_guest, StagePlace { reader: Reader::Shell(Shell::Bash), open_umask: true, ahead });
         assert_eq!(
             place(bash, None, RUNNERS),

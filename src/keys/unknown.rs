@@ -24,13 +24,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("wait_for_services_timeout", "wait_for_services"),
 ];
 
-/// Keys that will exist: the key that stands in the same table, and what to do until then.
-const PLANNED: &[(&str, &str, &str)] = &[(
-    "engine",
-    "pull_policy",
-    "remove it: containers run in Podman, other engines are not implemented yet",
-)];
-
 /// One line of help. `tables` has every kind of table of the same reader.
 pub fn help(tables: &[KeyTable], table: &KeyTable, name: &str) -> String {
     let plain = plain(name);
@@ -39,10 +32,6 @@ pub fn help(tables: &[KeyTable], table: &KeyTable, name: &str) -> String {
         ELSEWHERE.iter().find(|(foreign, own_name)| *foreign == plain && own().any(|key| key == *own_name));
     if let Some((_, own_name)) = elsewhere {
         return format!("the name of this key is `{own_name}`");
-    }
-    let planned = PLANNED.iter().find(|(name, beside, _)| *name == plain && own().any(|key| key == *beside));
-    if let Some((_, _, help)) = planned {
-        return (*help).to_owned();
     }
     if let Some(key) = own().find(|key| *key == plain) {
         return format!("did you mean `{key}`?");

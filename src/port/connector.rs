@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use super::provider::InstanceKeys;
-use crate::core::container::name::ContainerName;
+use crate::core::container::name::EngineContainer;
 use crate::core::endpoint::Endpoint;
 use crate::core::execution::Shell;
 use crate::core::ids::{AttemptName, InstanceId, OwnerId, PoolName};
@@ -49,7 +49,7 @@ pub enum Reader {
     /// A shell on the instance itself.
     Shell(Shell),
     /// The first shell that is found in this container.
-    Container(ContainerName),
+    Container(EngineContainer),
 }
 
 /// A script and how to run it.
@@ -60,7 +60,7 @@ pub struct Stage {
     /// The script runs with umask 0.
     pub open_umask: bool,
     /// The container of a later stage: it may start as soon as it is not in use.
-    pub ahead: Option<ContainerName>,
+    pub ahead: Option<EngineContainer>,
     /// The script's text, opened for reading.
     pub script: std::fs::File,
     /// Limit for connecting, and again for starting the script.

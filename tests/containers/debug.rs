@@ -33,7 +33,7 @@ fn written(log: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_job_that_asks_for_it_sees_each_line_of_its_services_once() {
+pub fn a_job_that_asks_for_it_sees_each_line_of_its_services_once() {
     let Some(site) = site() else { return };
     let place = setting(site).open();
     let result = place.run(&asking(1).variable("CI_DEBUG_SERVICES", "true"));
@@ -55,7 +55,7 @@ fn a_job_that_does_not_ask_sees_none() {
 }
 
 #[test]
-fn a_service_that_writes_without_end_stalls_no_stage_and_is_shown_in_part() {
+pub fn a_service_that_writes_without_end_stalls_no_stage_and_is_shown_in_part() {
     let Some(site) = site() else { return };
     let place = setting(site).open();
     let flood = json!({
@@ -71,7 +71,7 @@ fn a_service_that_writes_without_end_stalls_no_stage_and_is_shown_in_part() {
 }
 
 #[test]
-fn the_last_lines_of_a_service_that_dies_are_shown_once() {
+pub fn the_last_lines_of_a_service_that_dies_are_shown_once() {
     let Some(site) = site() else { return };
     let place = setting(site).open();
     let job = job(1, "ash:1").service(json!({"name": plain("dies:1")}));

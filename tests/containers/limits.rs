@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use crate::engine::engine;
 use crate::inside::Inside;
 use crate::pool::{containers, job, plain};
 use crate::site::site;
@@ -14,17 +15,17 @@ echo "$line" >>/run/engine.calls
 options=()
 while [ $# -gt 0 ]; do
   case $1 in
-    --memory | --cpus) shift ;;
+    --memory | --cpus | --gpus) shift ;;
     --device) case $2 in nvidia*) shift ;; *) options+=("$1") ;; esac ;;
     *) options+=("$1") ;;
   esac
   shift
 done
-exec /usr/bin/podman "${options[@]}"
+exec /usr/bin/ENGINE "${options[@]}"
 "#;
 
 #[test]
-fn limits_and_gpus_of_the_pool_reach_the_engine_for_all_containers() {
+pub fn limits_and_gpus_of_the_pool_reach_the_engine_for_all_containers() {
     let Some(site) = site() else { return };
     let setting = containers(site, |table| {
         table.insert("memory".into(), "128M".into());
@@ -37,7 +38,10 @@ fn limits_and_gpus_of_the_pool_reach_the_engine_for_all_containers() {
     let place = setting.pool("max_instances", 1).pool("max_use_count", 3).open();
     let first = place.warm_up(1).remove(0);
     let inside = Inside::at(&place, &first);
-    inside.sh(&format!("cat >/usr/local/bin/podman <<'END'\n{ENGINE}END\nchmod +x /usr/local/bin/podman"));
+    let (program, played) = (engine().program(), ENGINE.replace("ENGINE", engine().program()));
+    inside.sh(&format!(
+        "cat >/usr/local/bin/{program} <<'END'\n{played}END\nchmod +x /usr/local/bin/{program}"
+    ));
     let job = job(1, "ash:1")
         .service(json!({"name": plain("backend:1")}))
         .script(["echo \"files $(ulimit -Sn) of $(ulimit -Hn)\""]);
@@ -47,7 +51,8 @@ fn limits_and_gpus_of_the_pool_reach_the_engine_for_all_containers() {
     let calls = inside.sh("cat /run/engine.calls");
     let created: Vec<&str> = calls.lines().filter(|line| line.starts_with("<create>")).collect();
     assert_eq!(created.len(), 2, "{calls}");
-    for options in ["<--memory><134217728b>", "<--cpus><0.5>", "<--device><nvidia.com/gpu=all>"] {
+    let gpus = if engine().is_default() { "<--device><nvidia.com/gpu=all>" } else { "<--gpus><all>" };
+    for options in ["<--memory><134217728b>", "<--cpus><0.5>", gpus] {
         assert!(created.iter().all(|line| line.contains(options)), "{options}: {calls}");
     }
 }

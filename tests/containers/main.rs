@@ -1,4 +1,4 @@
-//! Jobs in containers: the real binary, a played GitLab Runner, real Podman, and real registries.
+//! Jobs in containers: the real binary, a played GitLab Runner, real Podman and Docker, and real registries.
 //!
 //! Machines are namespaces with a disk in memory. Needs root; where there is none, every test is skipped and says so.
 #![expect(clippy::print_stderr, reason = "what a failed test leaves to read")]
@@ -8,6 +8,8 @@
 mod accounts;
 mod caches;
 mod debug;
+mod docker;
+mod engine;
 mod examples;
 mod figures;
 mod images;

@@ -40,7 +40,7 @@ fn checked(site: &Site, place: &Place, home: &str, job: Job) {
 }
 
 #[test]
-fn with_the_feature_flag_the_images_user_owns_the_sources() {
+pub fn with_the_feature_flag_the_images_user_owns_the_sources() {
     let Some(site) = site() else { return };
     let place = setting(site).open();
     checked(
@@ -65,7 +65,7 @@ fn with_a_closed_umask_the_images_user_owns_the_sources() {
 }
 
 #[test]
-fn a_user_and_a_group_of_the_job_are_found_by_name_or_number() {
+pub fn a_user_and_a_group_of_the_job_are_found_by_name_or_number() {
     let Some(site) = site() else { return };
     let setting = containers(site, |table| {
         table.insert("umask".into(), "closed".into());

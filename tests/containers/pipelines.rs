@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use crate::engine::engine;
 use crate::pool::{containers, job, plain, run_all, setting};
 use crate::site::site;
 use crate::support::job::Job;
@@ -19,7 +20,7 @@ fn expect_lines(result: &JobResult, lines: &[&str]) {
 }
 
 #[test]
-fn an_image_of_docker_hub_comes_from_the_mirror() {
+pub fn an_image_of_docker_hub_comes_from_the_mirror() {
     let Some(site) = site() else { return };
     let place = setting(site).open();
     let job = Job::new(1).image("ruby:3.3").script(["ruby -v", "ruby -e 'puts 1'"]);
@@ -28,7 +29,7 @@ fn an_image_of_docker_hub_comes_from_the_mirror() {
 }
 
 #[test]
-fn the_container_has_the_variables_of_the_job_and_the_directories_of_the_machine() {
+pub fn the_container_has_the_variables_of_the_job_and_the_directories_of_the_machine() {
     let Some(site) = site() else { return };
     let place = setting(site).open();
     let job = job(1, "bash:1")
@@ -45,12 +46,14 @@ fn the_container_has_the_variables_of_the_job_and_the_directories_of_the_machine
 }
 
 #[test]
-fn a_job_without_an_image_runs_on_the_machine_and_hears_that_its_services_are_ignored() {
+pub fn a_job_without_an_image_runs_on_the_machine_and_hears_that_its_services_are_ignored() {
     let Some(site) = site() else { return };
     let place = setting(site).open();
-    let job = Job::new(1).service(json!({"name": plain("backend:1")})).script(["command -v podman"]);
+    let job = Job::new(1)
+        .service(json!({"name": plain("backend:1")}))
+        .script([format!("command -v {}", engine().program())]);
     let result = place.run(&job);
-    expect_lines(&result, &["/usr/bin/podman"]);
+    expect_lines(&result, &[&format!("/usr/bin/{}", engine().program())]);
     assert!(result.log_text().contains("ignored"), "{}", result.describe());
 }
 
@@ -62,7 +65,7 @@ fn every_job_of_a_pool_that_says_so_runs_in_a_container() {
         table.insert("default_image".into(), plain("ash:1").into());
     });
     let place = setting.open();
-    let job = Job::new(1).script(["command -v podman || echo no engine here"]);
+    let job = Job::new(1).script([format!("command -v {} || echo no engine here", engine().program())]);
     expect_lines(&place.run(&job), &["no engine here"]);
 }
 
@@ -89,7 +92,7 @@ fn git_works_in_a_checkout_for_a_user_who_is_not_root() {
 }
 
 #[test]
-fn artifacts_and_caches_pass_between_jobs_on_different_machines() {
+pub fn artifacts_and_caches_pass_between_jobs_on_different_machines() {
     let Some(site) = site() else { return };
     let place = setting(site).open();
     let build = job(1, "app:1").artifact("out", "on_success").cache("deps", "on_success").script([
@@ -108,7 +111,7 @@ fn artifacts_and_caches_pass_between_jobs_on_different_machines() {
 }
 
 #[test]
-fn scripts_keep_their_exit_codes_and_after_script_sees_what_they_left() {
+pub fn scripts_keep_their_exit_codes_and_after_script_sees_what_they_left() {
     let Some(site) = site() else { return };
     let place = setting(site).open();
     let failing = |id, code: i64| {
@@ -139,7 +142,7 @@ fn further_steps_run_in_the_container_and_share_its_files() {
 }
 
 #[test]
-fn twenty_jobs_on_four_machines_all_run_once() {
+pub fn twenty_jobs_on_four_machines_all_run_once() {
     let Some(site) = site() else { return };
     let mut setting = setting(site).pool("max_instances", 4);
     setting.patience *= 3;
@@ -157,7 +160,7 @@ fn twenty_jobs_on_four_machines_all_run_once() {
 }
 
 #[test]
-fn the_job_and_the_pool_choose_the_user_the_volumes_and_the_options() {
+pub fn the_job_and_the_pool_choose_the_user_the_volumes_and_the_options() {
     let Some(site) = site() else { return };
     let setting = containers(site, |table| {
         table.insert("volumes".into(), vec!["/shared"].into());

@@ -12,7 +12,7 @@ fn platform(name: &str) -> Value {
 
 /// The programs in all of them are this machine's, so that each one runs.
 #[test]
-fn an_image_is_for_the_machine_or_for_the_platform_that_the_job_names() {
+pub fn an_image_is_for_the_machine_or_for_the_platform_that_the_job_names() {
     let Some(site) = site() else { return };
     let place = setting(site).open();
     let failed = Outcome::ScriptFailure { exit_code: 1 };
@@ -40,7 +40,7 @@ fn an_image_is_for_the_machine_or_for_the_platform_that_the_job_names() {
 
 /// On one machine: what is there for another platform is no reason not to pull.
 #[test]
-fn an_image_of_another_platform_that_is_there_is_pulled_for_this_one() {
+pub fn an_image_of_another_platform_that_is_there_is_pulled_for_this_one() {
     let Some(site) = site() else { return };
     let place = setting(site).pool("max_instances", 1).pool("max_use_count", 4).open();
     let jobs = [("linux/arm64", "arm64"), ("", "amd64"), ("linux/arm64", "arm64")];

@@ -1,7 +1,8 @@
-//! A pool whose machines have Podman.
+//! A pool whose machines have an engine.
 
 use toml::{Table, Value};
 
+use crate::engine::engine;
 use crate::place::Place;
 use crate::setting::Setting;
 use crate::site::{HOST, MIRROR, Site};
@@ -19,10 +20,12 @@ pub fn containers(site: &Site, change: impl FnOnce(&mut Table)) -> Setting {
     let mut table = Table::new();
     let mirrors = Table::from_iter([("docker.io".to_owned(), Value::String(format!("http://{MIRROR}")))]);
     table.insert("mirrors".into(), Value::Table(mirrors));
+    if !engine().is_default() {
+        table.insert("engine".into(), engine().program().into());
+    }
     change(&mut table);
     let setting = Setting::new().pool("builds_dir", "/tmp/builds").pool("cache_dir", "/tmp/cache");
-    let setting =
-        setting.provider("server", "openssh").provider("sshd", site.dir.join("sshd").display().to_string());
+    let setting = setting.provider("server", "openssh").provider("sshd", site.sshd(false));
     setting.pool("containers", table)
 }
 

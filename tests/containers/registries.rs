@@ -32,7 +32,7 @@ fn expect_refused(place: &Place, result: &JobResult, machines: usize, said: &[&s
 }
 
 #[test]
-fn a_private_image_is_pulled_with_each_source_of_credentials() {
+pub fn a_private_image_is_pulled_with_each_source_of_credentials() {
     let Some(site) = site() else { return };
     let (account, password) = ACCOUNT;
     let auth = site.dir.join("auth.json");
@@ -59,7 +59,7 @@ fn a_private_image_is_pulled_with_each_source_of_credentials() {
 }
 
 #[test]
-fn without_the_right_password_the_job_fails_and_takes_one_machine() {
+pub fn without_the_right_password_the_job_fails_and_takes_one_machine() {
     let Some(site) = site() else { return };
     let image = format!("{PASSWORD}/private:1");
     for job in [
@@ -74,7 +74,7 @@ fn without_the_right_password_the_job_fails_and_takes_one_machine() {
 }
 
 #[test]
-fn an_image_or_tag_that_does_not_exist_fails_the_job_and_takes_one_machine() {
+pub fn an_image_or_tag_that_does_not_exist_fails_the_job_and_takes_one_machine() {
     let Some(site) = site() else { return };
     for image in ["missing:1", "ash:2"] {
         let place = setting(site).open();
@@ -132,7 +132,7 @@ fn a_registry_that_is_down_is_no_fault_of_the_job_and_the_repeats_answer_quickly
 }
 
 #[test]
-fn a_registry_with_a_certificate_of_its_own_is_trusted_if_the_pool_says_so() {
+pub fn a_registry_with_a_certificate_of_its_own_is_trusted_if_the_pool_says_so() {
     let Some(site) = site() else { return };
     let image = format!("{TLS}/ash:1");
     let trusting = containers(site, |table| {
@@ -151,10 +151,9 @@ fn a_registry_with_a_certificate_of_its_own_is_trusted_if_the_pool_says_so() {
 }
 
 #[test]
-fn an_instance_whose_disk_is_full_is_replaced() {
+pub fn an_instance_whose_disk_is_full_is_replaced() {
     let Some(site) = site() else { return };
-    let small = site.dir.join("sshd-small").display().to_string();
-    let place = setting(site).provider("sshd", small).open();
+    let place = setting(site).provider("sshd", site.sshd(true)).open();
     let result = place.run(&job(1, "big:1"));
     result.expect_outcome(&Outcome::RunnerSystemFailure);
     assert!(result.log_text().contains("the instance's disk is full"), "{}", result.describe());
@@ -184,7 +183,7 @@ fn a_rate_limit_is_named_and_no_fault_of_the_job() {
 }
 
 #[test]
-fn a_registry_that_recovers_within_three_tries_serves_the_job() {
+pub fn a_registry_that_recovers_within_three_tries_serves_the_job() {
     let Some(site) = site() else { return };
     let place = setting(site).open();
     let proxy = Proxy::new(site, Fault::Status("503 Service Unavailable", 2));
@@ -193,7 +192,7 @@ fn a_registry_that_recovers_within_three_tries_serves_the_job() {
 }
 
 #[test]
-fn a_registry_that_stalls_is_given_up_after_pull_timeout() {
+pub fn a_registry_that_stalls_is_given_up_after_pull_timeout() {
     let Some(site) = site() else { return };
     let setting = containers(site, |table| {
         table.insert("pull_timeout".into(), "3s".into());

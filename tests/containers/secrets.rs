@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use crate::engine::engine;
 use crate::inside::Inside;
 use crate::place::SOON;
 use crate::pool::{plain, setting};
@@ -11,7 +12,7 @@ use crate::support::job::Job;
 const TOKEN: &str = "hush-4f1d9c";
 
 #[test]
-fn a_password_is_gone_before_the_first_step_and_a_token_is_not_in_services() {
+pub fn a_password_is_gone_before_the_first_step_and_a_token_is_not_in_services() {
     let Some(site) = site() else { return };
     let place = setting(site).open();
     let (account, password) = ACCOUNT;
@@ -28,7 +29,8 @@ fn a_password_is_gone_before_the_first_step_and_a_token_is_not_in_services() {
         <base64ct::Base64 as base64ct::Encoding>::encode_string(format!("{account}:{password}").as_bytes());
     for secret in [password, &encoded] {
         let quoted = format!(
-            "grep -rlsF '{secret}' /run /dev/shm /tmp /var/tmp /var/lib/containers /etc/containers /root"
+            "grep -rlsF '{secret}' /run /dev/shm /tmp /var/tmp /var/lib/containers /var/lib/docker /etc/containers /etc/docker \
+             /root"
         );
         // The lab itself logs in to push its images.
         let found = inside.sh(&quoted);
@@ -38,10 +40,11 @@ fn a_password_is_gone_before_the_first_step_and_a_token_is_not_in_services() {
         assert!(inside.running(secret).is_empty(), "{secret}");
     }
     assert!(inside.running(TOKEN).is_empty());
-    let inspected = "for c in $(podman ps --quiet --all); do podman inspect $c; done";
+    let engine = engine().program();
+    let inspected = format!("for c in $({engine} ps --quiet --all); do {engine} inspect $c; done");
     let environment = |word: &str| inside.sh(&format!("{inspected} | grep -c -F '{word}' || :"));
     // The job's container and the service that asked for it.
-    assert_eq!(environment(TOKEN).trim(), "2", "{}", inside.sh("podman ps --all"));
+    assert_eq!(environment(TOKEN).trim(), "2", "{}", inside.sh(&format!("{engine} ps --all")));
     let run = attempt.start_run("build_script", "echo up; while :; do sleep 0.1; done\n");
     run.wait_for_output("up", SOON);
     assert!(inside.running(TOKEN).is_empty());

@@ -7,7 +7,7 @@ use crate::site::site;
 use crate::support::record::Outcome;
 
 #[test]
-fn services_reach_each_other_and_the_job_reaches_both_by_all_their_names() {
+pub fn services_reach_each_other_and_the_job_reaches_both_by_all_their_names() {
     let Some(site) = site() else { return };
     let place = setting(site).open();
     let job = job(1, "ash:1")
@@ -29,7 +29,7 @@ fn services_reach_each_other_and_the_job_reaches_both_by_all_their_names() {
 }
 
 #[test]
-fn a_service_that_dies_is_reported_with_its_code_and_last_lines_and_the_job_goes_on() {
+pub fn a_service_that_dies_is_reported_with_its_code_and_last_lines_and_the_job_goes_on() {
     let Some(site) = site() else { return };
     let place = setting(site).open();
     let job = job(1, "ash:1").service(json!({"name": plain("dies:1")})).script(["echo the script ran"]);

@@ -55,7 +55,7 @@ fn job_of(id: u64, Case(image, entrypoint, ..): &Case) -> Job {
 }
 
 #[test]
-fn a_script_runs_in_its_image_or_the_job_fails_with_the_reason() {
+pub fn a_script_runs_in_its_image_or_the_job_fails_with_the_reason() {
     let Some(site) = site() else { return };
     let place = setting(site).open();
     let cases = cases();

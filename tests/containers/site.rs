@@ -10,8 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
+use greenroom::core::container::engine::ContainerEngine;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use crate::engine::engine;
 use crate::images::{self, lab};
 use crate::skipped::skipped;
 
@@ -69,11 +71,17 @@ fn missing() -> Option<&'static str> {
     )
 }
 
-/// The site, or none where it cannot be had: the test is skipped then.
+/// The site, or none where it cannot be had, or the test's engine: the test is skipped then.
 pub fn site() -> Option<&'static Site> {
     let site = SITE.get_or_init(|| missing().is_none().then(Site::begin)).as_ref();
     if site.is_none() {
         skipped(missing().unwrap_or("containers: the lab does not start"));
+    }
+    if engine() == ContainerEngine::Docker
+        && !succeeds("PATH=$PATH:/usr/sbin:/sbin command -v dockerd containerd")
+    {
+        skipped("containers: Docker (docker.io) is missing");
+        return None;
     }
     site
 }
@@ -116,13 +124,15 @@ impl Site {
     /// What its own processes and machines read.
     fn lay_out(dir: &Path, registry: &Path) {
         let write = |name: &str, text: &str| fs::write(dir.join(name), text).expect("a file of the site");
-        for name in ["sshd", "init", "gitlab-runner"] {
+        for name in ["sshd", "init", "gitlab-runner", "runtime"] {
             fs::copy(lab(name), dir.join(name)).expect("a file of the lab");
         }
         fs::create_dir(dir.join("etc")).expect("a folder");
         fs::create_dir(dir.join("store")).expect("a folder");
         write("hosts", &format!("127.0.0.1 localhost\n198.18.0.1 {HOST}\n"));
-        fs::copy(lab("sshd"), dir.join("sshd-small")).expect("a file of the lab");
+        for name in ["sshd-small", "sshd-docker", "sshd-docker-small"] {
+            fs::copy(lab("sshd"), dir.join(name)).expect("a file of the lab");
+        }
         write("htpasswd", HTPASSWD);
         let serve = |name: &str, port: u16, storage: &Path, more: &str| {
             let text = format!(
@@ -154,9 +164,23 @@ impl Site {
             "[storage]\ndriver = \"overlay\"\nrunroot = \"/run/containers/storage\"\ngraphroot = \"/var/lib/containers/storage\"\n",
         );
         let ports = (5000..=5003).chain(PROXIES..PROXIES + MOST_PROXIES);
-        let insecure =
-            ports.map(|port| format!("[[registry]]\nlocation = \"{HOST}:{port}\"\ninsecure = true\n"));
+        let registries: Vec<String> = ports.map(|port| format!("{HOST}:{port}")).collect();
+        let insecure = registries
+            .iter()
+            .map(|registry| format!("[[registry]]\nlocation = \"{registry}\"\ninsecure = true\n"));
         write("etc/registries.conf", &insecure.collect::<String>());
+        let daemon = serde_json::json!({
+            "insecure-registries": registries, "exec-opts": ["native.cgroupdriver=cgroupfs"],
+            "runtimes": {"lab": {"path": dir.join("runtime")}}, "default-runtime": "lab",
+        });
+        write("daemon.json", &daemon.to_string());
+    }
+
+    /// The `sshd` that makes machines with the test's engine.
+    pub fn sshd(&self, is_small: bool) -> String {
+        let engine = if engine() == ContainerEngine::Docker { "-docker" } else { "" };
+        let name = format!("sshd{engine}{}", if is_small { "-small" } else { "" });
+        self.dir.join(name).display().to_string()
     }
 
     /// Does something in the site's network, on a thread of its own.

@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
+use crate::engine::engine;
 use crate::inside::Inside;
 use crate::pool::{job, setting};
 use crate::site::site;
 use crate::support::record::Outcome;
 
 /// Replaces the engine of a machine by one that hangs, with a process of its own that holds its output.
-const HUNG: &str = "printf '#!/bin/sh\\nsleep 1000 &\\nwait\\n' >/usr/local/bin/podman; chmod 755 /usr/local/bin/podman; \
+const HUNG: &str = "printf '#!/bin/sh\\nsleep 1000 &\\nwait\\n' >/usr/local/bin/ENGINE; chmod 755 /usr/local/bin/ENGINE; \
                     ls /usr/local/bin";
 
 #[test]
-fn an_engine_that_hangs_is_a_system_failure_within_its_limit() {
+pub fn an_engine_that_hangs_is_a_system_failure_within_its_limit() {
     let Some(site) = site() else { return };
     // The second image's container starts ahead, while the runner's own stages run.
     for image in ["exec:1", "bash:1"] {
@@ -20,7 +21,8 @@ fn an_engine_that_hangs_is_a_system_failure_within_its_limit() {
         let setting = setting(site).pool("max_use_count", 5).pool("idle_time", "1h");
         let place = setting.timing("container_start_timeout", "3s").open();
         let attempt = place.prepared_as(&job(1, image));
-        assert!(Inside::of(&place, &attempt).sh(HUNG).contains("podman"));
+        let engine = engine().program();
+        assert!(Inside::of(&place, &attempt).sh(&HUNG.replace("ENGINE", engine)).contains(engine));
         assert_eq!(attempt.run_stage("get_sources").exit_code(), Some(0));
         let run = attempt.run_stage("build_script");
         let said = run.stderr_text();
@@ -39,7 +41,7 @@ fn an_engine_that_hangs_is_a_system_failure_within_its_limit() {
 }
 
 #[test]
-fn an_entrypoint_that_takes_longer_than_the_limit_is_waited_for() {
+pub fn an_entrypoint_that_takes_longer_than_the_limit_is_waited_for() {
     let Some(site) = site() else { return };
     let place = setting(site).timing("container_start_timeout", "2s").open();
     let slow = serde_json::json!(["/bin/sh", "-c", "sleep 6; exec \"$@\"", "entry"]);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::json;
 
+use crate::engine::engine;
 use crate::inside::Inside;
 use crate::place::{Place, SOON};
 use crate::pool::{job, plain, setting};
@@ -68,7 +69,7 @@ fn expect_next(place: &Place, attempt: &Attempt, inside: &Inside) {
 }
 
 #[test]
-fn a_stopped_script_leaves_no_process_and_its_files() {
+pub fn a_stopped_script_leaves_no_process_and_its_files() {
     let Some(site) = site() else { return };
     for (image, script) in [("bash:1", BUSY), ("ash:1", BUSY), ("exec:1", BUSY), ("ash:1", DEAF)] {
         let place = setting(site).open();
@@ -82,7 +83,7 @@ fn a_stopped_script_leaves_no_process_and_its_files() {
 }
 
 #[test]
-fn a_cancelled_job_runs_its_after_script_in_its_container() {
+pub fn a_cancelled_job_runs_its_after_script_in_its_container() {
     let Some(site) = site() else { return };
     let place = setting(site).open();
     let mut handle = place.runner().start(&busy(1, "bash:1").service(json!({"name": plain("backend:1")})));
@@ -120,7 +121,7 @@ fn a_job_that_is_cancelled_at_any_time_gives_its_machine_back() {
 }
 
 #[test]
-fn a_script_whose_run_is_killed_ends() {
+pub fn a_script_whose_run_is_killed_ends() {
     let Some(site) = site() else { return };
     let place = setting(site).open();
     let (attempt, inside, run) = running(&place, "ash:1", BUSY);
@@ -130,7 +131,7 @@ fn a_script_whose_run_is_killed_ends() {
 }
 
 #[test]
-fn a_script_whose_link_is_killed_ends_without_another_stage() {
+pub fn a_script_whose_link_is_killed_ends_without_another_stage() {
     let Some(site) = site() else { return };
     let place = setting(site).open();
     let (attempt, inside, run) = running(&place, "ash:1", BUSY);
@@ -143,7 +144,7 @@ fn a_script_whose_link_is_killed_ends_without_another_stage() {
 }
 
 #[test]
-fn a_script_whose_link_and_run_are_killed_ends_although_nothing_connects_again() {
+pub fn a_script_whose_link_and_run_are_killed_ends_although_nothing_connects_again() {
     let Some(site) = site() else { return };
     let place = setting(site).open();
     let (attempt, inside, run) = running(&place, "ash:1", BUSY);
@@ -168,11 +169,12 @@ fn a_job_whose_runner_is_killed_gives_its_machine_back() {
 }
 
 #[test]
-fn a_container_that_is_killed_ends_its_stage_and_the_next_one_starts_it_again() {
+pub fn a_container_that_is_killed_ends_its_stage_and_the_next_one_starts_it_again() {
     let Some(site) = site() else { return };
     let place = setting(site).open();
     let (attempt, inside, run) = running(&place, "ash:1", BUSY);
-    inside.sh("podman kill --all");
+    let engine = engine().program();
+    inside.sh(&format!("{engine} kill $({engine} ps --quiet)"));
     let run = run.wait(SOON);
     assert_ne!(run.exit_code(), Some(0), "{}", run.stderr_text());
     assert!(run.took().is_some_and(|took| took < Duration::from_secs(20)), "{:?}", run.took());

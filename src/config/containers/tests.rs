@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::config::Config;
+use crate::core::container::engine::ContainerEngine;
 use crate::core::container::settings::{ContainerSettings, Mode, Privileged, PullPolicy, Umask};
 use crate::core::glob::Glob;
 
@@ -31,6 +32,7 @@ fn every_key_arrives() {
     let settings = good(
         "",
         r#"
+engine = "docker"
 mode = "always"
 default_image = "debian:12"
 images = "ruby:*"
@@ -66,7 +68,7 @@ cpus = 2
     let map = |pairs: &[(&str, &str)]| {
         pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect::<Vec<(String, String)>>()
     };
-    assert_eq!(settings.mode, Mode::Always);
+    assert_eq!((settings.engine, settings.mode), (ContainerEngine::Docker, Mode::Always));
     assert_eq!(settings.default_image.as_deref(), Some("debian:12"));
     assert_eq!(settings.images, globs(&["ruby:*"]));
     assert_eq!(settings.services, globs(&["postgres:*", "redis"]));
@@ -200,10 +202,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ("ulimit = { \"no file\" = \"1\" }", "is not a limit such as `nofile`"),
     ("tmpfs = { run = \"rw\" }", "`tmpfs` has `run`, which is not an absolute path"),
     ("umask = \"0000\"", "`umask` in"),
-    (
-        "engine = \"docker\"",
-        "`engine` is not a key of `[pool.a.containers]` (remove it: containers run in Podman",
-    ),
+    ("engine = \"containerd\"", "`engine` in"),
     ("allowed_images = [\"a\"]", "(the name of this key is `images`)"),
 ];
 

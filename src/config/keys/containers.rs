@@ -10,6 +10,8 @@ use crate::keys::{Key, KeyTable, key};
 
 /// The values of `mode`, in the order of `core::container::settings::Mode`.
 pub(in crate::config) const MODE: &[&str] = &["image", "always"];
+/// The values of `engine`: the programs of `core::container::engine::ContainerEngine::ALL`.
+pub(in crate::config) const ENGINE: &[&str] = &["podman", "docker"];
 /// The values of `umask`, in the order of `core::container::settings::Umask`.
 pub(in crate::config) const UMASK: &[&str] = &["auto", "open", "closed"];
 
@@ -25,6 +27,12 @@ pub(in crate::config) const CONTAINERS: KeyTable = KeyTable {
         key("mode", Word(MODE), Value("\"image\""), Job)
             .means("Which jobs run in containers: those that name an image, or all of them.")
             .interacts("`\"always\"` requires `default_image`."),
+        key("engine", Word(ENGINE), Value("\"podman\""), Job)
+            .means("Program on the instances that runs the containers: Podman, or Docker.")
+            .interacts(
+                "`greenroom image build --containers` installs Podman. [What a machine needs](containers.md#what-a-machine-needs) \
+                 lists what each engine needs.",
+            ),
         key("default_image", Text, Words("none"), Job)
             .means("Image of jobs that name none.")
             .interacts("It needs no entry in `images`. No effect with `mode = \"image\"`."),

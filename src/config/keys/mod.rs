@@ -11,7 +11,7 @@ mod top;
 
 use crate::keys::KeyTable;
 
-pub(super) use containers::{CONTAINERS, MODE, UMASK};
+pub(super) use containers::{CONTAINERS, ENGINE, MODE, UMASK};
 pub(super) use pool::{POLICY, POOL, PROVIDER};
 pub(super) use rule::RULE;
 pub(super) use timing::TIMING;
@@ -64,11 +64,6 @@ mod tests {
             (CONTAINERS, "services_privileged", "the name of this key is `privileged`"),
             (CONTAINERS, "wait_for_services_timeout", "the name of this key is `wait_for_services`"),
             (CONTAINERS, "image", "the name of this key is `default_image`"),
-            (
-                CONTAINERS,
-                "engine",
-                "remove it: containers run in Podman, other engines are not implemented yet",
-            ),
             (CONTAINERS, "allowed_pull_policy", "did you mean `allowed_pull_policies`?"),
             (POOL, "image", "`image` is a key of `[[rule]]`"),
             (POOL, "pull_policy", "`pull_policy` is a key of `[pool.NAME.containers]`"),

@@ -1,30 +1,94 @@
 //! Starts a container for a stage, and finds its processes.
 //!
 //! A container is started again for each stage. The engine's client, in the stage's session, only carries the streams:
-//! the container's processes are children of its monitor, in a pid namespace of their own. The engine writes the number
-//! of the first one to a file, which outlives it. So the number counts only if that process's parent is the monitor,
-//! whose arguments name the file. If its own arguments do so, it is still the runtime: killing that would leave what the
-//! next start fails on.
+//! the container's processes are children of its monitor, in a pid namespace of their own. Podman's monitor, conmon,
+//! writes the number of the first one to a file, which outlives it. So the number counts only if that process's parent
+//! is the monitor, whose arguments name the file. If its own arguments do so, it is still the runtime: killing that would
+//! leave what the next start fails on. Docker's monitor, the shim, has the container's number in its arguments, and the
+//! first process's in its working directory. It comes from the daemon, and outlives a client that is killed.
 
 use std::time::Duration;
 
-use crate::core::container::name::ContainerName;
+use crate::core::container::engine::ContainerEngine;
+use crate::core::container::name::{ContainerName, EngineContainer};
 use crate::core::text::quoted;
 
-/// Where the engine writes the number of each container's first process, as `NAME.pid`.
+/// Where the engine writes the number of each container's first process (Podman, as `NAME.pid`) or of the container
+/// itself (Docker, as `NAME.id`).
 const DIR: &str = "/run/greenroom";
+
+/// What differs between the engines in the commands of a stage.
+struct Dialect {
+    /// The end of the name of the engine's file.
+    file: &'static str,
+    /// Sets `c` and `m`: see `functions`. A monitor that is found stays in `m`.
+    seek: &'static str,
+    /// Before a start, with the lock.
+    before: &'static str,
+    /// The engine's client, before the container's name.
+    start: &'static str,
+    /// Ends the guard if the container has run and ended.
+    over: &'static str,
+    /// The guard's last commands, once no client has the lock `$f`.
+    after: &'static str,
+}
+
+const PODMAN: Dialect = Dialect {
+    file: "pid",
+    seek: "c=; read -r c <$g; \
+           [ -n \"$c\" ] && live $c && grep -qs $g /proc/$i/cmdline && ! grep -qs $g /proc/$c/cmdline && m=$i || c=; ",
+    before: "rm -f $g; ",
+    start: "podman start --attach --interactive --sig-proxy=false",
+    over: "! read -r p <$g || live $p || exit; ",
+    after: "",
+};
+
+const DOCKER: Dialect = Dialect {
+    file: "id",
+    // A container's own process may have any arguments, but is in another namespace.
+    seek: "c=; d=; read -r d <$g; [ -n \"$d\" ] || return 0; \
+           for j in $(grep -ls -e $d /proc/[0-9]*/cmdline); do \
+             j=${j#/proc/}; j=${j%/cmdline}; \
+             [ /proc/$j/ns/pid -ef /proc/self/ns/pid ] && grep -qs containerd-shim /proc/$j/cmdline || continue; \
+             c=; read -r c </proc/$j/cwd/init.pid; \
+             [ -n \"$c\" ] && live $c && [ $i = $j ] || c=; \
+             m=$j; [ -z \"$c\" ] || return 0; \
+           done; ",
+    // A client that was killed has left its container, and the engine attaches to one that still runs.
+    before: "m=; { seek; [ -z \"$c\" ] || kill -KILL $c; \
+             while [ -n \"$m\" ] && live $m; do \
+               [ $((n += 1)) -lt 250 ] || { echo \"Error: the container still runs\" >&3; exit 125; }; \
+               sleep 0.02 || sleep 1; \
+             done; } 3>&2 2>/dev/null; ",
+    start: "docker start --attach --interactive",
+    over: "",
+    after: "exec 8>>$f; flock -n 8 || exit; seek; [ -z \"$c\" ] || kill -KILL $c",
+};
+
+fn dialect(engine: ContainerEngine) -> &'static Dialect {
+    match engine {
+        ContainerEngine::Podman => &PODMAN,
+        ContainerEngine::Docker => &DOCKER,
+    }
+}
 
 /// Shell functions. `seek` sets `c` to the container's first process and `m` to its monitor; without that process, `c`
 /// is empty. `inside PID` is true for the container's processes, `live PID` for all that are not zombies.
-fn functions(name: &ContainerName) -> String {
+fn functions(container: &EngineContainer) -> String {
+    let Dialect { file, seek, .. } = dialect(container.engine);
     format!(
-        "g={DIR}/{name}.pid; c=; m=; \
+        "g={DIR}/{}.{file}; c=; m=; \
          live() {{ x=; while read -r l; do x=$l; done </proc/$1/stat; set -- ${{x##*) }}; i=$2; \
            case $1 in \"\"|Z|X) return 1;; esac; }}; \
-         seek() {{ c=; read -r c <$g; \
-           [ -n \"$c\" ] && live $c && grep -qs $g /proc/$i/cmdline && ! grep -qs $g /proc/$c/cmdline && m=$i || c=; }}; \
-         inside() {{ [ -n \"$c\" ] && [ /proc/$1/ns/pid -ef /proc/$c/ns/pid ]; }}; "
+         seek() {{ {seek}}}; \
+         inside() {{ [ -n \"$c\" ] && [ /proc/$1/ns/pid -ef /proc/$c/ns/pid ]; }}; ",
+        container.name
     )
+}
+
+/// Held by each client of the container, and by Podman's monitor.
+fn lock(name: &ContainerName) -> String {
+    format!("{DIR}/{name}.lock")
 }
 
 /// What a container adds to the command that stops its stage.
@@ -46,9 +110,9 @@ pub(super) struct Additions {
 /// The stage's session has only the engine's processes. They get no signal, because a start that is interrupted leaves
 /// what the next one fails on, and end with the container. That has ended when its monitor has cleaned up. A container that
 /// has not started when the stop begins has nothing to finish: it gets no TERM, but KILL.
-pub(super) fn additions(name: &ContainerName) -> Additions {
+pub(super) fn additions(container: &EngineContainer) -> Additions {
     Additions {
-        functions: functions(name),
+        functions: functions(container),
         seek: "[ -n \"$c\" ] || seek; ",
         inside: " || inside $p",
         spared: " || ! inside $p",
@@ -68,14 +132,15 @@ pub(super) fn limit(within: Duration) -> String {
 /// Watches a start. Until the container runs, its limit is `w` seconds; then the session, `s`, is ended with an error,
 /// first of all the engine's client, `k`. Afterwards the container is ended if the connection's process, `q`, has gone: no
 /// signal reaches the container from there. The guard ends with the lock, so that a stop can wait for it, too.
-fn guard(name: &ContainerName) -> String {
-    let functions = functions(name);
+fn guard(container: &EngineContainer) -> String {
+    let (functions, lock) = (functions(container), lock(&container.name));
+    let Dialect { over, after, .. } = dialect(container.engine);
     format!(
         "exec 3>&2 2>/dev/null; flock -w 1 {DIR} true || exit; {functions} \
          now() {{ read -r t x </proc/uptime; t=${{t%.*}}; }}; now; b=$t; \
          while seek; [ -z \"$c\" ]; do \
            live $k || exit; \
-           ! read -r p <$g || live $p || exit; \
+           {over}\
            now; [ $((t - b)) -lt $w ] || {{ \
              echo \"Error: {NOT_STARTED} $w s\" >&3; kill -KILL $k; \
              for f in /proc/[0-9]*/stat; do \
@@ -83,35 +148,37 @@ fn guard(name: &ContainerName) -> String {
                p=${{p%/stat}}; [ \"$4\" != $s ] || [ $p = $$ ] || kill -KILL $p; \
              done; \
              exit; }}; \
-           ! flock -w 0.2 {DIR}/{name}.lock true || exit; \
+           ! flock -w 0.2 {lock} true || exit; \
          done; \
-         exec 3>&-; \
-         until flock -w 2 {DIR}/{name}.lock true; do \
+         exec 3>&-; f={lock}; \
+         until flock -w 2 $f true; do \
            live $q || {{ seek; [ -z \"$c\" ] || kill -KILL $c; exit; }}; \
-         done"
+         done; {after}"
     )
 }
 
 /// A command that starts the container and attaches to it. Before it: `limit`.
 ///
 /// A stage ends before the engine's client, and a link may die while a container waits for it. The client would attach to
-/// a container that still runs. So the client and the monitor hold a lock until the engine knows that the container has
+/// a container that still runs. So the client and Podman's monitor hold a lock until the engine knows that the container has
 /// ended, and a start kills the container that it finds.
-pub(super) fn start(name: &ContainerName) -> String {
-    let (functions, guard) = (functions(name), quoted(&guard(name)));
+pub(super) fn start(container: &EngineContainer) -> String {
+    let (functions, guard) = (functions(container), quoted(&guard(container)));
+    let (Dialect { before, start, .. }, name) = (dialect(container.engine), &container.name);
+    let lock = lock(name);
     let script = as_root(
         "q=$q s=$s w=$w; ",
         &format!(
-            "{functions} [ -d {DIR} ] || mkdir -p -m 700 {DIR}; exec 9>>{DIR}/{name}.lock; n=0; \
+            "{functions} [ -d {DIR} ] || mkdir -p -m 700 {DIR}; exec 9>>{lock}; n=0; \
          {{ flock -n 9 || {{ \
              seek; [ -z \"$c\" ] || kill -KILL $c; \
              until flock -n 9; do \
                [ $((n += 1)) -lt 250 ] || {{ echo \"Error: the container still runs\" >&3; exit 125; }}; \
                sleep 0.02 || sleep 1; \
              done; }}; }} 3>&2 2>/dev/null; \
-         rm -f $g; \
+         {before}\
          k=$$ q=$q s=$s w=$w /bin/sh -c {guard} </dev/null >/dev/null 9>&- & \
-         exec podman start --attach --interactive --sig-proxy=false {name}"
+         exec {start} {name}"
         ),
     );
     format!("q=$PPID s=$$; : ${{w:=60}}; {script}")

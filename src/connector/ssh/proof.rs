@@ -328,7 +328,7 @@ mod tests {
     }
 
     fn in_container(script: &str) -> Stage {
-        stage(script, Reader::Container(ContainerName::parse("c").unwrap()), false)
+        stage(script, Reader::Container(ContainerName::parse("c").unwrap().into()), false)
     }
 
     fn text(file: &mut File) -> String {

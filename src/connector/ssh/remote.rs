@@ -28,8 +28,8 @@ impl Marked {
                 "pwsh -NoProfile -NoLogo -NonInteractive -InputFormat text -OutputFormat text \
                  -ExecutionPolicy Bypass -Command -"
             }
-            Reader::Container(name) => {
-                return Self::new(before, &format!("$$.{name}"), &container::start(name));
+            Reader::Container(container) => {
+                return Self::new(before, &format!("$$.{container}"), &container::start(container));
             }
         };
         Self::new(before, "$$", &format!("exec {program}"))

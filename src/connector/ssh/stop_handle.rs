@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::container::{self, Additions};
 use super::quote::shell;
 use super::sift::Word;
-use crate::core::container::name::ContainerName;
+use crate::core::container::name::EngineContainer;
 
 /// Stops one stage, and everything that it started.
 ///
@@ -20,18 +20,18 @@ pub(super) struct StopHandle {
     /// The stage's session in the guest.
     session: u32,
     /// The container that the stage runs in.
-    container: Option<ContainerName>,
+    container: Option<EngineContainer>,
 }
 
 impl Word for StopHandle {
-    /// A session, a dot, and a container's name.
-    const LONGEST: usize = 10 + 1 + ContainerName::LONGEST;
+    /// A session, a dot, and a container.
+    const LONGEST: usize = 10 + 1 + EngineContainer::LONGEST;
 
     /// Rejects 0 and 1, which are never a stage's session, whatever the guest reports.
     fn parse(word: &[u8]) -> Option<Self> {
         let word = std::str::from_utf8(word.strip_suffix(b"\r").unwrap_or(word)).ok()?;
         let (session, container) = match word.split_once('.') {
-            Some((session, name)) => (session, Some(ContainerName::parse(name)?)),
+            Some((session, container)) => (session, Some(EngineContainer::parse(container)?)),
             None => (word, None),
         };
         let digits = Some(session).filter(|n| n.bytes().all(|b| b.is_ascii_digit()))?;
@@ -87,7 +87,7 @@ impl StopHandle {
 impl fmt::Display for StopHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.container {
-            Some(name) => write!(f, "{}.{name}", self.session),
+            Some(container) => write!(f, "{}.{container}", self.session),
             None => self.session.fmt(f),
         }
     }
@@ -152,16 +152,29 @@ mod tests {
 
     #[test]
     fn a_handle_is_read_as_it_was_written_and_nothing_else_is_one() {
-        for word in ["2", "4711", "4294967295", "4711.greenroom-a1", "4711.a.b"] {
+        for word in ["2", "4711", "4294967295", "4711.greenroom-a1", "4711.a.b", "4711.docker/a"] {
             assert_eq!(StopHandle::parse(word.as_bytes()).unwrap().to_string(), word);
             assert_eq!(StopHandle::parse(format!("{word}\r").as_bytes()).unwrap().to_string(), word);
         }
-        for word in
-            ["", "0", "1", "-1", "+2", "4294967296", "4711.", ".a", "4711.a;b", "4711.-a", "4711 a", "a.4711"]
-        {
+        for word in [
+            "",
+            "0",
+            "1",
+            "-1",
+            "+2",
+            "4294967296",
+            "4711.",
+            ".a",
+            "4711.a;b",
+            "4711.-a",
+            "4711 a",
+            "a.4711",
+            "4711.x/a",
+        ] {
             assert_eq!(StopHandle::parse(word.as_bytes()), None, "{word}");
         }
-        let longest = format!("{}.{}", u32::MAX, "x".repeat(ContainerName::LONGEST));
+        let name = "x".repeat(crate::core::container::name::ContainerName::LONGEST);
+        let longest = format!("{}.podman/{name}", u32::MAX);
         assert_eq!(longest.len(), StopHandle::LONGEST);
         assert!(StopHandle::parse(longest.as_bytes()).is_some());
     }

@@ -13,8 +13,11 @@ pub(super) enum Unread {
     ByInstance(String),
 }
 
-/// The engine's client exits with this status for its own errors.
+/// Podman's client exits with this status for its own errors, and Docker's with 1.
 const ENGINE: u32 = 125;
+/// How Docker's client begins its own errors.
+const DOCKERS: [&str; 3] =
+    ["Error response from daemon: ", "Cannot connect to the Docker daemon", "Error: No such container: "];
 const REMEDY: &str = "set `entrypoint: [\"\"]` for the image";
 const LONGEST: usize = 400;
 
@@ -35,12 +38,18 @@ pub(super) fn unread(end: &StageEnd, output: &str) -> Unread {
     }
     let last = |prefix: &str| output.lines().rev().find(|line| line.contains(prefix));
     let start = output.lines().rev().find(|line| {
-        (status == ENGINE && line.starts_with("Error: ")) || line.contains("exec container process")
+        (status == ENGINE && line.starts_with("Error: "))
+            || (status == 1 && DOCKERS.iter().any(|begin| line.starts_with(begin)))
+            || line.contains("exec container process")
+            || (line.starts_with("exec /") && line.contains(": "))
     });
     if let Some(error) = start {
         return image_fault(error).map_or_else(|| Unread::ByInstance(shown(error)), by_job);
     }
-    let no_client = |line: &&str| line.starts_with("sudo: ") || line.contains("podman: not found");
+    let no_client = |line: &&str| {
+        let lacks = |program: &str| line.contains(&format!("{program}: not found"));
+        line.starts_with("sudo: ") || lacks("podman") || lacks("docker")
+    };
     if let Some(error) = output.lines().rev().find(no_client) {
         return Unread::ByInstance(shown(error));
     }
@@ -76,13 +85,15 @@ fn image_fault(error: &str) -> Option<String> {
 
 /// True if the error is about the program that the container starts, such as an entrypoint.
 fn of_program(error: &str) -> bool {
-    ["executable", "exec container process", "exec: "].iter().any(|text| error.contains(text))
+    ["executable", "exec container process", "exec: ", "exec /"].iter().any(|text| error.contains(text))
 }
 
 /// The program that a runtime could not start: crun writes it in backquotes, runc in quotes.
 fn program(error: &str) -> Option<&str> {
     let quoted = |mark: &str| error.split(mark).nth(1);
-    quoted("`").or_else(|| error.split_once("exec: \"").and_then(|(_, rest)| rest.split('"').next()))
+    let before_start = error.split_once("exec: \"").and_then(|(_, rest)| rest.split('"').next());
+    let at_start = error.strip_prefix("exec ").and_then(|rest| rest.split(':').next());
+    quoted("`").or(before_start).or(at_start)
 }
 
 fn is_shell(program: &str) -> bool {
@@ -104,7 +115,7 @@ mod tests {
         }
     }
 
-    /// Texts of Podman 4.3.1 with crun 1.8.1, and of runc.
+    /// Texts of Podman 4.3.1 and Docker 20.10 with crun 1.8.1 and runc 1.1.5.
     #[test]
     fn what_the_image_causes_is_the_jobs_fault() {
         for (status, output, expected) in [
@@ -160,6 +171,27 @@ mod tests {
                 "Error: unable to start container a1bb: unable to find user nosuch: no matching entries in passwd file\n",
                 "lacks the job's user",
             ),
+            (
+                1,
+                "time=\"2026-11-25T14:56:56Z\" level=error msg=\"error waiting for container: context canceled\"\n\
+                 Error response from daemon: failed to create shim task: OCI runtime create failed: executable file \
+                 `/nope` not found in $PATH: No such file or directory: unknown\n",
+                "entrypoint `/nope` cannot be started",
+            ),
+            (
+                1,
+                "Error response from daemon: failed to create shim task: OCI runtime create failed: runc create failed: \
+                 unable to start container process: exec: \"sh\": executable file not found in $PATH: unknown\n",
+                "has no shell",
+            ),
+            (
+                1,
+                "Error response from daemon: unable to find user nosuch: no matching entries in passwd file\n",
+                "lacks the job's user",
+            ),
+            (1, "exec /bin/bad: no such file or directory\n", "entrypoint `/bin/bad` cannot be started"),
+            (1, "exec /bin/sh: exec format error\n", "another processor architecture"),
+            (1, "Error: unknown command sh for tool\n", "ended with exit status 1"),
         ] {
             let why = job(&StageEnd::Exited(status), output);
             assert!(why.contains(expected), "{output}: {why}");
@@ -176,6 +208,17 @@ mod tests {
             (exited(125), "Error: the container still runs\n"),
             (exited(1), "sudo: a password is required\n"),
             (exited(127), "/bin/sh: 1: exec: podman: not found\n"),
+            (exited(127), "/bin/sh: 1: exec: docker: not found\n"),
+            (exited(1), "Error: No such container: greenroom-a1\n"),
+            (
+                exited(1),
+                "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is it running?\n",
+            ),
+            (
+                exited(1),
+                "Error response from daemon: failed to create shim task: OCI runtime create failed: runc create failed: \
+                 unable to apply cgroup configuration: no space left on device: unknown\n",
+            ),
             (StageEnd::Signalled("KILL".to_owned()), ""),
             (
                 StageEnd::Signalled("KILL".to_owned()),

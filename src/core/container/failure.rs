@@ -51,7 +51,9 @@ const TEXTS: &[(&str, Cause)] = &[
     ("name unknown", Cause::Missing),
     ("repository name not known", Cause::Missing),
     ("StatusCode: 404", Cause::Missing),
+    ("Cannot connect to the Docker daemon", Cause::Engine),
     ("unauthorized", Cause::Denied),
+    ("no basic auth credentials", Cause::Denied),
     ("authentication required", Cause::Denied),
     ("access to the resource is denied", Cause::Denied),
     ("access forbidden", Cause::Denied),
@@ -64,6 +66,8 @@ const TEXTS: &[(&str, Cause)] = &[
     ("repository name must be lowercase", Cause::InvalidName),
     ("no image found in manifest list", Cause::NoPlatform),
     ("no image found in image index", Cause::NoPlatform),
+    ("no matching manifest for ", Cause::NoPlatform),
+    ("does not match the specified platform", Cause::NoPlatform),
     ("invalid platform syntax", Cause::NoPlatform),
     ("x509:", Cause::Certificate),
     ("tls: failed to verify certificate", Cause::Certificate),
@@ -107,13 +111,22 @@ const TEXTS: &[(&str, Cause)] = &[
     ("is not an ip address", Cause::InvalidOption),
     ("container-init binary not found", Cause::InvalidOption),
     ("unresolvable CDI devices", Cause::InvalidOption),
+    ("could not select device driver", Cause::InvalidOption),
+    ("custom device", Cause::InvalidOption),
+    ("can not be set", Cause::InvalidOption),
 ];
 
 impl Cause {
     /// The cause that an engine's text gives. `image`: its own words decide nothing.
     pub fn of(text: &str, image: &str) -> Self {
         let path = image.rsplit_once(['@', ':']).map_or(image, |(path, _)| path);
-        let text = text.replace(image, "").replace(path, "");
+        // Docker leaves out the hub's name.
+        let short = |name: &str| {
+            let name = name.strip_prefix("docker.io/").unwrap_or(name);
+            name.strip_prefix("library/").unwrap_or(name).to_owned()
+        };
+        let names = [image.to_owned(), path.to_owned(), short(image), short(path)];
+        let text = names.iter().fold(text.to_owned(), |text, name| text.replace(name.as_str(), ""));
         TEXTS.iter().find(|(part, _)| text.contains(part)).map_or(Self::Unknown, |(_, cause)| *cause)
     }
 
@@ -260,7 +273,7 @@ mod tests {
     use crate::core::container::spec::Login;
     use crate::core::secret::Secret;
 
-    /// Texts of Podman 4.3.1, most of them before Debian's docker-registry 2.8.
+    /// Texts of Podman 4.3.1 and Docker 20.10, most of them before Debian's docker-registry 2.8.
     const SEEN: &[(&str, Cause)] = &[
         (
             "Error: initializing source docker://h:1/bb:none: reading manifest none in h:1/bb: manifest unknown: \
@@ -313,6 +326,23 @@ mod tests {
              registry 503 (Service Unavailable)",
             Cause::RegistryFault,
         ),
+        (
+            "Error response from daemon: Head \"http://h:1/v2/bb/manifests/1\": no basic auth credentials",
+            Cause::Denied,
+        ),
+        (
+            "Error response from daemon: manifest for h:1/bb:1 not found: manifest unknown: manifest unknown",
+            Cause::Missing,
+        ),
+        (
+            "Error response from daemon: received unexpected HTTP status: 503 Service Unavailable",
+            Cause::RegistryFault,
+        ),
+        (
+            "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?",
+            Cause::Engine,
+        ),
+        ("Error response from daemon: invalid CapAdd: unknown capability: \"CAP_FOO\"", Cause::InvalidOption),
         ("Error: something new", Cause::Unknown),
     ];
 
@@ -348,6 +378,8 @@ mod tests {
         let text = "Error: initializing source docker://h/unauthorized:1: reading manifest 1 in h/unauthorized: dial tcp: \
                     no such host";
         assert_eq!(Cause::of(text, "h/unauthorized:1"), Cause::Network);
+        let text = "Error response from daemon: pulling unauthorized:1: dial tcp: no such host";
+        assert_eq!(Cause::of(text, "docker.io/library/unauthorized:1"), Cause::Network);
     }
 
     #[test]

@@ -63,6 +63,7 @@ pub fn judge(
     }
     let keeps_umask = variables.is_on("FF_DISABLE_UMASK_FOR_DOCKER_EXECUTOR");
     Ok(Some(ContainerJob {
+        engine: settings.engine,
         job,
         services,
         remarks,

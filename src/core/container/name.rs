@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::engine::ContainerEngine;
 use crate::core::ids::AttemptName;
 
 /// A container's name at the engine. Letters, digits and `-`, `_`, `.` only, so that it needs no quoting.
@@ -52,10 +53,64 @@ impl TryFrom<String> for ContainerName {
     }
 }
 
+/// A container, and the engine that has it. As text, the name alone stands for the default engine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct EngineContainer {
+    pub engine: ContainerEngine,
+    pub name: ContainerName,
+}
+
+impl EngineContainer {
+    /// The length of the longest text.
+    pub const LONGEST: usize = "podman/".len() + ContainerName::LONGEST;
+
+    pub fn parse(text: &str) -> Option<Self> {
+        let (engine, name) = match text.split_once('/') {
+            Some((engine, name)) => {
+                (ContainerEngine::ALL.into_iter().find(|known| known.program() == engine)?, name)
+            }
+            None => (ContainerEngine::default(), text),
+        };
+        Some(Self { engine, name: ContainerName::parse(name)? })
+    }
+}
+
+impl From<ContainerName> for EngineContainer {
+    fn from(name: ContainerName) -> Self {
+        Self { engine: ContainerEngine::default(), name }
+    }
+}
+
+impl fmt::Display for EngineContainer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.engine.is_default() {
+            return self.name.fmt(f);
+        }
+        write!(f, "{}/{}", self.engine.program(), self.name)
+    }
+}
+
+impl From<EngineContainer> for String {
+    fn from(container: EngineContainer) -> Self {
+        container.to_string()
+    }
+}
+
+impl TryFrom<String> for EngineContainer {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        Self::parse(&text).ok_or("not a container of an engine")
+    }
+}
+
 /// The container that a job's own stages run in. It exists from `prepare` to the end of its instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobContainer {
     pub name: ContainerName,
+    #[serde(default, skip_serializing_if = "ContainerEngine::is_default")]
+    pub engine: ContainerEngine,
     /// True if the runner's own stages run with umask 0, because users other than root share their files.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub open_umask: bool,
@@ -68,6 +123,13 @@ pub struct JobContainer {
     /// The services whose output the job log shows, by their numbers from 1.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shown_services: Vec<String>,
+}
+
+impl JobContainer {
+    /// Where its engine has it.
+    pub fn at_engine(&self) -> EngineContainer {
+        EngineContainer { engine: self.engine, name: self.name.clone() }
+    }
 }
 
 /// The numbers of a user and a group.
@@ -89,6 +151,22 @@ mod tests {
         for bad in ["", "-x", "a b", "a;b", "a/b", "a\n", "ä"] {
             assert_eq!(ContainerName::parse(bad), None, "{bad:?}");
             assert!(serde_json::from_value::<ContainerName>(bad.into()).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_container_is_read_as_it_was_written() {
+        for (text, engine) in
+            [("greenroom-a1", ContainerEngine::Podman), ("docker/greenroom-a1", ContainerEngine::Docker)]
+        {
+            let container = EngineContainer::parse(text).unwrap();
+            assert_eq!((container.engine, container.name.as_str()), (engine, "greenroom-a1"));
+            let json = serde_json::to_string(&container).unwrap();
+            assert_eq!(json, format!("\"{text}\""));
+            assert_eq!(serde_json::from_str::<EngineContainer>(&json).unwrap(), container);
+        }
+        for bad in ["", "docker/", "containerd/a", "docker/a/b", "Docker/a", "docker/a;b", "/a"] {
+            assert_eq!(EngineContainer::parse(bad), None, "{bad}");
         }
     }
 }

@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::engine::ContainerEngine;
 use crate::core::glob::Glob;
 
 /// `[pool.NAME.containers]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ContainerSettings {
+    /// The engine of the pool's instances.
+    pub engine: ContainerEngine,
     pub mode: Mode,
     /// For jobs that name no image; required by `Mode::Always`.
     pub default_image: Option<String>,
@@ -121,6 +124,7 @@ pub struct EngineOptions {
 impl Default for ContainerSettings {
     fn default() -> Self {
         Self {
+            engine: ContainerEngine::default(),
             mode: Mode::default(),
             default_image: None,
             images: None,

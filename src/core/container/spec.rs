@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use super::engine::ContainerEngine;
 use super::settings::{EngineOptions, PullPolicy, Umask};
 use crate::core::secret::Secret;
 
 /// Everything that an instance needs to create a job's containers. Judged: what the pool does not allow is not in it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ContainerJob {
+    pub engine: ContainerEngine,
     pub job: ContainerSpec,
     /// In the order of the job; those that have no free name are left out.
     pub services: Vec<ServiceSpec>,

@@ -1,6 +1,7 @@
 //! `prepare`: the containers of a job on its instance.
 
 pub mod debug;
+mod dialect;
 mod docker;
 mod options;
 mod owners;
@@ -122,6 +123,7 @@ impl Engine {
         let (facts, owner) = watcher.outcome(&ended_as(ended, assignment, within)?)?;
         let container = JobContainer {
             name,
+            engine: job.engine,
             open_umask: match job.umask {
                 Umask::Auto => !job.services.is_empty() || !facts.runs_as_root(job.job.user.as_deref()),
                 Umask::Open => true,

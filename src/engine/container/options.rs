@@ -1,5 +1,6 @@
 //! The options of a container, as words of a shell.
 
+use super::dialect::Dialect;
 use crate::core::container::name::ContainerName;
 use crate::core::container::spec::{ContainerJob, ContainerSpec};
 use crate::core::text::quoted;
@@ -35,8 +36,14 @@ const TAKEN: &[&str] = &[
     "POSIXLY_CORRECT",
     "NOTIFY_SOCKET",
     "REGISTRY_AUTH_FILE",
+    "DOCKER_API_VERSION",
+    "DOCKER_CERT_PATH",
     "DOCKER_CONFIG",
+    "DOCKER_CONTEXT",
+    "DOCKER_DEFAULT_PLATFORM",
     "DOCKER_HOST",
+    "DOCKER_TLS",
+    "DOCKER_TLS_VERIFY",
     "CGO_ENABLED",
     "GODEBUG",
     "GOGC",
@@ -53,6 +60,8 @@ const TAKEN_BEGINNINGS: &[&str] = &[
     "XDG_",
     "CONTAINER",
     "_CONTAINERS_",
+    "DOCKER_CLI_",
+    "DOCKER_CONTENT_TRUST",
     "STORAGE_",
     "PODMAN_",
     "BUILDAH_",
@@ -75,12 +84,11 @@ pub(super) fn fits_a_file(key: &str, value: &str) -> bool {
 
 /// What job and pool choose for a container.
 pub(super) fn of(job: &ContainerJob, container: &ContainerSpec) -> Vec<String> {
-    let options = &job.options;
+    let (options, dialect) = (&job.options, Dialect(job.engine));
     let mut words = Vec::new();
     let mut put = |option: &str, value: &str| words.push(format!("{option} {}", quoted(value)));
     if let Some(entrypoint) = &container.entrypoint {
-        let none = is_none(entrypoint);
-        put("--entrypoint", &if none { String::new() } else { serde_json::json!(entrypoint).to_string() });
+        put("--entrypoint", &dialect.entrypoint(entrypoint).0);
     }
     if let Some(user) = &container.user {
         put("--user", user);
@@ -105,8 +113,8 @@ pub(super) fn of(job: &ContainerJob, container: &ContainerSpec) -> Vec<String> {
             put(option, value);
         }
     }
-    for gpu in options.gpus.iter().flat_map(|gpus| gpus.trim_start_matches("device=").split(',')) {
-        put("--device", &format!("nvidia.com/gpu={}", gpu.trim()));
+    for (option, value) in options.gpus.iter().flat_map(|gpus| dialect.gpus(gpus)) {
+        put(option, &value);
     }
     for (limit, value) in &options.ulimit {
         put("--ulimit", &format!("{limit}={value}"));
@@ -121,11 +129,6 @@ pub(super) fn of(job: &ContainerJob, container: &ContainerSpec) -> Vec<String> {
         words.push("--init $init".to_owned());
     }
     words
-}
-
-/// True if an entrypoint starts nothing.
-pub(super) fn is_none(entrypoint: &[String]) -> bool {
-    entrypoint.iter().all(String::is_empty)
 }
 
 /// Directories of the guest, and volumes that all containers of the job share. A volume without a source is the job's.

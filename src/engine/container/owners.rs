@@ -117,6 +117,7 @@ mod tests {
         let name = ContainerName::parse("c").unwrap();
         let with = |owner| JobContainer {
             name: name.clone(),
+            engine: crate::core::container::engine::ContainerEngine::Podman,
             open_umask: false,
             starts_ahead: false,
             owner,

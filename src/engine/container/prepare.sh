@@ -1,18 +1,19 @@
 # Prepares the containers of a job as root: pulls images, starts services, creates the job's container.
 # For any POSIX shell. Each line on standard output is a report. A container's number counts from 0, the job's own.
-# Set above: name, last, pull_within, wait_within, most, debug and closed (empty: no), and the functions write_files,
-# pull_each, may_pass, share_all, ports, create, recent.
+# Set above: name, engine, last, pull_within, wait_within, most, debug and closed (empty: no), and the functions
+# write_files, pull_each, may_pass, share_all, ports, create, recent. The engine's own: facts, log_path, and the functions
+# ready, mirrored, fetch, network, started.
 PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH LC_ALL=C
 unset IFS
 set -f
-shared=/run/greenroom   # the job's container has the file of its process there
+shared=/run/greenroom   # the engine's file of the job's container is there
 
 report() { printf '%s\n' "$*" || exit 1; }
 
 # The engine's error, on one line.
 message() {
-  text=$(sed -n '/^Error/,$p' "$1" 2>/dev/null)
+  text=$(sed -n '/^Error: failed to start containers/d; /^Error/,$p' "$1" 2>/dev/null)
   [ -n "$text" ] || text=$(tail -n 3 "$1" 2>/dev/null)
   printf '%s' "$text" | tail -c 1500 | tr '\n\r\t' '   '
 }
@@ -41,11 +42,8 @@ share() {
 
 # What is known of an image that is there; true if there is one for this job. Before a pull, another platform's is none.
 image() {
-  podman image inspect --format '{{.Id}}
-{{.Architecture}}
-{{range $port, $_ := .Config.ExposedPorts}}{{$port}} {{end}}
-[{{json .Size}},{{json .User}},{{json .Config.Entrypoint}},{{json .Digest}}]' "$2" >"$work/$1.image" 2>/dev/null || return 1
-  { read -r id; read -r built; read -r ports; read -r facts; } <"$work/$1.image"
+  "$engine" image inspect --format "$facts" "$2" >"$work/$1.image" 2>/dev/null || return 1
+  { read -r id; read -r built; read -r ports; read -r known; } <"$work/$1.image"
   echo "$id" >"$work/$1.id"
   echo "$ports" >"$work/$1.ports"
   wanted=$machine
@@ -58,7 +56,14 @@ image() {
       exit 1
       ;;
   esac
-  report "image $1 $facts"
+  report "image $1 $known"
+}
+
+# True if the image of a pull is there, under its own name or its mirror's.
+present() {
+  image "$number" "$reference" && return
+  mirror=$(mirrored "$number")
+  [ -n "$mirror" ] && image "$number" "$mirror"
 }
 
 # Sleeps, and can be stopped meanwhile.
@@ -76,12 +81,11 @@ give_up() {
 pull() {
   number=$1 reference=$2 platform=$3 client='' try=1 tried=no
   shift 3
-  [ ! -f "$work/registries.conf" ] || export CONTAINERS_REGISTRIES_CONF="$work/registries.conf"
   trap give_up TERM
   for policy in "$@"; do
     case $policy in
       always) ;;
-      *) image "$number" "$reference" && exit 0 ;;
+      *) present && exit 0 ;;
     esac
     if [ "$policy" = never ]; then report "failed $number never 1 absent"; continue; fi
     # A registry that has just failed is not asked again by the next policy.
@@ -89,14 +93,7 @@ pull() {
     tried=yes
     for try in 1 2 3; do
       report "pulling $number $policy $try"
-      set -- --quiet
-      [ -z "$platform" ] || set -- "$@" --platform "$platform"
-      [ ! -f "$work/secret/$number.json" ] || set -- "$@" --authfile "$work/secret/$number.json"
-      [ ! -d "$work/secret/ca" ] || set -- "$@" --cert-dir "$work/secret/ca"
-      mkdir -p "$big/$number"
-      TMPDIR=$big/$number podman pull "$@" "$reference" >/dev/null 2>"$work/$number.error" &
-      client=$!
-      wait "$client" && image "$number" "$reference" && exit 0
+      fetch "$number" "$reference" "$platform" && present && exit 0
       text=$(message "$work/$number.error")
       report "failed $number $policy $try $text"
       may_pass "$text" && [ "$try" -lt 3 ] || break
@@ -158,7 +155,7 @@ listens() {
 # The last lines of a service, unless all are shown.
 logs() {
   [ -z "$debug" ] || return
-  podman logs --tail 20 "$name-$1" 2>&1 | tail -c 4000 | {
+  "$engine" logs --tail 20 "$name-$1" 2>&1 | tail -c 4000 | {
     while IFS= read -r line || [ -n "$line" ]; do report "log $1 $line"; done
   }
 }
@@ -166,7 +163,7 @@ logs() {
 # Reports a service that has ended; true if it has.
 ended() {
   [ ! -d "/proc/$2" ] || return 1
-  report "exited $1 $(podman wait "$name-$1" 2>/dev/null)"
+  report "exited $1 $("$engine" wait "$name-$1" 2>/dev/null)"
   logs "$1"
 }
 
@@ -198,11 +195,9 @@ await() {
 
 # The first three numbers of the addresses of a new network.
 connect() {
-  podman network create --disable-dns "$name" >/dev/null 2>"$work/error" || broken network "$(message "$work/error")"
-  subnet=$(podman network inspect --format '{{range .Subnets}}{{.Subnet}}{{end}}' "$name" 2>"$work/error") ||
-    broken network "$(message "$work/error")"
+  subnet=$(network 2>"$work/error") || broken network "$(message "$work/error")"
   case $subnet in
-    *.0/24) net=${subnet%.0/24} ;;
+    *.0/24 | *.0/20 | *.0/16) net=${subnet%.0/*} ;;
     *) broken network "the engine chose the subnet $subnet" ;;
   esac
 }
@@ -210,12 +205,12 @@ connect() {
 # Starts a service and waits for it.
 serve() {
   if ! (create "$1") >/dev/null 2>"$work/$1.error" ||
-    ! podman start "$name-$1" >/dev/null 2>"$work/$1.error"; then
+    ! "$engine" start "$name-$1" >/dev/null 2>"$work/$1.error"; then
     report "unstarted $1 $(message "$work/$1.error")"
     return
   fi
-  [ -z "$debug" ] ||
-    ln -sf "$(podman inspect --format '{{.HostConfig.LogConfig.Path}}' "$name-$1")" "$shared/$name-$1.log"
+  started "$1"
+  [ -z "$debug" ] || ln -sf "$("$engine" inspect --format "$log_path" "$name-$1")" "$shared/$name-$1.log"
   report "started $1"
   await "$1"
 }
@@ -232,7 +227,7 @@ follow() {
 
 # The number that a file of accounts in the image has for a name: number FILE NAME. A number stands for itself.
 account() {
-  podman cp "$name:/etc/$1" - 2>/dev/null | head -c 4194304 | tar -xO 2>/dev/null | {
+  "$engine" cp "$name:/etc/$1" - 2>/dev/null | head -c 4194304 | tar -xO 2>/dev/null | {
     while IFS=: read -r entry _ number group _ || [ -n "$entry" ]; do
       case $2 in
         *[!0-9]*) [ "$entry" = "$2" ] || continue ;;
@@ -246,7 +241,7 @@ account() {
 
 # Reports the numbers of the container's user and group. An unknown name ends the container's start.
 owner() {
-  user=$(podman inspect --format '{{.Config.User}}' "$name" 2>"$work/error") || broken create "$(message "$work/error")"
+  user=$("$engine" inspect --format '{{.Config.User}}' "$name" 2>"$work/error") || broken create "$(message "$work/error")"
   group=''
   case $user in *:*) group=${user#*:} user=${user%%:*} ;; esac
   case $user in '' | 0 | root) return ;; esac
@@ -261,13 +256,13 @@ owner() {
 
 main() {
   children='' watcher='' big=/var/tmp/$name
-  command -v podman >/dev/null || broken engine "podman is not installed"
+  command -v "$engine" >/dev/null || broken engine "$engine is not installed"
   place=$(memory) || broken engine "none of /run, /dev/shm and /tmp is in memory"
   work=$place/greenroom.$name
   trap clear EXIT
   trap 'exit 143' HUP INT TERM PIPE
   mkdir -p -m 755 "$shared" && (umask 077 && mkdir "$work" "$work/secret") || broken engine "cannot create $work"
-  init=$(command -v catatonit || command -v tini) && init="--init-path $init"
+  ready
   machine=$(uname -m)
   case $machine in
     x86_64) machine=amd64 ;;

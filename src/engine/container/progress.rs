@@ -7,8 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::ContainerError;
-use super::options::is_none;
+use super::dialect::is_none;
 use super::report::{ImageFacts, Lines, Part, Report};
+use crate::core::container::engine::ContainerEngine;
 use crate::core::container::failure::{Blame, Cause, foreign};
 use crate::core::container::name::Owner;
 use crate::core::container::settings::PullPolicy;
@@ -40,6 +41,11 @@ pub enum ContainerProgress {
     Received {
         image: String,
         bytes: Option<u64>,
+        after: Duration,
+    },
+    /// A pull goes on, and its engine does not show how much has come.
+    Pending {
+        image: String,
         after: Duration,
     },
     /// `bytes`: its size on the instance.
@@ -220,7 +226,7 @@ impl<'a> Watcher<'a> {
             }
             Report::Image { number, facts } => {
                 let (bytes, after) = (facts.bytes, self.after(number));
-                let digest = facts.digest.clone().filter(|digest| is_digest(digest));
+                let digest = facts.digest.as_deref().and_then(digest);
                 let came = self.begun.remove(&number).is_some();
                 self.about(number, |image| {
                     if came {
@@ -335,8 +341,12 @@ impl<'a> Watcher<'a> {
                 (*number, begun.bytes, now.since(begun.at))
             })
             .collect();
+        let shows_bytes = self.job.engine == ContainerEngine::Podman;
         for (number, bytes, after) in due {
-            self.about(number, |image| ContainerProgress::Received { image, bytes, after });
+            self.about(number, |image| match bytes {
+                None if !shows_bytes => ContainerProgress::Pending { image, after },
+                bytes => ContainerProgress::Received { image, bytes, after },
+            });
         }
     }
 
@@ -358,10 +368,11 @@ impl<'a> Watcher<'a> {
     }
 }
 
-/// True for a digest as engines write it.
-fn is_digest(text: &str) -> bool {
-    let hex = text.strip_prefix("sha256:").unwrap_or_default();
-    hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit())
+/// The digest as engines write it: alone, or after an image's name.
+fn digest(text: &str) -> Option<String> {
+    let digest = text.rsplit('@').next()?;
+    let hex = digest.strip_prefix("sha256:")?;
+    (hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit())).then(|| digest.to_owned())
 }
 
 fn spec(job: &ContainerJob, number: usize) -> Option<&ContainerSpec> {

@@ -162,15 +162,36 @@ impl Report {
     }
 }
 
-/// A line of the engine's log: when, which stream, whether it is whole, and the text.
+/// A line of the engine's log: when, which stream, whether it is whole, and the text. Docker's is JSON.
 fn wrote(number: usize, rest: &str) -> Option<Report> {
-    let mut words = rest.splitn(4, ' ');
-    let (when, _stream, _whole) = (words.next()?, words.next()?, words.next()?);
+    let (when, text) = if rest.starts_with('{') {
+        let DockerLine { log, time } = docker_line(rest)?;
+        (time, log)
+    } else {
+        let mut words = rest.splitn(4, ' ');
+        let (when, _stream, _whole) = (words.next()?, words.next()?, words.next()?);
+        (when.to_owned(), words.next().unwrap_or_default().to_owned())
+    };
     let time = when.split_once('T').and_then(|(_, time)| time.get(..8)).unwrap_or_default();
     let is_time = time.bytes().all(|b| b.is_ascii_digit() || b == b':');
-    let line = clean_text(words.next().unwrap_or_default().as_bytes());
+    let line = clean_text(text.as_bytes());
     let line = line.trim_end().chars().take(WRITTEN).map(|c| if c == '\n' { ' ' } else { c }).collect();
     Some(Report::Wrote { number, at: if is_time { time.to_owned() } else { String::new() }, line })
+}
+
+#[derive(Deserialize)]
+struct DockerLine {
+    log: String,
+    #[serde(default)]
+    time: String,
+}
+
+/// The rest of a line that was too long is missing: what follows the text, or its end.
+fn docker_line(line: &str) -> Option<DockerLine> {
+    let parse = |text: &str| serde_json::from_str(text).ok();
+    // The longest escape sequence is `\u0000`.
+    let mut ends = line.char_indices().rev().take(6).map(|(at, _)| at);
+    parse(line).or_else(|| ends.find_map(|end| parse(&format!("{}\"}}", &line[..end]))))
 }
 
 fn clean(text: &str) -> String {
@@ -253,6 +274,14 @@ mod tests {
                 "wrote 2 \x1b[2J stdout P ",
                 Report::Wrote { number: 2, at: String::new(), line: String::new() },
             ),
+            (
+                r#"wrote 1 {"log":"  at \u001b[1mmain()\n","stream":"stderr","time":"2026-01-02T03:04:05.678Z"}"#,
+                Report::Wrote { number: 1, at: "03:04:05".to_owned(), line: "  at main()".to_owned() },
+            ),
+            (
+                r#"wrote 1 {"log":"a long line, cut in \u00"#,
+                Report::Wrote { number: 1, at: String::new(), line: "a long line, cut in".to_owned() },
+            ),
             ("skipped 1 70", Report::Skipped { number: 1, bytes: 70 }),
             ("owner 1000 0", Report::Owner(Owner { user: 1000, group: 0 })),
             ("waiting 1", Report::Waiting { number: 1 }),
@@ -278,6 +307,7 @@ mod tests {
             "owner app 0",
             "owner -1 0",
             "wrote 1 2026",
+            "wrote 1 {x",
         ] {
             assert_eq!(Report::parse(line.as_bytes()), None, "{line}");
         }

@@ -3,15 +3,14 @@
 use std::fmt::Write as _;
 use std::iter::once;
 
-use base64ct::{Base64, Encoding as _};
-
 use super::debug::{MOST, RECENT};
+use super::dialect::{Dialect, file};
 use super::docker::DockerFiles;
 use super::options;
 use crate::core::container::failure::Cause;
 use crate::core::container::name::ContainerName;
 use crate::core::container::settings::Umask;
-use crate::core::container::spec::{ContainerJob, ContainerSpec, Login, ServiceSpec};
+use crate::core::container::spec::{ContainerJob, ContainerSpec, ServiceSpec};
 use crate::core::secret::Secret;
 use crate::core::text::quoted;
 
@@ -39,7 +38,8 @@ pub fn script(name: &ContainerName, job: &ContainerJob, dirs: &[&str]) -> String
     let wait = job.wait_for_services.map_or(0, |wait| wait.as_secs().max(1));
     _ = writeln!(
         text,
-        "name={name} last={} pull_within={} wait_within={wait} most={MOST} debug={} closed={}",
+        "name={name} engine={} last={} pull_within={} wait_within={wait} most={MOST} debug={} closed={}",
+        job.engine.program(),
         job.services.len(),
         job.pull_timeout.as_secs().max(1),
         if job.debug_services { "yes" } else { "" },
@@ -57,6 +57,7 @@ pub fn script(name: &ContainerName, job: &ContainerJob, dirs: &[&str]) -> String
         .map(|(number, container)| (number.to_string(), creation(name, job, dirs, (number, container))));
     function(&mut text, "create", &[choice("$1", creations)]);
     text.push_str(RECENT);
+    text.push_str(&Dialect(job.engine).functions(&containers, job));
     text.push_str(include_str!("prepare.sh"));
     // The shell has read all of it before the first command runs, and no command reads from it.
     text.push_str("main </dev/null\n");
@@ -85,7 +86,7 @@ fn files(name: &ContainerName, job: &ContainerJob, containers: &[&ContainerSpec]
     let mut lines = Vec::new();
     for (number, container) in containers.iter().enumerate() {
         if let Some(login) = &container.login {
-            lines.push(file(&auths(login), &format!("secret/{number}.json")));
+            lines.extend(Dialect(job.engine).login(number, &container.image, login));
         }
         let held: Vec<String> = environment(job, (number, container))
             .iter()
@@ -96,43 +97,8 @@ fn files(name: &ContainerName, job: &ContainerJob, containers: &[&ContainerSpec]
         let docker = DockerFiles::of(name, job, (number, container));
         lines.extend(docker.iter().flat_map(|docker| docker.writes(job.ca.as_deref())));
     }
-    if let Some(ca) = &job.ca {
-        lines.push("mkdir \"$work/secret/ca\"".to_owned());
-        lines.push(file(ca, "secret/ca/ca.crt"));
-    }
-    if !job.mirrors.is_empty() {
-        let base = "cat \"${CONTAINERS_REGISTRIES_CONF:-/etc/containers/registries.conf}\" 2>/dev/null";
-        lines.push(format!("{{ {base}; printf %s {}; }} >\"$work/registries.conf\"", quoted(&mirrors(job))));
-    }
+    lines.extend(Dialect(job.engine).registries(job));
     lines
-}
-
-fn file(content: &str, name: &str) -> String {
-    format!("printf %s {} >\"$work/{name}\"", quoted(content))
-}
-
-/// The engine's file of credentials.
-fn auths(login: &Login) -> String {
-    let pair = format!("{}:{}", login.username, login.password.expose());
-    let auth = Base64::encode_string(pair.as_bytes());
-    serde_json::json!({ "auths": { &login.scope: { "auth": auth } } }).to_string()
-}
-
-/// The engine's file of registries: a mirror is asked first, then the registry itself.
-fn mirrors(job: &ContainerJob) -> String {
-    let text = |text: &str| serde_json::Value::from(text).to_string();
-    let of = |(registry, mirror): &(String, String)| {
-        let (insecure, place) = match mirror.split_once("://") {
-            Some((scheme, place)) => (scheme == "http", place),
-            None => (false, mirror.as_str()),
-        };
-        let (registry, place) = (text(registry), text(place.trim_end_matches('/')));
-        format!(
-            "\n[[registry]]\nprefix = {registry}\nlocation = {registry}\n[[registry.mirror]]\nlocation = {place}\n\
-             insecure = {insecure}\n"
-        )
-    };
-    job.mirrors.iter().map(of).collect()
 }
 
 /// All pulls run concurrently.
@@ -189,15 +155,9 @@ fn creation(
     let exported: Vec<&(String, String)> =
         all.iter().filter(|(key, value)| options::exports(key, value)).collect();
     let own = if number == 0 { name.to_string() } else { format!("{name}-{number}") };
-    let mut words = vec![
-        format!("--name {own} --pidfile \"$shared/{own}.pid\" --pull never --systemd=false"),
-        format!("--env-file \"$work/{number}.env\""),
-    ];
-    words.push(if number == 0 {
-        "--interactive --log-driver none".to_owned()
-    } else {
-        "--log-driver k8s-file --log-opt max-size=10mb".to_owned()
-    });
+    let dialect = Dialect(job.engine);
+    let mut words = vec![dialect.creation(&own, number == 0)];
+    words.push(format!("--env-file \"$work/{number}.env\""));
     words.push(network(name, &job.services, number));
     words.extend(options::of(job, container));
     words.extend(options::volumes(name, job, dirs));
@@ -205,6 +165,8 @@ fn creation(
     words.extend(docker.iter().flat_map(DockerFiles::options));
     words.extend(exported.iter().map(|(key, _)| format!("--env {key}")));
     words.push(format!("\"$(cat \"$work/{number}.id\")\""));
+    let entrypoint = container.entrypoint.iter().flat_map(|words| dialect.entrypoint(words).1);
+    words.extend(entrypoint.map(|word| quoted(word)));
     if number == 0 {
         words.push(format!("sh -c {}", quoted(&search())));
     } else {
@@ -213,7 +175,7 @@ fn creation(
     // The arguments are complete before a variable of the job is set.
     let mut lines = vec![format!("set -- {}", words.join(" \\\n  "))];
     lines.extend(exported.iter().map(|(key, value)| format!("export {key}={}", quoted(value))));
-    lines.push("exec podman create \"$@\"".to_owned());
+    lines.push(format!("exec {} create \"$@\"", job.engine.program()));
     lines.join("\n")
 }
 

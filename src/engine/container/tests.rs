@@ -8,6 +8,7 @@ use super::progress::{ContainerProgress, Watcher};
 use super::report::ImageFacts;
 use super::script::script;
 use super::{ContainerError, options};
+use crate::core::container::engine::ContainerEngine;
 use crate::core::container::name::ContainerName;
 use crate::core::container::settings::{EngineOptions, PullPolicy, Umask};
 use crate::core::container::spec::{ContainerJob, ContainerSpec, Login, ServiceSpec};
@@ -51,6 +52,7 @@ fn job() -> ContainerJob {
         ..EngineOptions::default()
     };
     ContainerJob {
+        engine: ContainerEngine::Podman,
         job: spec("bb"),
         services: vec![ServiceSpec {
             container: spec("db"),
@@ -70,10 +72,16 @@ fn job() -> ContainerJob {
     }
 }
 
+fn with(engine: ContainerEngine) -> ContainerJob {
+    ContainerJob { engine, ..job() }
+}
+
 #[test]
 fn every_shell_reads_the_whole_script() {
-    let text = script(&ContainerName::parse("greenroom-a1").unwrap(), &job(), &["/b 'x"]);
-    for shell in SHELLS {
+    for (shell, engine) in
+        SHELLS.into_iter().flat_map(|shell| ContainerEngine::ALL.map(|engine| (shell, engine)))
+    {
+        let text = script(&ContainerName::parse("greenroom-a1").unwrap(), &with(engine), &["/b 'x"]);
         let mut reader = Command::new(shell[0]);
         reader.args(&shell[1..]).arg("-n").stdin(Stdio::piped()).stderr(Stdio::piped());
         let Ok(mut reader) = reader.spawn() else { continue };
@@ -83,15 +91,14 @@ fn every_shell_reads_the_whole_script() {
     }
 }
 
-/// A function of the script, run with a played engine that prints its arguments and environment.
-#[test]
-fn what_a_job_names_reaches_the_engine_unchanged_and_no_secret_is_an_argument() {
-    let text = script(&ContainerName::parse("greenroom-a1").unwrap(), &job(), &["/b 'x"]);
+/// What a played engine is given to create a service: its arguments and a variable.
+fn created(job: &ContainerJob) -> String {
+    let text = script(&ContainerName::parse("greenroom-a1").unwrap(), job, &["/b 'x"]);
     let functions = text.split("# Prepares the containers").next().unwrap();
     let play = "net=10.89.0 work=/dev/null/x shared=/run/greenroom init= \n\
                 export PATH=\"$PLAYED:$PATH\"\n(create 1 2>/dev/null)\n";
     let dir = tempfile::tempdir().unwrap();
-    let engine = dir.path().join("podman");
+    let engine = dir.path().join(job.engine.program());
     std::fs::write(&engine, "#!/bin/sh\nprintf '<%s>' \"$@\"; printf '[%s]' \"$A\"\n").unwrap();
     std::fs::set_permissions(&engine, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let ended = Command::new("sh")
@@ -99,7 +106,48 @@ fn what_a_job_names_reaches_the_engine_unchanged_and_no_secret_is_an_argument() 
         .env("PLAYED", dir.path())
         .output()
         .unwrap();
-    let output = String::from_utf8(ended.stdout).unwrap();
+    String::from_utf8(ended.stdout).unwrap()
+}
+
+#[test]
+fn what_a_job_names_reaches_docker_unchanged() {
+    let mut job = with(ContainerEngine::Docker);
+    job.services[0].container.entrypoint = Some(vec!["/e'".to_owned(), "b c".to_owned()]);
+    let output = created(&job);
+    for part in [
+        "<create><--name><greenroom-a1-1><--cidfile></run/greenroom/greenroom-a1-1.id><--pull><never>",
+        "<--log-driver><json-file><--log-opt><max-size=10m>",
+        "<--network><greenroom-a1><--ip><10.89.0.3><--add-host><build:10.89.0.2><--add-host><db:10.89.0.3>",
+        "<--entrypoint></e'><--user><a b>",
+        "<--gpus><\"device=0,1\"><--ulimit><nofile=1:2><--tmpfs></t>",
+        "<--privileged><--init><--volume></b 'x:/b 'x>",
+        &format!("<b c><{HOSTILE}>[{HOSTILE}]"),
+    ] {
+        assert!(output.contains(part), "{part}\n{output}");
+    }
+}
+
+#[test]
+fn docker_gets_the_registrys_credentials_the_mirrors_name_and_the_certificates() {
+    let mut job = with(ContainerEngine::Docker);
+    job.ca = Some("PEM".to_owned());
+    job.job.image = "docker.io/library/bb:1".to_owned();
+    let text = script(&ContainerName::parse("greenroom-a1").unwrap(), &job, &[]);
+    for part in [
+        "printf %s '{\"auths\":{\"https://index.docker.io/v1/\":",
+        "printf %s '{\"auths\":{\"h:1\":",
+        "\n0) echo 'm:5000/library/bb:1' ;;\n*) ;;\n",
+        "mkdir -p /etc/docker/certs.d/'h:1' && printf %s 'PEM' >/etc/docker/certs.d/'h:1'/greenroom.crt",
+        "mkdir -p /etc/docker/certs.d/'m:5000' && printf %s 'PEM' >/etc/docker/certs.d/'m:5000'/greenroom.crt",
+    ] {
+        assert!(text.contains(part), "{part}\n{text}");
+    }
+    assert!(!text.contains("podman"), "{text}");
+}
+
+#[test]
+fn what_a_job_names_reaches_the_engine_unchanged_and_no_secret_is_an_argument() {
+    let output = created(&job());
     for part in [
         "<--network><greenroom-a1><--ip><10.89.0.3><--add-host><build:10.89.0.2><--add-host><db:10.89.0.3>",
         "<--entrypoint><[\"/e'\"]><--user><a b><--shm-size><1048576b><--cpus><1.5><--add-host><a:1.2.3.4>",

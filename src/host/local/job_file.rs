@@ -152,6 +152,7 @@ fn damaged(path: &Path, problem: &serde_json::Error) -> HostError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::container::engine::ContainerEngine;
     use crate::core::container::name::{ContainerName, JobContainer, Owner};
     use crate::core::endpoint::Endpoint;
     use crate::core::execution::{Execution, Shell};
@@ -225,11 +226,13 @@ mod tests {
         let later = Assignment { unbegun: true, ..assignment.clone() };
         let container = JobContainer {
             name: ContainerName::of(&AttemptName::new("a1")),
+            engine: ContainerEngine::Podman,
             open_umask: true,
             starts_ahead: true,
             owner: None,
             shown_services: Vec::new(),
         };
+        let docker = JobContainer { engine: ContainerEngine::Docker, ..container.clone() };
         let more = JobContainer {
             open_umask: false,
             owner: Some(Owner { user: 1000, group: 1001 }),
@@ -245,7 +248,9 @@ mod tests {
             },
             ..assignment.clone()
         };
-        let assignments = [None, Some(assignment), Some(later), Some(contained), Some(owned)];
+        let of_docker = Assignment { container: Some(docker), ..assignment.clone() };
+        let assignments =
+            [None, Some(assignment), Some(later), Some(contained), Some(owned), Some(of_docker)];
         golden::hold(golden::recorded!("assignments.jsonl"), &assignments);
     }
 

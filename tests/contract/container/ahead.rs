@@ -25,7 +25,7 @@ async fn a_container_starts_while_a_stage_runs_on_the_guest_and_then_reads_the_s
     guest.beside(&name, "true\n").await;
     assert!(lives(waiting), "it waits on");
     // What follows the container's own stage waits after it.
-    let stage = Stage { ahead: Some(name.clone()), ..inside(&name, "echo in; exit 3\n") };
+    let stage = Stage { ahead: Some(name.clone().into()), ..inside(&name, "echo in; exit 3\n") };
     let (end, kept) = guest.run(Way::Link, stage, never()).await;
     assert_eq!((end.unwrap(), kept.out().as_str()), (StageEnd::Exited(3), "in\n"));
     let file = name.clone();
@@ -112,7 +112,7 @@ async fn stages_follow_each_other_before_the_engine_has_cleaned_up() {
     for n in 0..24 {
         let way = if n % 4 == 3 { Way::Connection } else { Way::Link };
         // The next stage takes the container that waits.
-        let ahead = (n % 4 == 0).then(|| name.clone());
+        let ahead = (n % 4 == 0).then(|| name.clone().into());
         let stage = Stage { ahead, ..inside(&name, format!("echo {n}; (sleep 600) & exit {n}\n")) };
         let (end, kept) = guest.run(way, stage, never()).await;
         let said = format!("{n}\n");

@@ -214,7 +214,7 @@ impl Guest {
 
     /// Runs a script on the guest itself, while `ahead` may start.
     pub(super) async fn beside(&self, ahead: &ContainerName, script: &str) {
-        let stage = Stage { ahead: Some(ahead.clone()), ..stage(Shell::Bash, script) };
+        let stage = Stage { ahead: Some(ahead.clone().into()), ..stage(Shell::Bash, script) };
         let (end, kept) = self.run(Way::Link, stage, never()).await;
         assert_eq!(end.unwrap(), StageEnd::Exited(0), "{kept:?}");
     }
@@ -222,7 +222,7 @@ impl Guest {
 
 pub(super) fn inside(name: &ContainerName, script: impl AsRef<[u8]>) -> Stage {
     Stage {
-        reader: Reader::Container(name.clone()),
+        reader: Reader::Container(name.clone().into()),
         start_within: Duration::from_secs(30),
         stop_grace: Duration::from_secs(3),
         ..stage(Shell::Sh, script)

@@ -7,6 +7,7 @@ mod machine;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use greenroom::core::container::engine::ContainerEngine;
 use greenroom::core::container::name::{ContainerName, JobContainer};
 use greenroom::core::container::settings::{EngineOptions, PullPolicy, Umask};
 use greenroom::core::container::spec::{ContainerJob, ContainerSpec, Login, ServiceSpec};
@@ -100,6 +101,7 @@ fn spec(image: &str) -> ContainerSpec {
 
 fn job(image: &str) -> ContainerJob {
     ContainerJob {
+        engine: ContainerEngine::Podman,
         job: spec(image),
         services: Vec::new(),
         remarks: Vec::new(),

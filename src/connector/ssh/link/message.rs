@@ -171,7 +171,7 @@ mod tests {
     fn requests() -> Vec<Request> {
         let (within, stop_grace) = (Duration::from_secs(10), Duration::from_secs(5));
         let interpreter = Interpreter { reader: Reader::Shell(Shell::Bash), before: "cd /builds".to_owned() };
-        let name = ContainerName::parse("greenroom-a1").unwrap();
+        let name = ContainerName::parse("greenroom-a1").unwrap().into();
         let container = Interpreter { reader: Reader::Container(name), before: String::new() };
         let asks = [
             Ask::Check { at: endpoint(), within, next: None },

@@ -1,0 +1,36 @@
+//! The program that runs containers on an instance.
+
+use serde::{Deserialize, Serialize};
+
+/// An engine. What differs between them stands in `engine::container::dialect` and `connector::ssh::container`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ContainerEngine {
+    #[default]
+    Podman,
+    Docker,
+}
+
+impl ContainerEngine {
+    pub const ALL: [Self; 2] = [Self::Podman, Self::Docker];
+
+    /// The name of its program, which is also its name in the configuration.
+    pub fn program(self) -> &'static str {
+        match self {
+            Self::Podman => "podman",
+            Self::Docker => "docker",
+        }
+    }
+
+    /// Its name in sentences.
+    pub fn called(self) -> &'static str {
+        match self {
+            Self::Podman => "Podman",
+            Self::Docker => "Docker",
+        }
+    }
+
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}

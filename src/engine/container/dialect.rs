@@ -1,0 +1,167 @@
+//! What differs between the engines in the script of `prepare`. Their commands are in `podman.sh` and `docker.sh`.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use base64ct::{Base64, Encoding as _};
+use serde_json::json;
+
+use crate::core::container::engine::ContainerEngine;
+use crate::core::container::image::ImageName;
+use crate::core::container::spec::{ContainerJob, ContainerSpec, Login};
+use crate::core::text::quoted;
+
+/// Docker Hub in the name of an image.
+const HUB: &str = "docker.io";
+/// Docker Hub in Docker's file of credentials.
+const HUB_LOGIN: &str = "https://index.docker.io/v1/";
+
+/// One engine's part of the script.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Dialect(pub(super) ContainerEngine);
+
+impl Dialect {
+    /// The functions and variables that `prepare.sh` needs.
+    pub(super) fn functions(self, containers: &[&ContainerSpec], job: &ContainerJob) -> String {
+        match self.0 {
+            ContainerEngine::Podman => include_str!("podman.sh").to_owned(),
+            ContainerEngine::Docker => {
+                let mut text = include_str!("docker.sh").to_owned();
+                text.push_str("\n# The name of an image at the pool's mirror.\nmirrored() {\ncase $1 in\n");
+                for (number, container) in containers.iter().enumerate() {
+                    if let Some(name) = mirrored(job, &container.image) {
+                        _ = writeln!(text, "{number}) echo {} ;;", quoted(&name));
+                    }
+                }
+                text + "*) ;;\nesac\n}\n"
+            }
+        }
+    }
+
+    /// Commands that write what pulls need: files in memory, except certificates, which Docker's daemon reads.
+    pub(super) fn registries(self, job: &ContainerJob) -> Vec<String> {
+        let mut lines = Vec::new();
+        match self.0 {
+            ContainerEngine::Podman => {
+                if let Some(ca) = &job.ca {
+                    lines.push("mkdir \"$work/secret/ca\"".to_owned());
+                    lines.push(file(ca, "secret/ca/ca.crt"));
+                }
+                if !job.mirrors.is_empty() {
+                    let base =
+                        "cat \"${CONTAINERS_REGISTRIES_CONF:-/etc/containers/registries.conf}\" 2>/dev/null";
+                    let mirrors = quoted(&mirrors(job));
+                    lines.push(format!("{{ {base}; printf %s {mirrors}; }} >\"$work/registries.conf\""));
+                }
+            }
+            ContainerEngine::Docker => {
+                for registry in job.ca.iter().flat_map(|_| verified(job)) {
+                    let at = format!("/etc/docker/certs.d/{}", quoted(&registry));
+                    let ca = quoted(job.ca.as_deref().unwrap_or_default());
+                    lines.push(format!("mkdir -p {at} && printf %s {ca} >{at}/greenroom.crt"));
+                }
+            }
+        }
+        lines
+    }
+
+    /// Commands that write the credentials of one image.
+    pub(super) fn login(self, number: usize, image: &str, login: &Login) -> Vec<String> {
+        let pair = format!("{}:{}", login.username, login.password.expose());
+        let auth = Base64::encode_string(pair.as_bytes());
+        let content = |scope: &str| json!({ "auths": { scope: { "auth": auth } } }).to_string();
+        match self.0 {
+            ContainerEngine::Podman => vec![file(&content(&login.scope), &format!("secret/{number}.json"))],
+            // Docker knows credentials of registries only, not of paths.
+            ContainerEngine::Docker => {
+                let registry = ImageName::parse(image).map(|image| image.registry().to_owned());
+                let registry = registry.unwrap_or_else(|_| login.scope.clone());
+                let scope = if registry == HUB { HUB_LOGIN } else { &registry };
+                let dir = format!("mkdir \"$work/secret/{number}\"");
+                vec![dir, file(&content(scope), &format!("secret/{number}/config.json"))]
+            }
+        }
+    }
+
+    /// The options of a container that no job chooses. `own`: its name at the engine.
+    pub(super) fn creation(self, own: &str, is_jobs: bool) -> String {
+        let logs = match (is_jobs, self.0) {
+            (true, _) => "--interactive --log-driver none",
+            (false, ContainerEngine::Podman) => "--log-driver k8s-file --log-opt max-size=10mb",
+            (false, ContainerEngine::Docker) => "--log-driver json-file --log-opt max-size=10m",
+        };
+        let file = match self.0 {
+            ContainerEngine::Podman => format!("--pidfile \"$shared/{own}.pid\" --systemd=false"),
+            ContainerEngine::Docker => format!("--cidfile \"$shared/{own}.id\""),
+        };
+        format!("--name {own} {file} --pull never {logs}")
+    }
+
+    /// The value of `--entrypoint`, and what goes before the command.
+    pub(super) fn entrypoint(self, words: &[String]) -> (String, &[String]) {
+        match (self.0, words) {
+            (_, words) if is_none(words) => (String::new(), &[]),
+            (ContainerEngine::Docker, [first, rest @ ..]) => (first.clone(), rest),
+            (_, words) => (json!(words).to_string(), &[]),
+        }
+    }
+
+    /// The options for GPUs: names or numbers after `device=`, a count, or `all`.
+    pub(super) fn gpus(self, gpus: &str) -> Vec<(&'static str, String)> {
+        let names = gpus.trim_matches('"').trim_start_matches("device=");
+        match self.0 {
+            ContainerEngine::Podman => {
+                let each = names.split(',').map(|gpu| ("--device", format!("nvidia.com/gpu={}", gpu.trim())));
+                each.collect()
+            }
+            ContainerEngine::Docker if names.len() == gpus.len() => vec![("--gpus", gpus.to_owned())],
+            ContainerEngine::Docker => vec![("--gpus", format!("\"device={names}\""))],
+        }
+    }
+}
+
+/// True if an entrypoint starts nothing.
+pub(super) fn is_none(entrypoint: &[String]) -> bool {
+    entrypoint.iter().all(String::is_empty)
+}
+
+/// A command that writes a file in memory.
+pub(super) fn file(content: &str, name: &str) -> String {
+    format!("printf %s {} >\"$work/{name}\"", quoted(content))
+}
+
+/// A mirror's place, and whether it has no TLS.
+fn place(mirror: &str) -> (&str, bool) {
+    let (scheme, place) = mirror.split_once("://").unwrap_or(("https", mirror));
+    (place.trim_end_matches('/'), scheme == "http")
+}
+
+/// Podman's file of registries: a mirror is asked first, then the registry itself.
+fn mirrors(job: &ContainerJob) -> String {
+    let text = |text: &str| serde_json::Value::from(text).to_string();
+    let of = |(registry, mirror): &(String, String)| {
+        let (place, insecure) = place(mirror);
+        let (registry, place) = (text(registry), text(place));
+        format!(
+            "\n[[registry]]\nprefix = {registry}\nlocation = {registry}\n[[registry.mirror]]\nlocation = {place}\n\
+             insecure = {insecure}\n"
+        )
+    };
+    job.mirrors.iter().map(of).collect()
+}
+
+/// The name of an image at the pool's mirror.
+fn mirrored(job: &ContainerJob, image: &str) -> Option<String> {
+    let (registry, path) = image.split_once('/')?;
+    let (_, mirror) = job.mirrors.iter().find(|(of, _)| of == registry)?;
+    Some(format!("{}/{path}", place(mirror).0))
+}
+
+/// Registries of the job's images and their mirrors, which the pool's certificates verify.
+fn verified(job: &ContainerJob) -> BTreeSet<String> {
+    let images = job.services.iter().map(|service| &service.container).chain([&job.job]);
+    let own = images.filter_map(|container| ImageName::parse(&container.image).ok());
+    let own = own.map(|image| image.registry().to_owned()).filter(|registry| registry != HUB);
+    let mirrors = job.mirrors.iter().map(|(_, mirror)| place(mirror)).filter(|(_, insecure)| !insecure);
+    own.chain(mirrors.filter_map(|(place, _)| place.split('/').next().map(str::to_owned))).collect()
+}

@@ -1,0 +1,62 @@
+# Docker, for prepare.sh.
+facts='{{.ID}}
+{{.Architecture}}
+{{range $port, $_ := .Config.ExposedPorts}}{{$port}} {{end}}
+[{{json .Size}},{{json .Config.User}},{{json .Config.Entrypoint}},{{range $at, $name := .RepoDigests}}{{if not $at}}{{json $name}}{{end}}{{else}}null{{end}}]'
+log_path='{{.LogPath}}'
+
+# Waits for the daemon, which may still be starting.
+ready() {
+  init='' tries=0
+  until docker version --format '{{.Server.Version}}' >/dev/null 2>"$work/error"; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 30 ] || broken engine "$(message "$work/error")"
+    sleep 1
+  done
+}
+
+# Pulls an image: fetch NUMBER REFERENCE PLATFORM. Sets `client` meanwhile. Docker knows no mirrors for one pull, so the
+# image gets the name of its registry afterwards, unless the name is a digest.
+fetch() {
+  mirror=$(mirrored "$1")
+  if [ -n "$mirror" ]; then
+    load "$1" "$mirror" "$3" && { docker tag "$mirror" "$2" 2>/dev/null; return 0; }
+    text=$(message "$work/$1.error")
+    case $text in
+      *"manifest unknown"* | *"not found"*) ;;
+      *)
+        report "failed $1 $policy $try mirror ${mirror%%/*}: $text"
+        report "pulling $1 $policy 2"
+        ;;
+    esac
+  fi
+  load "$1" "$2" "$3"
+}
+
+load() {
+  docker --config "$work/secret/$1" pull --quiet ${3:+--platform "$3"} "$2" >/dev/null 2>"$work/$1.error" &
+  client=$!
+  wait "$client"
+}
+
+# Creates the job's network; its subnet. Only in a subnet that is asked for may containers have chosen addresses: the
+# engine finds a free one.
+network() {
+  tries=0
+  while :; do
+    docker network create "$name" >/dev/null || return
+    subnet=$(docker network inspect --format '{{range .IPAM.Config}}{{.Subnet}} {{end}}' "$name") || return
+    subnet=${subnet%% *}
+    docker network rm "$name" >/dev/null || return
+    docker network create --subnet "$subnet" "$name" >/dev/null && break
+    # Another job's network may have it by now.
+    tries=$((tries + 1))
+    [ "$tries" -lt 5 ] || return
+  done
+  echo "$subnet"
+}
+
+# A service has started.
+started() {
+  docker inspect --format '{{.State.Pid}}' "$name-$1" 2>/dev/null | sed 's/^0$/none/' >"$shared/$name-$1.pid"
+}

@@ -1,0 +1,55 @@
+//! The essential tests once more, with Debian's Docker: each machine has a daemon of its own.
+
+use crate::engine::on_docker;
+use crate::{
+    debug, limits, owners, pipelines, platforms, registries, secrets, services, shells, starts,
+    stopping,
+};
+
+macro_rules! with_docker {
+    ($($module:ident::$test:ident;)*) => {
+        $(
+            #[test]
+            fn $test() {
+                on_docker($module::$test);
+            }
+        )*
+    };
+}
+
+with_docker! {
+    debug::a_job_that_asks_for_it_sees_each_line_of_its_services_once;
+    debug::a_service_that_writes_without_end_stalls_no_stage_and_is_shown_in_part;
+    debug::the_last_lines_of_a_service_that_dies_are_shown_once;
+    limits::limits_and_gpus_of_the_pool_reach_the_engine_for_all_containers;
+    owners::a_user_and_a_group_of_the_job_are_found_by_name_or_number;
+    owners::with_the_feature_flag_the_images_user_owns_the_sources;
+    pipelines::a_job_without_an_image_runs_on_the_machine_and_hears_that_its_services_are_ignored;
+    pipelines::an_image_of_docker_hub_comes_from_the_mirror;
+    pipelines::artifacts_and_caches_pass_between_jobs_on_different_machines;
+    pipelines::scripts_keep_their_exit_codes_and_after_script_sees_what_they_left;
+    pipelines::the_container_has_the_variables_of_the_job_and_the_directories_of_the_machine;
+    pipelines::the_job_and_the_pool_choose_the_user_the_volumes_and_the_options;
+    pipelines::twenty_jobs_on_four_machines_all_run_once;
+    platforms::an_image_is_for_the_machine_or_for_the_platform_that_the_job_names;
+    platforms::an_image_of_another_platform_that_is_there_is_pulled_for_this_one;
+    registries::a_private_image_is_pulled_with_each_source_of_credentials;
+    registries::a_registry_that_recovers_within_three_tries_serves_the_job;
+    registries::a_registry_that_stalls_is_given_up_after_pull_timeout;
+    registries::a_registry_with_a_certificate_of_its_own_is_trusted_if_the_pool_says_so;
+    registries::an_image_or_tag_that_does_not_exist_fails_the_job_and_takes_one_machine;
+    registries::an_instance_whose_disk_is_full_is_replaced;
+    registries::without_the_right_password_the_job_fails_and_takes_one_machine;
+    secrets::a_password_is_gone_before_the_first_step_and_a_token_is_not_in_services;
+    services::a_service_that_dies_is_reported_with_its_code_and_last_lines_and_the_job_goes_on;
+    services::services_reach_each_other_and_the_job_reaches_both_by_all_their_names;
+    shells::a_script_runs_in_its_image_or_the_job_fails_with_the_reason;
+    starts::an_engine_that_hangs_is_a_system_failure_within_its_limit;
+    starts::an_entrypoint_that_takes_longer_than_the_limit_is_waited_for;
+    stopping::a_cancelled_job_runs_its_after_script_in_its_container;
+    stopping::a_container_that_is_killed_ends_its_stage_and_the_next_one_starts_it_again;
+    stopping::a_script_whose_link_and_run_are_killed_ends_although_nothing_connects_again;
+    stopping::a_script_whose_link_is_killed_ends_without_another_stage;
+    stopping::a_script_whose_run_is_killed_ends;
+    stopping::a_stopped_script_leaves_no_process_and_its_files;
+}
