@@ -114,7 +114,7 @@ pub(super) fn build(
         pool: pool.name.clone(),
         state_dir: around.state_dir.clone(),
         program: around.program.clone(),
-        containers: pool.containers.is_some(),
+        containers: pool.needs_podman(),
         clock: Rc::clone(&around.clock),
     };
     let invalid = |problems: Problems| CliError::config(config.diagnostics(problems).into());

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use crate::core::container::engine::ContainerEngine;
 use crate::core::container::settings::ContainerSettings;
 use crate::core::execution::Shell;
 use crate::core::ids::PoolName;
@@ -46,6 +47,11 @@ pub struct PoolConfig {
 }
 
 impl PoolConfig {
+    /// True if jobs run in containers of Podman, which images for `qemu` may have.
+    pub fn needs_podman(&self) -> bool {
+        self.containers.as_ref().is_some_and(|settings| settings.engine == ContainerEngine::Podman)
+    }
+
     /// The policy for a provider whose instances are `disposable` or not. If they are not, and the file does not set a
     /// limit, an instance serves any number of jobs. `lifetime` is the provider's default of `max_lifetime`.
     pub fn policy_where(&self, disposable: bool, lifetime: Option<Duration>) -> Policy {

@@ -160,7 +160,7 @@ pub struct BuildContext {
     pub state_dir: PathBuf,
     /// Greenroom's executable, for instances that are processes on the runner host. Absolute.
     pub program: PathBuf,
-    /// Whether jobs run in containers on its instances.
+    /// Whether jobs run in containers of Podman on its instances.
     pub containers: bool,
     pub clock: Rc<dyn Clock>,
 }

@@ -18,7 +18,7 @@ const DOCTOR: &str = include_str!("../../src/cli/doctor/boot/containers/guest.sh
 
 /// Doctor starts containers on both kinds of networks, and nothing is missing.
 pub(crate) fn run_with_all_they_need(machine: &Machine) {
-    let facts = machine.says(&format!("registries= logins= auth= ca=\n{DOCTOR}"));
+    let facts = machine.says(&format!("program=podman registries= logins= auth= ca=\n{DOCTOR}"));
     let words: Vec<&str> = facts.lines().filter_map(|line| line.split(' ').next()).collect();
     assert_eq!(words, ["clock", "cgroups", "engine", "runtime", "driver", "free-kib"], "{facts}");
 }

@@ -127,8 +127,8 @@ codes! {
     HOST_RUNNER_MISSING Warning "host-runner-missing" "`gitlab-runner` is not installed on a host: artifacts and caches fail.";
 
     CONTAINERS_ROOT_DENIED Error "containers-root-denied" "The login of an instance is not root, and cannot become root: no container can be started.";
-    CONTAINERS_ENGINE_MISSING Error "containers-engine-missing" "Podman is not installed on an instance.";
-    CONTAINERS_ENGINE_OLD Warning "containers-engine-old" "The Podman of an instance is older than the oldest tested version.";
+    CONTAINERS_ENGINE_MISSING Error "containers-engine-missing" "The container engine is not installed on an instance.";
+    CONTAINERS_ENGINE_OLD Warning "containers-engine-old" "The container engine of an instance is older than the oldest tested version.";
     CONTAINERS_ENGINE_BROKEN Error "containers-engine-broken" "No container runs on an instance; the finding quotes the engine.";
     CONTAINERS_CGROUPS Error "containers-cgroups" "An instance has no unified cgroup hierarchy (cgroup v2), which containers need.";
     CONTAINERS_NETWORK_BROKEN Error "containers-network-broken" "No container with a network of its own runs on an instance: jobs with services fail.";

@@ -99,7 +99,7 @@ pub(super) async fn examine(
                 pool: pool.name.clone(),
                 state_dir: state_path.clone(),
                 program: ground.program.to_owned(),
-                containers: pool.containers.is_some(),
+                containers: pool.needs_podman(),
                 clock: Rc::new(*clock),
             };
             examined.add("hosts", hosts::check(pool, &context, &ssh).await);

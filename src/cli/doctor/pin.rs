@@ -86,7 +86,7 @@ pub(super) fn find(
             pool: pool.name.clone(),
             state_dir: around.state_dir.clone(),
             program: around.program.clone(),
-            containers: pool.containers.is_some(),
+            containers: pool.needs_podman(),
             clock: std::rc::Rc::clone(&around.clock),
         };
         for host in (static_hosts.named)(&build, &pool.provider.table)? {

@@ -48,7 +48,7 @@ pub(super) fn check(config: &Config, pool: &PoolConfig, around: &CheckContext<'_
         pool: pool.name.clone(),
         state_dir: around.state_dir.to_owned(),
         program: around.program.to_owned(),
-        containers: pool.containers.is_some(),
+        containers: pool.needs_podman(),
         clock: Rc::clone(&around.clock),
     };
     let mut found = (registration.doctor)(&context, &pool.provider.table);

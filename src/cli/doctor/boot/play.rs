@@ -219,7 +219,7 @@ impl<'a> Boot<'a> {
         let mut tail = Tail::default();
         let end = engine.connector.command(id, endpoint, check.command(), &mut tail).await;
         let output = tail.text();
-        let facts = Facts::read(&output);
+        let facts = Facts::read(check.engine, &output);
         say(&course.row(engine.clock.now(), &facts.row()));
         let said = match end {
             Ok(end) => format!("{end}: {}", clean_line(output.as_bytes(), ANSWER)),

@@ -1,21 +1,40 @@
 //! What an instance says about its engine, and what follows.
 
 use crate::cli::doctor::code;
+use crate::core::container::engine::ContainerEngine;
 use crate::core::ids::PoolName;
 use crate::port::finding::Finding;
 
-/// The oldest version of Podman that was tested.
-const OLDEST: (u32, u32) = (4, 3);
+/// The oldest version of an engine that was tested.
+fn oldest(engine: ContainerEngine) -> (u32, u32) {
+    match engine {
+        ContainerEngine::Podman => (4, 3),
+        ContainerEngine::Docker => (20, 10),
+    }
+}
+
+/// What installs an engine.
+fn install(engine: ContainerEngine) -> &'static str {
+    match engine {
+        ContainerEngine::Podman => {
+            "build the image with `greenroom image build --containers`, or install `podman`, `crun`, `netavark` and `iptables`"
+        }
+        ContainerEngine::Docker => {
+            "install Docker, such as Debian's `docker.io`, and let it start at boot; or set `engine = \"podman\"`"
+        }
+    }
+}
+
 /// A usual image with its layers unpacked.
 const SPACE_WANTED: u64 = 2 << 20;
 /// Certificates and tokens are checked by the guest's clock, in seconds.
 const CLOCK_TOLERANCE: u64 = 60;
 
-const INSTALL: &str = "build the image with `greenroom image build --containers`, or install `podman`, `crun`, `netavark` and `iptables`";
-
 /// The answers, as they came.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::cli::doctor) struct Facts {
+    /// What the pool's instances are to have.
+    wanted: ContainerEngine,
     /// Seconds since 1970.
     clock: Option<u64>,
     cgroups: Option<String>,
@@ -36,8 +55,8 @@ pub(in crate::cli::doctor) struct Facts {
 
 impl Facts {
     /// Reads the output; a line that is no fact is skipped.
-    pub(in crate::cli::doctor) fn read(output: &str) -> Self {
-        let mut facts = Self::default();
+    pub(in crate::cli::doctor) fn read(wanted: ContainerEngine, output: &str) -> Self {
+        let mut facts = Self { wanted, ..Self::default() };
         for (word, value) in output.lines().filter_map(|line| line.split_once(' ')) {
             let value = value.trim().to_owned();
             match word {
@@ -63,7 +82,7 @@ impl Facts {
         let Some(engine) = &self.engine else { return "containers: no engine".to_owned() };
         let tenths = self.free_kib.map(|kib| kib * 10 / (1 << 20));
         let parts = [
-            Some(format!("podman {engine}")),
+            Some(format!("{} {engine}", self.wanted.program())),
             self.runtime.clone(),
             self.driver.clone(),
             tenths.map(|tenths| format!("{}.{} GiB free", tenths / 10, tenths % 10)),
@@ -85,8 +104,16 @@ impl Facts {
         }
         if self.driver.as_deref() == Some("vfs") {
             let what = format!("instances of pool `{pool}` copy each image whole for each container (`vfs`)");
-            let remedy = "set `driver = \"overlay\"` in their /etc/containers/storage.conf, and keep \
-                          /var/lib/containers on ext4 or xfs";
+            let remedy = match self.wanted {
+                ContainerEngine::Podman => {
+                    "set `driver = \"overlay\"` in their /etc/containers/storage.conf, and keep /var/lib/containers on \
+                     ext4 or xfs"
+                }
+                ContainerEngine::Docker => {
+                    "set `\"storage-driver\": \"overlay2\"` in their /etc/docker/daemon.json, and keep /var/lib/docker on \
+                     ext4 or xfs"
+                }
+            };
             found.push(code::CONTAINERS_STORAGE_SLOW.found(what, remedy));
         }
         for why in &self.unreachable {
@@ -112,8 +139,8 @@ impl Facts {
     fn engine(&self, pool: &PoolName) -> Option<Finding> {
         let on = format!("instances of pool `{pool}`");
         let Some(engine) = &self.engine else {
-            let what = format!("{on} have no `podman`");
-            return Some(code::CONTAINERS_ENGINE_MISSING.found(what, INSTALL));
+            let what = format!("{on} have no `{}`", self.wanted.program());
+            return Some(code::CONTAINERS_ENGINE_MISSING.found(what, install(self.wanted)));
         };
         if let Some(kind) = self.cgroups.as_deref().filter(|kind| *kind != "cgroup2fs") {
             let what = format!("{on} have no unified cgroup hierarchy: /sys/fs/cgroup is {kind}");
@@ -122,7 +149,12 @@ impl Facts {
         }
         if let Some(why) = &self.broken {
             let what = format!("no container runs on {on}: {why}");
-            return Some(code::CONTAINERS_ENGINE_BROKEN.found(what, "log in there and correct that"));
+            let remedy = if why.contains("Cannot connect to the Docker daemon") {
+                "let the daemon start at boot: `systemctl enable docker`; if it is, read its log there: `journalctl -u docker`"
+            } else {
+                "log in there and correct that"
+            };
+            return Some(code::CONTAINERS_ENGINE_BROKEN.found(what, remedy));
         }
         if let Some(why) = &self.network_broken {
             let what = format!("no container with a network of its own runs on {on}: {why}");
@@ -133,16 +165,19 @@ impl Facts {
             };
             return Some(code::CONTAINERS_NETWORK_BROKEN.found(what, remedy));
         }
-        is_old(engine).then(|| {
-            let what = format!("{on} have podman {engine}; versions before 4.3 were never tested");
+        let oldest = oldest(self.wanted);
+        is_old(engine, oldest).then(|| {
+            let (program, (major, minor)) = (self.wanted.program(), oldest);
+            let what =
+                format!("{on} have {program} {engine}; versions before {major}.{minor} were never tested");
             code::CONTAINERS_ENGINE_OLD.found(what, "install a newer one")
         })
     }
 }
 
-fn is_old(version: &str) -> bool {
+fn is_old(version: &str, oldest: (u32, u32)) -> bool {
     let mut numbers = version.split(['.', '-', '+']).map_while(|part| part.parse::<u32>().ok());
-    numbers.next().map(|major| (major, numbers.next().unwrap_or(0))).is_some_and(|it| it < OLDEST)
+    numbers.next().map(|major| (major, numbers.next().unwrap_or(0))).is_some_and(|it| it < oldest)
 }
 
 #[cfg(test)]
@@ -155,7 +190,37 @@ pub(in crate::cli::doctor) mod tests {
 
     fn judged(output: &str) -> Vec<Finding> {
         let said = "sudo: a password is required";
-        Facts::read(output).judge(&PoolName::new("linux"), NOW, said)
+        read(output).judge(&PoolName::new("linux"), NOW, said)
+    }
+
+    fn read(output: &str) -> Facts {
+        Facts::read(ContainerEngine::Podman, output)
+    }
+
+    #[test]
+    fn docker_has_its_own_name_versions_and_remedies() {
+        let judged = |output: &str| {
+            let facts = Facts::read(ContainerEngine::Docker, output);
+            facts.judge(&PoolName::new("linux"), NOW, "").iter().map(ToString::to_string).collect::<String>()
+        };
+        let sound =
+            "clock 1795000002\nengine 20.10.24+dfsg1\nruntime runc\ndriver overlay2\nfree-kib 7717232\n";
+        assert_eq!(judged(sound), "");
+        let row = Facts::read(ContainerEngine::Docker, sound).row();
+        assert_eq!(row, "containers: docker 20.10.24+dfsg1, runc, overlay2, 7.3 GiB free");
+        for (from, to, said) in [
+            ("engine 20.10.24+dfsg1\n", "", "have no `docker`"),
+            ("engine 20.10.24", "engine 19.03.15", "docker 19.03.15+dfsg1; versions before 20.10"),
+            (
+                "runtime runc\n",
+                "broken Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is it running?\n",
+                "systemctl enable docker",
+            ),
+            ("driver overlay2", "driver vfs", "/etc/docker/daemon.json"),
+        ] {
+            let found = judged(&sound.replacen(from, to, 1));
+            assert!(found.contains(said), "{said}: {found}");
+        }
     }
 
     /// An output with one line more, or changed, and the code that it leads to.
@@ -181,7 +246,7 @@ pub(in crate::cli::doctor) mod tests {
     #[test]
     fn a_sound_instance_has_no_finding_and_a_row() {
         assert_eq!(judged(SOUND), []);
-        assert_eq!(Facts::read(SOUND).row(), "containers: podman 4.3.1, crun, overlay, 7.3 GiB free");
+        assert_eq!(read(SOUND).row(), "containers: podman 4.3.1, crun, overlay, 7.3 GiB free");
         assert_eq!(judged(&format!("{SOUND}missing iptables\n")), [], "what works needs nothing");
         assert_eq!(judged(&format!("Warning: motd\nlast 7\n{SOUND}")), [], "other lines are skipped");
     }
@@ -206,7 +271,7 @@ pub(in crate::cli::doctor) mod tests {
         for (version, old) in
             [("3.4.4", true), ("4.2", true), ("4.3.1", false), ("5.4.2+ds1", false), ("?", false)]
         {
-            assert_eq!(is_old(version), old, "{version}");
+            assert_eq!(is_old(version, (4, 3)), old, "{version}");
         }
     }
 }

@@ -1,6 +1,6 @@
 # What jobs in containers need of this machine: a line for each fact, a word and its value. Nothing of it stays.
-# Variables that stand before this text: `registries` (lines of a name and an address), `logins` (names), `auth` (a
-# config.json), `ca` (certificates).
+# Variables that stand before this text: `program` (podman or docker), `registries` (lines of a name and an address),
+# `logins` (names), `auth` (a config.json), `ca` (certificates).
 
 fact() { printf '%s %s\n' "$1" "$(printf %s "$2" | tr '\n' ' ' | cut -c1-300)"; }
 first() { head -n 1 "$dir/said"; }
@@ -9,21 +9,41 @@ quietly() { "$@" >"$dir/said" 2>&1 </dev/null; }
 
 # A container of this machine's own shell: whether the engine works, without any registry.
 image=localhost/greenroom-doctor
-import() { tar -chf - /bin/sh $(ldd /bin/sh | grep -o '/[^ )]*') 2>/dev/null | podman import - $image; }
-starts() { quietly podman run --rm --log-driver none --network "$1" $image /bin/sh -c 'exit 0'; }
+import() { tar -chf - /bin/sh $(ldd /bin/sh | grep -o '/[^ )]*') 2>/dev/null | $program import - $image; }
+starts() { quietly $program run --rm --log-driver none --network "$1" $image /bin/sh -c 'exit 0'; }
 try() {
     quietly import && starts host || { fact broken "$(last)"; return; }
-    quietly podman network create --disable-dns greenroom-doctor && starts greenroom-doctor ||
+    quietly $program network create $options greenroom-doctor && starts greenroom-doctor ||
         fact network-broken "$(last)"
-    quietly podman network rm --force greenroom-doctor
-    quietly podman rmi --force $image
+    quietly $program network rm greenroom-doctor
+    quietly $program rmi --force $image
+}
+
+# A daemon may still be starting.
+daemon() {
+    tries=0
+    until quietly docker version --format '{{.Server.Version}}'; do
+        tries=$((tries + 1))
+        [ "$tries" -lt 20 ] || return
+        sleep 1
+    done
+    insecure=" $(docker info --format '{{range $name, $it := .RegistryConfig.IndexConfigs}}{{if not $it.Secure}}{{$name}} {{end}}{{end}}' 2>/dev/null)"
 }
 
 engine() {
-    version=$(podman --version 2>/dev/null) || return
-    fact engine "${version#podman version }"
-    quietly podman info --format '{{.Host.OCIRuntime.Name}} {{.Store.GraphDriverName}} {{.Store.GraphRoot}}' ||
-        { fact broken "$(last)"; return; }
+    version=$($program --version 2>/dev/null) || return
+    version=${version#* version }
+    fact engine "${version%%,*}"
+    case $program in
+        podman)
+            options=--disable-dns
+            quietly podman info --format '{{.Host.OCIRuntime.Name}} {{.Store.GraphDriverName}} {{.Store.GraphRoot}}'
+            ;;
+        docker)
+            options=
+            daemon && quietly docker info --format '{{.DefaultRuntime}} {{.Driver}} {{.DockerRootDir}}'
+            ;;
+    esac || { fact broken "$(last)"; return; }
     read -r runtime driver root <"$dir/said"
     fact runtime "$runtime"
     fact driver "$driver"
@@ -44,8 +64,19 @@ answers() {
     quietly timeout 10 bash -c 'exec 3<>"/dev/tcp/$1/$2"' bash "${to%:*}" "$port"
 }
 
+# True if Docker's daemon does not talk to a registry without TLS.
+denied() {
+    [ -n "$insecure" ] || return
+    case $1 in http://127.* | http://localhost[:/]* | https:*) return 1 ;; esac
+    host=${1#http://}
+    host=${host%%/*}
+    case $insecure in *" $host "*) return 1 ;; esac
+    fact unreachable "$host: Docker needs it in \`insecure-registries\` of /etc/docker/daemon.json, because it has no TLS"
+}
+
 registries() {
     while read -r name address; do
+        denied "$address" && continue
         answers "$address" && continue
         fact unreachable "$name: $(first)"
         silent="$silent $name "
@@ -54,20 +85,40 @@ $registries
 END
 }
 
-# Podman tries the password that it finds in the file; without a terminal it cannot ask for another.
+# The engine tries the password that it finds in the file; without a terminal it cannot ask for another.
+login() {
+    [ $program = docker ] || {
+        quietly podman login --authfile "$dir/config.json" --cert-dir "$dir/certificates" "$1"
+        return
+    }
+    # The daemon reads the certificates.
+    known=/etc/docker/certs.d/${1%%/*}
+    mkdir -p "$known" && printf %s "$ca" >"$known/greenroom-doctor.crt"
+    quietly docker --config "$dir" login "${1%%/*}"
+    ended=$?
+    rm "$known/greenroom-doctor.crt"
+    rmdir "$known" 2>/dev/null
+    return $ended
+}
+
 logins() {
-    printf %s "$auth" >"$dir/auth"
+    printf %s "$auth" >"$dir/config.json"
     for name in $logins; do
         case $silent in *" ${name%%/*} "*) continue ;; esac
-        quietly podman login --authfile "$dir/auth" --cert-dir "$dir/certificates" "$name" && continue
-        if grep -q 'credentials are invalid' "$dir/said"; then why='wrong user name or password'; else why=$(last); fi
+        login "$name" && continue
+        if grep -q 'credentials are invalid\|nauthorized' "$dir/said"; then
+            why='wrong user name or password'
+        else
+            why=$(sed -n 's/.*did not succeed, error: //p' "$dir/said" | grep . || last)
+        fi
         fact denied "$name: $why"
     done
 }
 
 main() {
     fact clock "$(date +%s)"
-    fact cgroups "$(stat -f -c %T /sys/fs/cgroup)"
+    # Docker takes both kinds.
+    [ $program = docker ] || fact cgroups "$(stat -f -c %T /sys/fs/cgroup)"
     command -v iptables >/dev/null || fact missing iptables
     for module in overlay veth bridge nf_tables nft_compat xt_comment xt_conntrack xt_mark xt_nat xt_MASQUERADE; do
         [ -d "/sys/module/$module" ] || modprobe -n -q "$module" || fact missing "the module $module"

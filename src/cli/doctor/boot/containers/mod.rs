@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::cli::error::CliError;
 use crate::config::PoolConfig;
+use crate::core::container::engine::ContainerEngine;
 use crate::core::container::settings::ContainerSettings;
 use crate::core::text::quoted;
 use crate::port::connector::RemoteCommand;
@@ -27,6 +28,8 @@ const HUB_ADDRESS: &str = "registry-1.docker.io";
 
 /// The check of one pool.
 pub(super) struct ContainerCheck {
+    /// What the instances are to have.
+    pub(super) engine: ContainerEngine,
     /// Contains passwords.
     script: String,
 }
@@ -41,7 +44,7 @@ impl ContainerCheck {
             std::fs::read_to_string(path).map_err(named)
         };
         let (auth, ca) = (read(&settings.registry_auth)?, read(&settings.ca)?);
-        Ok(Some(Self { script: script(settings, &auth, &ca) }))
+        Ok(Some(Self { engine: settings.engine, script: script(settings, &auth, &ca) }))
     }
 
     pub(super) fn command(&self) -> RemoteCommand<'_> {
@@ -67,8 +70,14 @@ fn script(settings: &ContainerSettings, auth: &str, ca: &str) -> String {
     names.extend(settings.mirrors.values().map(String::as_str));
     let registries: Vec<String> = names.iter().map(|name| format!("{name} {}", address(name))).collect();
     let registries = registries.join("\n");
-    let values =
-        [("registries", registries.as_str()), ("logins", &logins.join(" ")), ("auth", auth), ("ca", ca)];
+    let program = settings.engine.program();
+    let values = [
+        ("program", program),
+        ("registries", registries.as_str()),
+        ("logins", &logins.join(" ")),
+        ("auth", auth),
+        ("ca", ca),
+    ];
     let values = values.map(|(name, value)| format!("{name}={}\n", quoted(value)));
     format!("{}{GUEST}", values.concat())
 }
@@ -109,7 +118,7 @@ pub(in crate::cli::doctor) mod tests {
         let mut settings = ContainerSettings::default();
         let head = |settings: &ContainerSettings, auth: &str| {
             let script = script(settings, auth, "");
-            script.split("\nauth=").next().unwrap().to_owned()
+            script.split("\nauth=").next().unwrap().trim_start_matches("program='podman'\n").to_owned()
         };
         let hub = "docker.io https://registry-1.docker.io/v2/";
         assert_eq!(head(&settings, ""), format!("registries='{hub}'\nlogins=''"));
