@@ -10,18 +10,18 @@ use crate::support::record::Outcome;
 use crate::yaml;
 
 /// The fenced blocks of one language.
-fn blocks(page: &str, language: &str) -> Vec<String> {
+pub fn blocks(page: &str, language: &str) -> Vec<String> {
     let fence = format!("```{language}\n");
     let parts = page.split(&fence).skip(1);
     parts.filter_map(|part| Some(part.split_once("```")?.0.to_owned())).collect()
 }
 
-fn words(value: &Value) -> Vec<String> {
+pub fn words(value: &Value) -> Vec<String> {
     value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
 /// GitLab's way from `.gitlab-ci.yml` to a job response.
-fn job(id: u64, yaml: &Value) -> Job {
+pub fn job(id: u64, yaml: &Value) -> Job {
     let image = &yaml["image"];
     let name = image.as_str().or_else(|| image["name"].as_str()).expect("an example has an image");
     let mut job =

@@ -147,6 +147,7 @@ pub fn publish(image: &Image, registry: &Path, work: &Path) -> Value {
     assert!(status.is_ok_and(|status| status.success()), "the files of {}", image.name);
     for (path, content) in image.files {
         let path = tree.join(path);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder of an image");
         fs::write(&path, content).expect("a file of an image");
         fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("its mode");
     }

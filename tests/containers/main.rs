@@ -6,6 +6,7 @@
 #![expect(clippy::panic, reason = "a wait past its deadline fails the test and says what was seen")]
 
 mod accounts;
+mod builders;
 mod caches;
 mod debug;
 mod docker;
