@@ -36,6 +36,12 @@ pub(super) fn container_progress(progress: &ContainerProgress) -> String {
             format!("image `{image}` ready after {} ({} unpacked)", Pretty(*after), size(*bytes))
         }
         ContainerProgress::Present { image, .. } => format!("image `{image}` is on the instance already"),
+        ContainerProgress::Removed { image, unused } => {
+            let unused = unused.map_or("which no job has used".to_owned(), |unused| {
+                format!("which no job has used for {}", Pretty(unused))
+            });
+            format!("removed image `{image}`, {unused}: less than `min_free_space` was free")
+        }
         ContainerProgress::PullFailed { image, why } => format!("image `{image}` was not pulled: {why}"),
         ContainerProgress::ServiceUp { service, after } => {
             format!("service `{service}` answers after {}", Pretty(*after))
@@ -112,6 +118,14 @@ mod tests {
             (
                 ContainerProgress::Pulled { image: image(), digest: None, bytes: 4000, after },
                 "image `ruby:3.3` ready after 3.2 s (4 KiB unpacked)",
+            ),
+            (
+                ContainerProgress::Removed { image: image(), unused: Some(after) },
+                "removed image `ruby:3.3`, which no job has used for 3.2 s: less than `min_free_space` was free",
+            ),
+            (
+                ContainerProgress::Removed { image: image(), unused: None },
+                "removed image `ruby:3.3`, which no job has used: less than `min_free_space` was free",
             ),
             (
                 ContainerProgress::ServiceExited { service: service(), status: "3".to_owned(), after },

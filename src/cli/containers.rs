@@ -45,7 +45,7 @@ pub(super) fn wanted(
             return Err(CliError::config(objection.into()));
         }
         let about = JobContext {
-            single_use: configured.policy.max_use_count == Some(1),
+            single_use: launches && configured.policy.max_use_count == Some(1),
             registry_auth: text(settings.registry_auth.as_deref())?.map(Secret::new),
             ca: text(settings.ca.as_deref())?,
             runner_variables: added_by_runner(|name| std::env::var_os(name)),

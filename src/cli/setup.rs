@@ -104,6 +104,18 @@ impl Setup for FileSetup {
     }
 }
 
+/// Checks, without starting anything, whether an account can run containers.
+const ROOTLESS: &str = "\
+for p in podman newuidmap newgidmap; do
+  (PATH=$PATH:/usr/sbin:/sbin; command -v $p) >/dev/null || {
+    echo \"jobs in containers need $p, which is not installed: run greenroom doctor\"; exit 1; }
+done
+for f in /etc/subuid /etc/subgid; do
+  grep -qs -e \"^$(id -un):\" -e \"^$(id -u):\" $f || {
+    echo \"jobs in containers need subordinate ids of $(id -un) in $f: run greenroom doctor\"; exit 1; }
+done
+";
+
 /// The provider and the policy of a pool.
 pub(super) fn build(
     config: &Config,
@@ -137,9 +149,18 @@ pub(super) fn build(
         cleaning,
         policy: Arc::new(policy),
         provider,
-        ready_command: pool.ready_command.clone(),
+        ready_command: ready_command(pool, launches),
         clean_command: pool.clean_command.clone(),
     })
+}
+
+/// What an instance has to pass before its first job: on a static host, also what containers without root need.
+fn ready_command(pool: &PoolConfig, launches: bool) -> Option<String> {
+    let own = pool.ready_command.as_deref();
+    if launches || pool.containers.is_none() {
+        return own.map(str::to_owned);
+    }
+    Some(format!("{ROOTLESS}{}", own.unwrap_or_default()))
 }
 
 /// Greenroom's part of cleaning the hosts of a pool.
@@ -147,7 +168,8 @@ pub(super) fn cleaning(
     static_hosts: StaticHostCalls,
     pool: &PoolConfig,
 ) -> Result<Option<Cleaning>, Problems> {
-    let dirs = CleanDirs { builds: &pool.builds_dir, cache: &pool.cache_dir };
+    let containers = pool.containers.is_some();
+    let dirs = CleanDirs { builds: &pool.builds_dir, cache: &pool.cache_dir, containers };
     (static_hosts.clean)(&pool.name, &pool.provider.table, &dirs)
 }
 
@@ -165,6 +187,26 @@ fn one_line(error: &ConfigError) -> String {
 mod tests {
     use super::*;
     use crate::port::clock::tests::ManualClock;
+
+    #[test]
+    fn the_example_of_containers_without_root_builds_and_checks_its_hosts() {
+        let text = include_str!("../../examples/static-containers.toml");
+        let built = |text: &str| {
+            let config = Config::parse(text, "greenroom.toml").unwrap();
+            let clock = Rc::new(ManualClock::default());
+            let around = ProviderContext { state_dir: "/s".into(), program: "/p".into(), clock };
+            build(&config, config.pools.values().next().unwrap(), &around)
+        };
+        let setup = built(text).unwrap();
+        assert!(setup.ready_command.unwrap().contains("newuidmap"));
+        let cleaning = setup.cleaning.unwrap();
+        assert!(cleaning.proof.contains("podman rm --force"), "{}", cleaning.proof);
+        let root = cleaning.by_root.values().next().unwrap();
+        assert!(root.script.contains("\ncontainers=1\n"), "{}", root.script);
+        let without = built(&text.replace("clean_user = \"root\"\n", "")).unwrap_err();
+        let without = format!("{without:?}");
+        assert!(without.contains("containers on static hosts need `clean_user`"), "{without}");
+    }
 
     #[tokio::test]
     async fn a_mistake_that_comes_later_is_reported_in_one_line_without_a_line_of_the_file() {

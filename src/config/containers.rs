@@ -55,11 +55,27 @@ pub(super) fn read(pool: &Table<'_>, around: &Surroundings<'_>) -> Option<Contai
         volumes: volumes(&table, &around.dirs).unwrap_or(default.volumes),
         wait_for_services: wait.map_or(default.wait_for_services, |wait| (!wait.is_zero()).then_some(wait)),
         pull_timeout: table.duration("pull_timeout").or(default.pull_timeout),
+        min_free_space: table.size("min_free_space").or(default.min_free_space),
         umask: umask(&table),
         user: table.text("user").into_value(),
         allowed_users: globs(&table, "allowed_users", user),
         options: options(&table),
     })
+}
+
+/// The first key that needs root on an instance, and why. Static hosts have no root for jobs.
+pub(super) fn beyond_static_hosts(settings: &ContainerSettings) -> Option<(&'static str, &'static str)> {
+    let options = &settings.options;
+    let limit = "needs a control group, which the account of jobs cannot make";
+    if !matches!(settings.privileged, Privileged::SingleUse | Privileged::None) {
+        Some(("privileged", "would give jobs no right that they lack"))
+    } else if options.memory.is_some() {
+        Some(("memory", limit))
+    } else if options.cpus.is_some() {
+        Some(("cpus", limit))
+    } else {
+        None
+    }
 }
 
 fn mode(table: &Table<'_>) -> Mode {

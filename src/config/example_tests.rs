@@ -218,6 +218,7 @@ fn every_key_changes_something() {
             Takes::HostPath | Takes::GuestPath => "\"/elsewhere\"".to_owned(),
             Takes::Text => "\"Europe/Paris\"".to_owned(),
             Takes::Texts => "[\"/elsewhere\"]".to_owned(),
+            Takes::Size => "\"7M\"".to_owned(),
             Takes::Choice(_) => "[\"a\"]".to_owned(),
             takes => panic!("{takes:?} has no default"),
         };

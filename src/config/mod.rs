@@ -124,12 +124,13 @@ impl Config {
     /// for each pool once its provider exists.
     pub fn objection(&self, pool: &PoolConfig, disposable: bool) -> Option<Diagnostics> {
         let path = format!("pool.{}", pool.name);
-        if pool.containers.is_some() && !disposable {
-            let problem = Problem::new("static hosts do not run jobs in containers yet");
-            let problem =
-                problem.at(Place::value_of(join(&path, "containers")), "this pool has static hosts");
-            let help = "remove the table, or use a provider that launches instances";
-            return Some(self.diagnostics(problem.help(help)));
+        if let Some((key, why)) =
+            pool.containers.as_ref().filter(|_| !disposable).and_then(containers::beyond_static_hosts)
+        {
+            let problem = Problem::new(format!("static hosts run containers without root: `{key}` {why}"));
+            let key = Place::name_of(join(&join(&path, "containers"), key));
+            let help = "remove it, or use a provider that launches instances";
+            return Some(self.diagnostics(problem.at(key, "this pool has static hosts").help(help)));
         }
         let jobs = pool.policy.capacity_per_instance;
         let served = pool.policy_where(disposable, None).max_use_count?;

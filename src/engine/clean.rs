@@ -79,7 +79,8 @@ impl Engine {
         Ok(Some(match self.command_at(&host.id, &as_root, command).await {
             Ok(CommandResult::Passed) => {
                 // Cleaning has ended the login that the link uses.
-                let proof = RemoteCommand { text: &with_mark, input: &cleaning.proof, ..command };
+                let text = if keeps_cache { format!("{with_mark} {KEEP_CACHE}") } else { with_mark };
+                let proof = RemoteCommand { text: &text, input: &cleaning.proof, ..command };
                 self.prove(&host.id, endpoint, proof).await
             }
             Ok(other) => other,

@@ -126,6 +126,8 @@ pub struct CleanDirs<'a> {
     /// Contains the builds of all jobs.
     pub builds: &'a str,
     pub cache: &'a str,
+    /// True if jobs of the pool run in containers.
+    pub containers: bool,
 }
 
 /// A host that the operator names.

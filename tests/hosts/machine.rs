@@ -37,11 +37,13 @@ pub struct Make<'a> {
     pub profile: &'a str,
     /// More lines of `sshd_config`.
     pub config: &'a str,
+    /// Whether the account can run containers.
+    pub containers: bool,
 }
 
 impl<'a> Make<'a> {
     pub fn named(name: &'a str) -> Self {
-        Self { name, disk: 400, profile: "", config: "" }
+        Self { name, disk: 400, profile: "", config: "", containers: false }
     }
 }
 
@@ -97,6 +99,14 @@ pub fn possible() -> bool {
 
 const SSHD: &str = "/usr/sbin/sshd";
 
+/// What the account's containers need of a host. The machine that all hosts are on may have other control groups.
+const ENGINE: &str = "mount -t tmpfs -o mode=755 own /etc/containers\n\
+     echo '{\"default\": [{\"type\": \"insecureAcceptAnything\"}]}' > /etc/containers/policy.json\n\
+     printf '[storage]\\ndriver = \"overlay\"\\nrunroot = \"/run/containers/storage\"\\ngraphroot = \"/var/lib/containers/storage\"\\n' > /etc/containers/storage.conf\n\
+     printf '[[registry]]\\nlocation = \"127.0.0.1:5000\"\\ninsecure = true\\n' > /etc/containers/registries.conf\n\
+     mknod -m 666 /run/tun c 10 200\nmount --bind /run/tun /dev/net/tun\n\
+     mount -t cgroup2 none /sys/fs/cgroup\n";
+
 /// The account's public key file and host keys lie in `dir`, which the host sees as /mnt. Its accounts read there.
 fn lay_out(dir: &Path, make: &Make<'_>, login: &str) -> String {
     let set_mode = |path: &Path, mode| {
@@ -115,7 +125,9 @@ fn lay_out(dir: &Path, make: &Make<'_>, login: &str) -> String {
     );
     write("group", "root:x:0:\ndaemon:x:1:\nnogroup:x:65534:\nci:x:4711:\njanitor:x:4712:\n");
     write("shadow", "root:*:1::::::\nci:*:1::::::\njanitor:*:1::::::\n");
-    write("subuid", &format!("ci:{SUBORDINATE}:65536\n"));
+    for file in ["subuid", "subgid"] {
+        write(file, &format!("ci:{SUBORDINATE}:65536\n"));
+    }
     write("profile", make.profile);
     write(
         "sshd_config",
@@ -139,15 +151,17 @@ fn lay_out(dir: &Path, make: &Make<'_>, login: &str) -> String {
              mount -t tmpfs run /run\nmkdir /run/sshd\n\
              for d in /var/spool /var/lib /usr/local/sbin; do mount -t tmpfs -o mode=755 own $d; done\n\
              [ ! -d /etc/sudoers.d ] || mount -t tmpfs -o mode=750 own /etc/sudoers.d\n\
-             for f in passwd group shadow subuid; do [ ! -e /etc/$f ] || mount --bind /mnt/$f /etc/$f; done\n\
+             for f in passwd group shadow subuid subgid; do [ ! -e /etc/$f ] || mount --bind /mnt/$f /etc/$f; done\n\
              for d in /usr/local/bin /usr/bin /bin; do\n\
              [ ! -e $d/gitlab-runner ] || mount --bind /dev/null $d/gitlab-runner\ndone\n\
+             {engine}\
              mkdir /home/ci /home/janitor\ncp /mnt/profile /home/ci/.bashrc\nchown -R 4711:4711 /home/ci\n\
              mkdir -m 700 /var/lib/greenroom-homes\ncp -a /home/ci /var/lib/greenroom-homes\n\
              mkdir -p -m 1777 /var/spool/cron/crontabs /var/spool/cron/atjobs /var/lib/systemd/linger\n\
              cd /\n\
              while :; do {SSHD} -D -e -f /mnt/sshd_config </dev/null >/mnt/log 2>&1 || :; sleep 0.1; done\n",
-            dir = dir.display()
+            dir = dir.display(),
+            engine = if make.containers { ENGINE } else { "" },
         ),
     );
     host_key

@@ -9,7 +9,9 @@
 mod away;
 mod clean;
 mod cleaned;
+mod containers;
 mod domains;
+mod engine;
 mod hostile;
 mod machine;
 mod operators;

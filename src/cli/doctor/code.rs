@@ -124,6 +124,10 @@ codes! {
     HOST_BOUND Note "host-bound" "Each static host of a pool stays with the trust domain of its first job.";
     HOST_CLEANED Note "host-cleaned" "Static hosts of a pool serve all trust domains, after root has cleaned them.";
     HOST_SHARED Warning "host-shared" "Static hosts of a pool serve all trust domains, after a cleaning that a hostile job can evade.";
+    HOST_CONTAINERS_MISSING Error "host-containers-missing" "A host of a pool with containers lacks what these need without root: a program, subordinate ids, a device.";
+    HOST_CONTAINERS_BROKEN Error "host-containers-broken" "No container runs on a host; the finding quotes the engine.";
+    HOST_CONTAINERS_NETWORK Error "host-containers-network" "No container with a network of its own runs on a host: jobs with services fail.";
+    HOST_CONTAINERS_STORAGE Warning "host-containers-storage" "The engine of a host stores images without layers: each container copies its image.";
     HOST_RUNNER_MISSING Warning "host-runner-missing" "`gitlab-runner` is not installed on a host: artifacts and caches fail.";
 
     CONTAINERS_ROOT_DENIED Error "containers-root-denied" "The login of an instance is not root, and cannot become root: no container can be started.";

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::code;
+use super::{code, host_containers};
 use crate::cli::setup::{cleaning, unbinds};
 use crate::cli::ui::plural;
 use crate::config::PoolConfig;
@@ -56,6 +56,9 @@ pub(super) async fn check(pool: &PoolConfig, context: &BuildContext, ssh: &Ssh) 
             Ok(None) => Vec::new(),
             Ok(Some(seen)) => {
                 let mut found = judge(host, &needs, &seen);
+                if pool.containers.is_some() && seen.said.contains("runs-sh") {
+                    found.extend(host_containers::check(host, needs.pool, ssh).await);
+                }
                 if let Some(root) = cleaning.as_ref().and_then(|cleaning| cleaning.by_root.get(&host.name)) {
                     found.extend(cannot_clean(host, needs.pool, root, ssh).await);
                 }
@@ -385,6 +388,7 @@ pub(super) mod tests {
             script: String::new(),
             sudo: None,
         };
+        all.extend(host_containers::tests::provoked());
         all.push(unclean(&host(true), &pool, &root, "there is no account ci"));
         all.extend(judge(&host(true), &needs, &seen("This account is currently not available.")));
         all

@@ -8,6 +8,7 @@ pub(in crate::cli) mod command;
 mod config;
 mod containers;
 mod examine;
+mod host_containers;
 mod hosts;
 pub mod keeper;
 mod links;

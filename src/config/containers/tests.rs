@@ -236,12 +236,26 @@ fn power_shell_reads_no_script_in_a_container() {
 }
 
 #[test]
-fn static_hosts_run_no_containers() {
-    let config = Config::parse(&format!("{POOL}[pool.a.containers]\n"), "x").unwrap();
-    let pool = config.pools.values().next().unwrap();
-    assert!(config.objection(pool, true).is_none());
-    let objection = config.objection(pool, false).unwrap().to_string();
-    let expected = "x:4:1: static hosts do not run jobs in containers yet (remove the table, or use a provider that \
-                    launches instances)";
-    assert_eq!(objection, expected);
+fn static_hosts_run_containers_without_root() {
+    let objection = |key: &str, disposable| {
+        let config = Config::parse(&format!("{POOL}[pool.a.containers]\n{key}\n"), "x").unwrap();
+        let pool = config.pools.values().next().unwrap();
+        config.objection(pool, disposable).map(|wrong| wrong.to_string())
+    };
+    for allowed in ["", "privileged = false", "privileged = \"single-use\"", "ulimit = { nproc = \"100\" }"] {
+        assert_eq!(objection(allowed, false), None, "{allowed}");
+    }
+    for (key, why) in [
+        ("privileged = true", "`privileged` would give jobs no right that they lack"),
+        ("privileged = [\"docker:*\"]", "`privileged` would give jobs no right that they lack"),
+        ("memory = \"1G\"", "`memory` needs a control group, which the account of jobs cannot make"),
+        ("cpus = 2", "`cpus` needs a control group, which the account of jobs cannot make"),
+    ] {
+        let expected = format!(
+            "x:5:1: static hosts run containers without root: {why} (remove it, or use a provider that launches \
+             instances)"
+        );
+        assert_eq!(objection(key, false), Some(expected));
+        assert_eq!(objection(key, true), None, "{key}");
+    }
 }

@@ -20,7 +20,8 @@ pub(in crate::config) const CONTAINERS: KeyTable = KeyTable {
     about: "With this table, even an empty one, jobs of the pool run in containers on their instance: the job in its \
             `image:`, its `services:` beside it. [Jobs in containers](containers.md) describes how, and what an \
             instance needs. Keys with names of GitLab Runner's `[runners.docker]` have the same meaning.\n\n\
-            Providers `static` and shell `pwsh` are refused. Patterns are those of [`[[rule]]`](#rule). They match \
+            The shell `pwsh` is refused. The provider `static` runs containers \
+            [without root](providers/static.md#containers), and refuses `privileged`, `memory` and `cpus`. Patterns are those of [`[[rule]]`](#rule). They match \
             the name as the job writes it or the complete one: `ruby:*` and `docker.io/library/ruby:*` both allow \
             `ruby:3.3`.",
     keys: &[
@@ -76,6 +77,9 @@ pub(in crate::config) const CONTAINERS: KeyTable = KeyTable {
                 "The runner's `prepare_exec_timeout` (1 hour by default) must be longer than `acquire_timeout` and \
                  `pull_timeout` together.",
             ),
+        key("min_free_space", Size, Value("\"2G\""), Job)
+            .means("Free space on a static host below which images go before a job, those that were not used for longest first.")
+            .interacts("No effect where instances are launched. An image that was used within `pull_timeout` stays."),
         UMASK_KEY,
         key("user", Text, Words("the job's, else the image's"), Job)
             .means("User of jobs' containers.")

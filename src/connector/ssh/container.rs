@@ -11,15 +11,13 @@ use std::time::Duration;
 
 use crate::core::container::engine::ContainerEngine;
 use crate::core::container::name::{ContainerName, EngineContainer};
+use crate::core::container::place::EnginePlace;
 use crate::core::text::quoted;
-
-/// Where the engine writes the number of each container's first process (Podman, as `NAME.pid`) or of the container
-/// itself (Docker, as `NAME.id`).
-const DIR: &str = "/run/greenroom";
 
 /// What differs between the engines in the commands of a stage.
 struct Dialect {
-    /// The end of the name of the engine's file.
+    /// The end of the name of the engine's file, which has the number of the container's first process (`pid`) or of the
+    /// container itself (`id`).
     file: &'static str,
     /// Sets `c` and `m`: see `functions`. A monitor that is found stays in `m`.
     seek: &'static str,
@@ -35,18 +33,19 @@ struct Dialect {
 
 const PODMAN: Dialect = Dialect {
     file: "pid",
-    seek: "c=; read -r c <$g; \
-           [ -n \"$c\" ] && live $c && grep -qs $g /proc/$i/cmdline && ! grep -qs $g /proc/$c/cmdline && m=$i || c=; ",
-    before: "rm -f $g; ",
+    seek: "c=; read -r c <\"$g\"; \
+           [ -n \"$c\" ] && live $c && grep -qsF -- \"$g\" /proc/$i/cmdline && \
+             ! grep -qsF -- \"$g\" /proc/$c/cmdline && m=$i || c=; ",
+    before: "rm -f \"$g\"; ",
     start: "podman start --attach --interactive --sig-proxy=false",
-    over: "! read -r p <$g || live $p || exit; ",
+    over: "! read -r p <\"$g\" || live $p || exit; ",
     after: "",
 };
 
 const DOCKER: Dialect = Dialect {
     file: "id",
     // A container's own process may have any arguments, but is in another namespace.
-    seek: "c=; d=; read -r d <$g; [ -n \"$d\" ] || return 0; \
+    seek: "c=; d=; read -r d <\"$g\"; [ -n \"$d\" ] || return 0; \
            for j in $(grep -ls -e $d /proc/[0-9]*/cmdline); do \
              j=${j#/proc/}; j=${j%/cmdline}; \
              [ /proc/$j/ns/pid -ef /proc/self/ns/pid ] && grep -qs containerd-shim /proc/$j/cmdline || continue; \
@@ -62,7 +61,7 @@ const DOCKER: Dialect = Dialect {
              done; } 3>&2 2>/dev/null; ",
     start: "docker start --attach --interactive",
     over: "",
-    after: "exec 8>>$f; flock -n 8 || exit; seek; [ -z \"$c\" ] || kill -KILL $c",
+    after: "exec 8>>\"$f\"; flock -n 8 || exit; seek; [ -z \"$c\" ] || kill -KILL $c",
 };
 
 fn dialect(engine: ContainerEngine) -> &'static Dialect {
@@ -76,8 +75,9 @@ fn dialect(engine: ContainerEngine) -> &'static Dialect {
 /// is empty. `inside PID` is true for the container's processes, `live PID` for all that are not zombies.
 fn functions(container: &EngineContainer) -> String {
     let Dialect { file, seek, .. } = dialect(container.engine);
+    let dir = EnginePlace::of(&container.name).dir();
     format!(
-        "g={DIR}/{}.{file}; c=; m=; \
+        "g=\"{dir}/{}.{file}\"; c=; m=; \
          live() {{ x=; while read -r l; do x=$l; done </proc/$1/stat; set -- ${{x##*) }}; i=$2; \
            case $1 in \"\"|Z|X) return 1;; esac; }}; \
          seek() {{ {seek}}}; \
@@ -86,9 +86,9 @@ fn functions(container: &EngineContainer) -> String {
     )
 }
 
-/// Held by each client of the container, and by Podman's monitor.
+/// The file that each client of the container and Podman's monitor lock, as a word of a shell.
 fn lock(name: &ContainerName) -> String {
-    format!("{DIR}/{name}.lock")
+    format!("\"{}/{name}.lock\"", EnginePlace::of(name).dir())
 }
 
 /// What a container adds to the command that stops its stage.
@@ -135,8 +135,9 @@ pub(super) fn limit(within: Duration) -> String {
 fn guard(container: &EngineContainer) -> String {
     let (functions, lock) = (functions(container), lock(&container.name));
     let Dialect { over, after, .. } = dialect(container.engine);
+    let dir = EnginePlace::of(&container.name).dir();
     format!(
-        "exec 3>&2 2>/dev/null; flock -w 1 {DIR} true || exit; {functions} \
+        "exec 3>&2 2>/dev/null; flock -w 1 \"{dir}\" true || exit; {functions} \
          now() {{ read -r t x </proc/uptime; t=${{t%.*}}; }}; now; b=$t; \
          while seek; [ -z \"$c\" ]; do \
            live $k || exit; \
@@ -151,7 +152,7 @@ fn guard(container: &EngineContainer) -> String {
            ! flock -w 0.2 {lock} true || exit; \
          done; \
          exec 3>&-; f={lock}; \
-         until flock -w 2 $f true; do \
+         until flock -w 2 \"$f\" true; do \
            live $q || {{ seek; [ -z \"$c\" ] || kill -KILL $c; exit; }}; \
          done; {after}"
     )
@@ -165,11 +166,12 @@ fn guard(container: &EngineContainer) -> String {
 pub(super) fn start(container: &EngineContainer) -> String {
     let (functions, guard) = (functions(container), quoted(&guard(container)));
     let (Dialect { before, start, .. }, name) = (dialect(container.engine), &container.name);
-    let lock = lock(name);
-    let script = as_root(
+    let (place, lock) = (EnginePlace::of(name), lock(name));
+    let dir = place.dir();
+    let script = place.runs(
         "q=$q s=$s w=$w; ",
         &format!(
-            "{functions} [ -d {DIR} ] || mkdir -p -m 700 {DIR}; exec 9>>{lock}; n=0; \
+            "{functions} [ -d \"{dir}\" ] || mkdir -p -m 700 \"{dir}\"; exec 9>>{lock}; n=0; \
          {{ flock -n 9 || {{ \
              seek; [ -z \"$c\" ] || kill -KILL $c; \
              until flock -n 9; do \
@@ -182,12 +184,4 @@ pub(super) fn start(container: &EngineContainer) -> String {
         ),
     );
     format!("q=$PPID s=$$; : ${{w:=60}}; {script}")
-}
-
-/// A command that runs `script`, which does not return, as root. `variables`: sets those of this shell that it needs.
-pub(super) fn as_root(variables: &str, script: &str) -> String {
-    format!(
-        "r={}; [ \"$(id -u)\" = 0 ] && eval \"$r\"; exec sudo -n /bin/sh -c \"{variables}$r\"",
-        quoted(script)
-    )
 }

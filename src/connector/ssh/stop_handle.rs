@@ -10,6 +10,7 @@ use super::container::{self, Additions};
 use super::quote::shell;
 use super::sift::Word;
 use crate::core::container::name::EngineContainer;
+use crate::core::container::place::EnginePlace;
 
 /// Stops one stage, and everything that it started.
 ///
@@ -80,7 +81,10 @@ impl StopHandle {
                if sweep $w; then e=0; else e=$((e + 1)); fi; \
              done; exit 0"
         );
-        shell(&if container.is_some() { container::as_root("", &command) } else { command })
+        shell(&match container {
+            Some(container) => EnginePlace::of(&container.name).runs("", &command),
+            None => command,
+        })
     }
 }
 

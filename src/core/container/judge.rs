@@ -74,6 +74,7 @@ pub fn judge(
         ca: about.ca.clone(),
         wait_for_services: settings.wait_for_services,
         pull_timeout: settings.pull_timeout,
+        min_free_space: settings.min_free_space,
         init: variables.is_on("FF_USE_INIT_WITH_DOCKER_EXECUTOR"),
         debug_services: variables.is_on("CI_DEBUG_SERVICES"),
     }))

@@ -8,6 +8,7 @@ pub mod failure;
 pub mod image;
 pub mod judge;
 pub mod name;
+pub mod place;
 pub mod platform;
 pub mod pull;
 pub mod request;

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::engine::ContainerEngine;
 use crate::core::ids::AttemptName;
 
+/// Begins the names of containers that the account of jobs runs.
+const ROOTLESS: &str = "rootless-greenroom-";
+
 /// A container's name at the engine. Letters, digits and `-`, `_`, `.` only, so that it needs no quoting.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -19,6 +22,16 @@ impl ContainerName {
     /// The container of an attempt's job.
     pub fn of(attempt: &AttemptName) -> Self {
         Self(format!("greenroom-{attempt}"))
+    }
+
+    /// The same where the account of jobs runs the engine. The name says so to all who meet the container later.
+    pub fn rootless(attempt: &AttemptName) -> Self {
+        Self(format!("{ROOTLESS}{attempt}"))
+    }
+
+    /// True if the account of jobs runs the engine, false if root does.
+    pub fn is_rootless(&self) -> bool {
+        self.0.starts_with(ROOTLESS)
     }
 
     pub fn parse(text: &str) -> Option<Self> {

@@ -36,6 +36,8 @@ pub struct ContainerSettings {
     /// `None`: services are not waited for.
     pub wait_for_services: Option<Duration>,
     pub pull_timeout: Duration,
+    /// On static hosts, in bytes.
+    pub min_free_space: u64,
     pub umask: Umask,
     /// The user of jobs' containers; `None`: the job's or the image's.
     pub user: Option<String>,
@@ -139,6 +141,7 @@ impl Default for ContainerSettings {
             volumes: vec!["/certs/client".to_owned()],
             wait_for_services: Some(Duration::from_secs(30)),
             pull_timeout: Duration::from_mins(15),
+            min_free_space: 2 << 30,
             umask: Umask::default(),
             user: None,
             allowed_users: None,

@@ -25,6 +25,8 @@ pub struct ContainerJob {
     pub ca: Option<String>,
     pub wait_for_services: Option<Duration>,
     pub pull_timeout: Duration,
+    /// Where images stay, those that were not used for longest go below so much free space. In bytes.
+    pub min_free_space: u64,
     /// An init process reaps in each container.
     pub init: bool,
     /// Services' logs go to the job log while they run.

@@ -10,8 +10,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::report::{Lines, Report};
-use super::script::READER;
 use crate::core::container::name::JobContainer;
+use crate::core::container::place::EnginePlace;
 use crate::engine::Engine;
 use crate::port::attempts::Assignment;
 use crate::port::connector::{Output, RemoteCommand, Stream};
@@ -43,10 +43,12 @@ impl Engine {
         container: &JobContainer,
         output: &mut dyn Output,
     ) {
+        let place = EnginePlace::of(&container.name);
         let script = format!(
-            "name={} last={} shared=/run/greenroom most={MOST}\n{RECENT}recent\n",
+            "name={} last={} shared=\"{}\" most={MOST}\n{RECENT}recent\n",
             container.name,
-            container.shown_services.len()
+            container.shown_services.len(),
+            place.dir()
         );
         let mut reader = WrittenLines {
             services: &container.shown_services,
@@ -54,8 +56,8 @@ impl Engine {
             text: String::new(),
         };
         let start_within = assignment.timeouts.start_within;
-        let command =
-            RemoteCommand { text: READER, input: &script, within: WITHIN, start_within, shared: true };
+        let text = &place.reader();
+        let command = RemoteCommand { text, input: &script, within: WITHIN, start_within, shared: true };
         let run = self.connector.command(&assignment.instance, &assignment.endpoint, command, &mut reader);
         if let Err(problem) = run.await {
             tracing::debug!(pool = %self.pool, "cannot show the output of services: {problem}");

@@ -20,6 +20,7 @@ use self::progress::Watcher;
 use super::{Engine, EngineError};
 use crate::core::attempt::Closed;
 use crate::core::container::name::{ContainerName, JobContainer};
+use crate::core::container::place::EnginePlace;
 use crate::core::container::settings::Umask;
 use crate::core::container::spec::ContainerJob;
 use crate::core::ids::AttemptName;
@@ -100,13 +101,15 @@ impl Engine {
         // Before a byte is sent: what the script leaves is the job's, so the grant costs a use.
         self.host.attempts.mark_used(attempt).await?;
         job.remarks.iter().for_each(|remark| tell(ContainerProgress::Remark(remark.clone())));
-        let name = ContainerName::of(attempt);
+        // Static hosts stay, so no job may be root there.
+        let name =
+            if assignment.is_static { ContainerName::rootless(attempt) } else { ContainerName::of(attempt) };
         let script = script::script(&name, job, dirs);
         let wait = job.wait_for_services.unwrap_or_default();
         let within = job.pull_timeout.saturating_add(wait).saturating_add(MARGIN);
         let start_within = assignment.timeouts.start_within;
-        let command =
-            RemoteCommand { text: script::READER, input: &script, within, start_within, shared: true };
+        let text = &EnginePlace::of(&name).reader();
+        let command = RemoteCommand { text, input: &script, within, start_within, shared: true };
         let now = || self.now();
         let mut watcher = Watcher::new(job, &now, tell);
         let run = self.connector.command(&assignment.instance, &assignment.endpoint, command, &mut watcher);

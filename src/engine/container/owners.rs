@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 
-use super::script::READER;
 use crate::core::container::name::{JobContainer, Owner};
+use crate::core::container::place::EnginePlace;
 use crate::core::ids::AttemptName;
 use crate::core::text::{clean_line, quoted};
 use crate::engine::Engine;
@@ -25,7 +25,7 @@ const LINE: usize = 300;
 enum NewOwner {
     /// The user of the container.
     Container(Owner),
-    /// The user of the login, which is not root.
+    /// The user of the login, which is not root. Where it runs the engine, it is root to the script.
     Login,
 }
 
@@ -78,8 +78,8 @@ impl Engine {
         let Some(owner) = new_owner(container, &at.user, kind) else { return Ok(None) };
         let input = script(dir, owner);
         let start_within = assignment.timeouts.start_within;
-        let command =
-            RemoteCommand { text: READER, input: &input, within: WITHIN, start_within, shared: true };
+        let text = &EnginePlace::of(&container.name).reader_with_ids();
+        let command = RemoteCommand { text, input: &input, within: WITHIN, start_within, shared: true };
         let mut errors = Tail::default();
         let ended = {
             let run = self.connector.command(&assignment.instance, at, command, &mut errors);

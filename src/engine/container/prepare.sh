@@ -1,13 +1,12 @@
-# Prepares the containers of a job as root: pulls images, starts services, creates the job's container.
+# Prepares the containers of a job as who runs the engine: pulls images, starts services, creates the job's container.
 # For any POSIX shell. Each line on standard output is a report. A container's number counts from 0, the job's own.
-# Set above: name, engine, last, pull_within, wait_within, most, debug and closed (empty: no), and the functions
-# write_files, pull_each, may_pass, share_all, ports, create, recent. The engine's own: facts, log_path, and the functions
-# ready, mirrored, fetch, network, started.
+# Set above: name, engine, shared (the engine's file of the job's container is there), last, pull_within, wait_within, most,
+# rootless, debug and closed (empty: no), and the functions write_files, pull_each, may_pass, share_all, ports, create,
+# recent, stamp, make_room. The engine's own: facts, log_path, and the functions ready, mirrored, fetch, network, started.
 PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH LC_ALL=C
 unset IFS
 set -f
-shared=/run/greenroom   # the engine's file of the job's container is there
 
 report() { printf '%s\n' "$*" || exit 1; }
 
@@ -23,7 +22,7 @@ broken() { report "broken $1 $2"; exit 1; }
 # A directory whose files never reach a disk.
 memory() {
   for place in /run /dev/shm /tmp; do
-    [ "$(stat -f -c %T "$place" 2>/dev/null)" = tmpfs ] && { echo "$place"; return; }
+    [ -w "$place" ] && [ "$(stat -f -c %T "$place" 2>/dev/null)" = tmpfs ] && { echo "$place"; return; }
   done
   return 1
 }
@@ -36,7 +35,8 @@ clear() {
 
 # Makes a directory that the guest and the containers share.
 share() {
-  [ -d "$1" ] || { mkdir -p "$1" && chmod 777 "$1" && chown "${SUDO_UID:-0}:${SUDO_GID:-0}" "$1"; } ||
+  [ -d "$1" ] || { mkdir -p "$1" && chmod 777 "$1" &&
+    { [ -n "$rootless" ] || chown "${SUDO_UID:-0}:${SUDO_GID:-0}" "$1"; }; } ||
     broken engine "cannot create $1"
 }
 
@@ -45,6 +45,7 @@ image() {
   "$engine" image inspect --format "$facts" "$2" >"$work/$1.image" 2>/dev/null || return 1
   { read -r id; read -r built; read -r ports; read -r known; } <"$work/$1.image"
   echo "$id" >"$work/$1.id"
+  stamp "$id"
   echo "$ports" >"$work/$1.ports"
   wanted=$machine
   case $platform in */*) wanted=${platform#*/} wanted=${wanted%%/*} ;; esac
@@ -256,6 +257,8 @@ owner() {
 
 main() {
   children='' watcher='' big=/var/tmp/$name
+  # No other account can make it first.
+  [ -z "$rootless" ] || big=$shared/$name.pulls
   command -v "$engine" >/dev/null || broken engine "$engine is not installed"
   place=$(memory) || broken engine "none of /run, /dev/shm and /tmp is in memory"
   work=$place/greenroom.$name
@@ -271,6 +274,7 @@ main() {
     arm*) machine=arm ;;
   esac
   write_files
+  make_room
   pull_all
   share_all
   [ "$last" = 0 ] || connect

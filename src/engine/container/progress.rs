@@ -60,6 +60,11 @@ pub enum ContainerProgress {
         image: String,
         digest: Option<String>,
     },
+    /// An image that the host had was removed, because there was little room. `None`: no job has used it.
+    Removed {
+        image: String,
+        unused: Option<Duration>,
+    },
     /// One try failed; `why`: the engine's own text.
     PullFailed {
         image: String,
@@ -277,6 +282,9 @@ impl<'a> Watcher<'a> {
             }
             Report::Skipped { number, bytes } => {
                 self.of_service(number, |service| ContainerProgress::ServiceSkipped { service, bytes });
+            }
+            Report::Removed { image, unused } => {
+                (self.tell)(ContainerProgress::Removed { image, unused });
             }
             Report::Owner(owner) => self.owner = Some(owner),
             Report::Broken { part, text } => self.broken(part, &text),

@@ -1,5 +1,7 @@
 //! What the script on the instance reports, line by line.
 
+use std::time::Duration;
+
 use serde::Deserialize;
 
 use crate::core::container::name::Owner;
@@ -81,6 +83,11 @@ pub(super) enum Report {
         number: usize,
         bytes: u64,
     },
+    /// An image was removed to make room. `unused`: for how long; `None`: no job has used it.
+    Removed {
+        image: String,
+        unused: Option<Duration>,
+    },
     /// Who the user of the job's container is.
     Owner(Owner),
     Broken {
@@ -128,6 +135,11 @@ impl Report {
                     _ => return None,
                 };
                 return Some(Self::Broken { part, text: clean(text) });
+            }
+            "removed" => {
+                let (seconds, image) = rest.split_once(' ')?;
+                let unused = seconds.parse().ok().map(Duration::from_secs);
+                return Some(Self::Removed { image: clean(image), unused });
             }
             "owner" => {
                 let (user, group) = rest.split_once(' ')?;

@@ -9,13 +9,11 @@ use super::docker::DockerFiles;
 use super::options;
 use crate::core::container::failure::Cause;
 use crate::core::container::name::ContainerName;
+use crate::core::container::place::EnginePlace;
 use crate::core::container::settings::Umask;
 use crate::core::container::spec::{ContainerJob, ContainerSpec, ServiceSpec};
 use crate::core::secret::Secret;
 use crate::core::text::quoted;
-
-/// What reads the script: a shell of root.
-pub const READER: &str = r#"if [ "$(id -u)" = 0 ]; then exec sh; else exec sudo -n sh; fi"#;
 
 /// GitLab's search for a shell in the job's image.
 const SHELLS: [&str; 7] = [
@@ -38,8 +36,11 @@ pub fn script(name: &ContainerName, job: &ContainerJob, dirs: &[&str]) -> String
     let wait = job.wait_for_services.map_or(0, |wait| wait.as_secs().max(1));
     _ = writeln!(
         text,
-        "name={name} engine={} last={} pull_within={} wait_within={wait} most={MOST} debug={} closed={}",
+        "name={name} engine={} shared=\"{}\" rootless={} last={} pull_within={} wait_within={wait} most={MOST} debug={} \
+         closed={}",
         job.engine.program(),
+        EnginePlace::of(name).dir(),
+        if name.is_rootless() { "yes" } else { "" },
         job.services.len(),
         job.pull_timeout.as_secs().max(1),
         if job.debug_services { "yes" } else { "" },
@@ -56,6 +57,17 @@ pub fn script(name: &ContainerName, job: &ContainerJob, dirs: &[&str]) -> String
         .enumerate()
         .map(|(number, container)| (number.to_string(), creation(name, job, dirs, (number, container))));
     function(&mut text, "create", &[choice("$1", creations)]);
+    if name.is_rootless() {
+        let references: Vec<String> =
+            containers.iter().map(|container| format!("echo {}", quoted(&container.image))).collect();
+        function(&mut text, "wanted", &references);
+        _ = writeln!(text, "min_free={}", job.min_free_space.div_ceil(1024));
+        text.push_str(include_str!("room.sh"));
+    } else {
+        for name in ["stamp", "make_room"] {
+            function(&mut text, name, &[]);
+        }
+    }
     text.push_str(RECENT);
     text.push_str(&Dialect(job.engine).functions(&containers, job));
     text.push_str(include_str!("prepare.sh"));
@@ -158,6 +170,9 @@ fn creation(
     let dialect = Dialect(job.engine);
     let mut words = vec![dialect.creation(&own, number == 0)];
     words.push(format!("--env-file \"$work/{number}.env\""));
+    if name.is_rootless() {
+        words.push("--cgroups=disabled".to_owned());
+    }
     words.push(network(name, &job.services, number));
     words.extend(options::of(job, container));
     words.extend(options::volumes(name, job, dirs));

@@ -67,6 +67,7 @@ fn job() -> ContainerJob {
         ca: Some(HOSTILE.to_owned()),
         wait_for_services: None,
         pull_timeout: Duration::from_mins(1),
+        min_free_space: 0,
         init: true,
         debug_services: false,
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::settings::{Host, Settings};
+use crate::core::container::place::EnginePlace;
 use crate::core::ids::{InstanceId, PoolName};
 use crate::core::text::quoted;
 use crate::keys::problem::Problems;
@@ -36,7 +37,12 @@ pub(super) fn cleaning(
     });
     let by_root: BTreeMap<_, _> = by_root.collect();
     let all_by_root = by_root.len() == settings.hosts.len();
-    let proof = include_str!("clean_proof.sh").to_owned();
+    let engine = if dirs.containers {
+        format!("{}\n{}", EnginePlace::Account.prepares(), include_str!("clean_engine.sh"))
+    } else {
+        String::new()
+    };
+    let proof = format!("{engine}{}", include_str!("clean_proof.sh"));
     Ok(Some(Cleaning { by_account, by_root, all_by_root, proof }))
 }
 
@@ -49,6 +55,7 @@ fn root_cleaning(user: &str, host: &Host, dirs: &CleanDirs<'_>) -> RootCleaning 
         format!("builds={}", quoted(dirs.builds)),
         format!("cache={}", quoted(dirs.cache)),
         format!("skeleton={}", quoted(&format!("{SKELETONS}/{account}"))),
+        format!("containers={}", u8::from(dirs.containers)),
     ];
     let script = format!("{}\n{}", variables.join("\n"), include_str!("clean_root.sh"));
     let user = user.to_owned();
@@ -124,7 +131,7 @@ mod tests {
                 "user = \"ci\"\nkey = \"/k\"\n[[host]]\nname = \"h\"\naddress = \"h\"".parse().unwrap();
             let (builds, cache) = (self.path("builds"), self.path("cache"));
             let (builds, cache) = (builds.to_str().unwrap(), cache.to_str().unwrap());
-            let dirs = CleanDirs { builds, cache };
+            let dirs = CleanDirs { builds, cache, containers: false };
             let script = cleaning(&PoolName::new("macs"), &table, &dirs).unwrap().unwrap().by_account;
             let file = self.path("script");
             std::fs::write(&file, edit(&script)).unwrap();
@@ -302,7 +309,7 @@ mod tests {
     #[test]
     fn a_table_may_want_none_and_paths_may_hold_anything() {
         let table = "user = \"ci\"\nkey = \"/k\"\nclean = false\n[[host]]\nname = \"h\"\naddress = \"h\"";
-        let dirs = CleanDirs { builds: "/it's here", cache: "/cache" };
+        let dirs = CleanDirs { builds: "/it's here", cache: "/cache", containers: false };
         let cleaning =
             |table: &str| cleaning(&PoolName::new("macs"), &table.parse().unwrap(), &dirs).unwrap();
         assert_eq!(cleaning(table), None);
@@ -315,12 +322,12 @@ mod tests {
         let table = "user = \"ci\"\nkey = \"/k\"\ndedicated_user = true\nclean_user = \"root\"\n\
                      [[host]]\nname = \"a\"\naddress = \"a\"\n\
                      [[host]]\nname = \"b\"\naddress = \"b\"\nuser = \"it\"\nclean_user = \"janitor\"";
-        let dirs = CleanDirs { builds: "/it's here", cache: "/cache" };
+        let dirs = CleanDirs { builds: "/it's here", cache: "/cache", containers: false };
         let cleaning = cleaning(&PoolName::new("macs"), &table.parse().unwrap(), &dirs).unwrap().unwrap();
         let [a, b] = ["a", "b"].map(|name| &cleaning.by_root[&InstanceId::new(name)]);
         assert_eq!((a.user.as_str(), a.clean.as_str(), &a.sudo), ("root", "exec /bin/sh -s", &None));
         let begins = "#!/bin/sh\naccount='it'\nbuilds='/it'\\''s here'\ncache='/cache'\n\
-                      skeleton='/var/lib/greenroom-homes/it'\n# ";
+                      skeleton='/var/lib/greenroom-homes/it'\ncontainers=0\n# ";
         assert!(b.script.starts_with(begins), "{}", b.script);
         let rule = b.sudo.as_ref().unwrap();
         let program = "/usr/local/sbin/greenroom-clean-it";

@@ -1,6 +1,6 @@
 # Cleans this host as root after the jobs of one account: ends its processes, removes its files, resets its home.
 # For any POSIX shell, Linux and macOS. With --keep-cache the cache stays; --check only checks whether this can be done.
-# Set above: account, builds, cache, skeleton. Nothing else comes from outside.
+# Set above: account, builds, cache, skeleton, containers (1: jobs run in them). Nothing else comes from outside.
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 LC_ALL=C
 export PATH LC_ALL
@@ -38,15 +38,29 @@ vault=${skeleton%/*}
   fail "others than root can reach $skeleton: run chown root $vault && chmod 700 $vault"
 
 # All ids of the account: a process or a file of a container without root has one of its subordinate ids.
-ranges= owned="-user $uid"
+ranges= owned="-user $uid" others=
 if [ -r /etc/subuid ]; then
   while IFS=: read -r name first count; do
-    case $name in "$account" | "$uid") ;; *) continue ;; esac
     [ "$first" -gt 0 ] 2>/dev/null && [ "$count" -gt 0 ] 2>/dev/null || continue
+    case $name in "$account" | "$uid") ;; *) others="$others $first:$((first + count - 1)):$name"; continue ;; esac
     ranges="$ranges $first:$((first + count - 1))"
     owned="$owned -o ( -uid +$((first - 1)) -a -uid -$((first + count)) )"
   done </etc/subuid
 fi
+
+# What has an id of two accounts would go with the jobs of one of them, and a container of one could be in the other's files.
+for r in $ranges; do
+  last=${r#*:} first=${r%:*}
+  for other in $others; do
+    name=${other#*:} from=${other%%:*} name=${name#*:} to=${other#*:} to=${to%%:*}
+    [ "$from" -gt "$last" ] || [ "$to" -lt "$first" ] ||
+      fail "in /etc/subuid, $account and $name have the same ids ($first to $last, $from to $to): give them different ones"
+  done
+  while IFS=: read -r name x id x; do
+    [ "$id" -lt "$first" ] 2>/dev/null || [ "$id" -gt "$last" ] 2>/dev/null ||
+      fail "in /etc/subuid, $account has the id $id, which is that of the account $name: give it others"
+  done </etc/passwd
+done
 
 # Ends every process of a user id, with one call to the kernel, so that none can fork meanwhile. The caller has that id
 # only as its effective one: no process of the account may signal or trace it, and it may signal no process of others.
@@ -164,11 +178,19 @@ remove_keys() {
     s390x.*) call=280 ;;
     *) return 0 ;;
   esac
+  drop_keys "$uid"
+  # A program with an id of a container may have had keys of its own.
+  [ ! -r /proc/key-users ] || while IFS=': ' read -r id x; do
+    [ "$id" = "$uid" ] || ! ours "$id" || drop_keys "$id"
+  done </proc/key-users
+}
+
+drop_keys() {
   if command -v perl >/dev/null; then
-    perl -e "$perl_keys" "$uid" $call
+    perl -e "$perl_keys" "$1" $call
   else
-    python3 -I -c "$python_keys" "$uid" $call
-  fi || fail "cannot remove the keys of $account in the kernel"
+    python3 -I -c "$python_keys" "$1" $call
+  fi </dev/null || fail "cannot remove the keys of id $1 in the kernel"
 }
 
 # System V memory, queues and semaphores are no files.
@@ -203,13 +225,21 @@ plain() {
 }
 
 # In the home everything goes, elsewhere only what belongs to the account. No link is followed, no mount is entered.
+# With the cache, images stay; the account itself removes the containers between them later. Where the pristine copy has
+# images, these come back instead.
+store=.local/share/containers
+[ "$keep$containers" = 11 ] && [ ! -e "$skeleton/$store" ] && keeps_images=1 || keeps_images=0
+store=$home/$store
 remove_files() {
   set --
   [ "$keep" != 1 ] || set -- ! -path "$cache" ! -path "$cache/*"
+  [ $keeps_images = 0 ] ||
+    set -- "$@" ! \( -type d \( -path "$home/.local" -o -path "$home/.local/share" -o -path "$store" \) \) \
+      ! -path "$store/*"
   if ! find "$home" -xdev -mindepth 1 "$@" -delete 2>/dev/null; then
     # Both directories may be mounts, and the cache may stay: the directories above them remain.
     left=$(find "$home" -xdev -mindepth 1 "$@" 2>/dev/null | while read -r f; do
-      case "$builds/ $cache/" in "$f"/* | *" $f"/*) ;; *) echo "$f"; break ;; esac
+      case "$builds/ $cache/ $store/" in "$f"/* | *" $f"/*) ;; *) echo "$f"; break ;; esac
     done)
     [ -z "$left" ] || fail "cannot remove $left"
   fi
@@ -225,6 +255,17 @@ remove_files() {
     left=$(find "$@" -xdev -mindepth 1 \( $owned \) 2>/dev/null | head -n 1)
     [ -z "$left" ] || fail "cannot remove $left"
   fi
+}
+
+# Of the engine's state, only images stay or come back: no container, volume, network or secret, and no path of another login.
+forget_containers() {
+  part=
+  for name in .local share containers storage; do
+    part=$part/$name
+    [ -d "$home$part" ] && [ ! -L "$home$part" ] || return 0
+  done
+  rm -rf "$store/storage/libpod" "$store/storage/volumes" "$store/storage/networks" "$store/storage/secrets" ||
+    fail "cannot remove the containers in $store"
 }
 
 if [ $only_check = 1 ]; then
@@ -249,6 +290,7 @@ while :; do
   end_processes
 done
 cp -a "$skeleton/." "$home/" || fail "cannot copy $skeleton to $home"
+[ $containers = 0 ] || forget_containers
 free=$(df -Pk "$home" | { read -r x; read -r x x x free x; echo "$free"; })
 [ "$free" -ge $((least * 1024)) ] || fail "only $((free / 1024)) MiB are free in $home"
 if [ -d "$builds" ]; then

@@ -93,7 +93,11 @@ fn without_key(server: &Server) -> Endpoint {
 
 impl StaticHosts {
     fn read(context: &BuildContext, table: &toml::Table) -> Result<Self, Problems> {
-        Ok(Self { context: context.clone(), settings: Settings::read(&context.pool, table)? })
+        let settings = Settings::read(&context.pool, table)?;
+        if let Some(problem) = settings.no_containers(&context.pool).filter(|_| context.containers) {
+            return Err(problem.into());
+        }
+        Ok(Self { context: context.clone(), settings })
     }
 
     fn pin_path(&self, name: &str) -> PathBuf {

@@ -6,7 +6,7 @@ use super::keys::TABLES;
 use crate::core::endpoint::LoginKey;
 use crate::core::ids::PoolName;
 use crate::keys::got::Got;
-use crate::keys::problem::Problems;
+use crate::keys::problem::{Place, Problem, Problems, join};
 use crate::keys::table::{self, Table};
 
 /// The jump host is pinned under this name, so no host may have it.
@@ -114,6 +114,22 @@ impl Settings {
             clean,
             dedicated_user,
         }
+    }
+
+    /// Why jobs cannot run in containers on these hosts.
+    pub(super) fn no_containers(&self, pool: &PoolName) -> Option<Problem> {
+        let (key, why, help) = if self.hosts.iter().any(|host| host.server.user == "root") {
+            ("user", "an account without root, and `user` is root", "name an account that only jobs use")
+        } else if self.hosts.iter().any(|host| host.clean_user.is_none()) {
+            let why = "`clean_user`: containers leave processes and files of ids that the account of jobs cannot clean";
+            ("clean_user", why, "set `clean_user = \"root\"` and `dedicated_user = true`")
+        } else {
+            return None;
+        };
+        let table = format!("pool.{pool}.provider");
+        let problem = Problem::new(format!("containers on static hosts need {why}"));
+        let place = if key == "user" { Place::name_of(join(&table, key)) } else { Place::value_of(table) };
+        Some(problem.at(place, "this pool has containers").help(help))
     }
 
     pub(super) fn host(&self, name: &str) -> Option<&Host> {

@@ -112,6 +112,7 @@ fn job(image: &str) -> ContainerJob {
         ca: None,
         wait_for_services: Some(Duration::from_secs(10)),
         pull_timeout: Duration::from_mins(1),
+        min_free_space: 0,
         init: false,
         debug_services: false,
     }

@@ -1,0 +1,76 @@
+//! Where the engine of a container runs, in words of a shell: as root, or as the account of jobs.
+//!
+//! The account of jobs has no root and no session of systemd: its engine keeps its state below the home, which cleaning
+//! removes, and makes no control groups.
+
+use super::name::ContainerName;
+use crate::core::text::quoted;
+
+/// What an engine of the account of jobs needs. Sets `d`.
+const ACCOUNT: &str = "d=\"$HOME/.greenroom/run\"; XDG_RUNTIME_DIR=$d; PATH=$d/bin:$PATH:/usr/sbin:/sbin; \
+                       export XDG_RUNTIME_DIR PATH; unset DBUS_SESSION_BUS_ADDRESS CONTAINER_HOST CONTAINERS_CONF; ";
+/// Makes the engine's directory, and the program that all later calls find instead of the engine's own.
+const MAKE: &str = "mkdir -p \"$d/bin\" && chmod 700 \"$d\" && if p=$(command -v podman) && [ \"$p\" != \"$d/bin/podman\" ]; then \
+                    printf '#!/bin/sh\\nexec %s --cgroup-manager=cgroupfs \"$@\"\\n' \"$p\" >\"$d/bin/podman.$$\" && \
+                    chmod 755 \"$d/bin/podman.$$\" && mv \"$d/bin/podman.$$\" \"$d/bin/podman\"; fi; ";
+
+/// Reads a script as root.
+const AS_ROOT: &str = "if [ \"$(id -u)\" = 0 ]; then exec sh; else exec sudo -n sh; fi";
+
+/// Who runs an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EnginePlace {
+    Root,
+    /// The account of jobs, which is not root.
+    Account,
+}
+
+impl EnginePlace {
+    pub fn of(name: &ContainerName) -> Self {
+        if name.is_rootless() { Self::Account } else { Self::Root }
+    }
+
+    /// The directory of the engine's files, to be put in double quotes: `NAME.pid` has the number of a container's
+    /// first process.
+    pub fn dir(self) -> &'static str {
+        match self {
+            Self::Root => "/run/greenroom",
+            Self::Account => "$HOME/.greenroom/run",
+        }
+    }
+
+    /// Goes before a script that calls the engine, and that an ordinary shell of the account reads.
+    pub fn prepares(self) -> String {
+        match self {
+            Self::Root => String::new(),
+            Self::Account => format!("{ACCOUNT}{MAKE}"),
+        }
+    }
+
+    /// What reads a script that calls the engine.
+    pub fn reader(self) -> String {
+        match self {
+            Self::Root => AS_ROOT.to_owned(),
+            Self::Account => format!("{}exec sh", self.prepares()),
+        }
+    }
+
+    /// What reads a script that sees the ids of users as containers do.
+    pub fn reader_with_ids(self) -> String {
+        match self {
+            Self::Root => AS_ROOT.to_owned(),
+            Self::Account => format!("{}exec podman unshare sh", self.prepares()),
+        }
+    }
+
+    /// A command that runs `script`, which does not return. `variables`: sets those of this shell that it needs.
+    pub fn runs(self, variables: &str, script: &str) -> String {
+        match self {
+            Self::Root => format!(
+                "r={}; [ \"$(id -u)\" = 0 ] && eval \"$r\"; exec sudo -n /bin/sh -c \"{variables}$r\"",
+                quoted(script)
+            ),
+            Self::Account => format!("{ACCOUNT}{script}"),
+        }
+    }
+}
