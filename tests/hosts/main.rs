@@ -13,6 +13,7 @@ mod containers;
 mod domains;
 mod engine;
 mod hostile;
+mod hostile_containers;
 mod machine;
 mod operators;
 #[path = "../jobs/place.rs"]
