@@ -67,7 +67,9 @@ pub(super) fn read(pool: &Table<'_>, around: &Surroundings<'_>) -> Option<Contai
 pub(super) fn beyond_static_hosts(settings: &ContainerSettings) -> Option<(&'static str, &'static str)> {
     let options = &settings.options;
     let limit = "needs a control group, which the account of jobs cannot make";
-    if !matches!(settings.privileged, Privileged::SingleUse | Privileged::None) {
+    if settings.engine == ContainerEngine::Docker {
+        Some(("engine", "must be Podman, because Docker's daemon is root's"))
+    } else if !matches!(settings.privileged, Privileged::SingleUse | Privileged::None) {
         Some(("privileged", "would give jobs no right that they lack"))
     } else if options.memory.is_some() {
         Some(("memory", limit))

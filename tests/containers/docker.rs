@@ -2,8 +2,7 @@
 
 use crate::engine::on_docker;
 use crate::{
-    debug, limits, owners, pipelines, platforms, registries, secrets, services, shells, starts,
-    stopping,
+    debug, limits, owners, pipelines, platforms, registries, secrets, services, shells, starts, stopping,
 };
 
 macro_rules! with_docker {

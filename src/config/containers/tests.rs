@@ -246,6 +246,7 @@ fn static_hosts_run_containers_without_root() {
         assert_eq!(objection(allowed, false), None, "{allowed}");
     }
     for (key, why) in [
+        ("engine = \"docker\"", "`engine` must be Podman, because Docker's daemon is root's"),
         ("privileged = true", "`privileged` would give jobs no right that they lack"),
         ("privileged = [\"docker:*\"]", "`privileged` would give jobs no right that they lack"),
         ("memory = \"1G\"", "`memory` needs a control group, which the account of jobs cannot make"),
