@@ -14,6 +14,7 @@ use crate::port::Port;
 use crate::protocol::{Answer, Order};
 use crate::say;
 use crate::ssh::{self, Server};
+use crate::store;
 use crate::sys::{self, End};
 
 /// Written when the image was built: flavour and SSH server, two words.
@@ -103,6 +104,7 @@ fn carry_out(order: Order, image: &Image, parts: &mut Parts) -> Result<Option<An
     match order {
         Order::Ping(what) => Ok(Some(Answer::Pong(what))),
         Order::WarmUp => image.warm_up().map(|()| Some(Answer::Warm)).map_err(failed),
+        Order::ImageStore => store::mount().map(|()| Some(Answer::Stored)).map_err(failed),
         Order::Go => {
             let identity = std::mem::take(parts).complete()?;
             identity.assume(image.server).and_then(|()| Image::start_ssh()).map_err(failed)?;

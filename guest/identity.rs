@@ -54,7 +54,7 @@ impl Parts {
             Order::HostKey(key) => self.host_key = Some(key),
             Order::AuthorizedKey(key) => self.authorized_key = Some(key),
             Order::Proxy(url) => self.proxy = Some(url),
-            Order::Ping(_) | Order::WarmUp | Order::Go | Order::PowerOff => {}
+            Order::Ping(_) | Order::WarmUp | Order::ImageStore | Order::Go | Order::PowerOff => {}
         }
     }
 

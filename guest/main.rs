@@ -13,6 +13,7 @@ mod network;
 mod port;
 mod protocol;
 mod ssh;
+mod store;
 mod sys;
 
 use std::ffi::OsString;

@@ -17,6 +17,8 @@ pub(crate) enum Order {
     Ping(String),
     /// Get ready for a snapshot.
     WarmUp,
+    /// Mount the disk with images of containers.
+    ImageStore,
     /// Since 1970.
     Time(Duration),
     Seed(Box<[u8; 64]>),
@@ -38,6 +40,7 @@ pub(crate) enum Answer {
     Hello { flavour: String, ssh: String },
     Pong(String),
     Warm,
+    Stored,
     Ready,
     Failed(String),
 }
@@ -50,6 +53,7 @@ impl Order {
         match word {
             "PING" => Ok(Self::Ping(rest.to_owned())),
             "WARM-UP" => Ok(Self::WarmUp),
+            "IMAGE-STORE" => Ok(Self::ImageStore),
             "TIME" => {
                 let nanoseconds = rest.parse().map_err(|_| bad("not a number of nanoseconds"))?;
                 Ok(Self::Time(Duration::from_nanos(nanoseconds)))
@@ -81,6 +85,7 @@ impl fmt::Display for Answer {
             Self::Hello { flavour, ssh } => write!(f, "HELLO {VERSION} {flavour} {ssh}"),
             Self::Pong(what) => write!(f, "PONG {what}"),
             Self::Warm => f.write_str("WARM"),
+            Self::Stored => f.write_str("STORED"),
             Self::Ready => f.write_str("READY"),
             Self::Failed(why) => {
                 let line: Vec<&str> = why.split_whitespace().collect();
@@ -122,6 +127,7 @@ mod tests {
         assert_eq!(Order::parse("HOST-KEY Zm9v"), Ok(Order::HostKey(b"foo".to_vec())));
         let key = "ssh-ed25519 AAAA a comment";
         assert_eq!(Order::parse(&format!("AUTHORIZED-KEY {key}")), Ok(Order::AuthorizedKey(key.to_owned())));
+        assert_eq!(Order::parse("IMAGE-STORE"), Ok(Order::ImageStore));
         assert_eq!(Order::parse("GO"), Ok(Order::Go));
     }
 

@@ -21,6 +21,7 @@ pub(crate) const SIGUSR2: c_int = 12;
 pub(crate) const SIGTERM: c_int = 15;
 pub(crate) const SIGCHLD: c_int = 17;
 
+pub(crate) const MS_RDONLY: c_ulong = 1;
 pub(crate) const MS_NOSUID: c_ulong = 2;
 pub(crate) const MS_NODEV: c_ulong = 4;
 pub(crate) const MS_NOEXEC: c_ulong = 8;

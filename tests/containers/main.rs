@@ -41,6 +41,7 @@ mod site;
 mod skipped;
 mod starts;
 mod stopping;
+mod stores;
 #[path = "../support/mod.rs"]
 mod support;
 mod waiting;

@@ -45,6 +45,7 @@ mod setting;
 mod settled;
 #[path = "../support/skipped.rs"]
 mod skipped;
+mod stores;
 #[path = "../support/mod.rs"]
 mod support;
 #[path = "../support/service.rs"]

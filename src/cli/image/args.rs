@@ -52,6 +52,82 @@ Exit status:
         #[arg(long)]
         dry_run: bool,
     },
+    /// Build and manage image stores: images of containers that virtual machines share
+    #[command(subcommand)]
+    Store(StoreCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum StoreCommand {
+    /// Build an image store, or refresh one
+    #[command(after_help = "\
+Without IMAGE, the store keeps its images and options: run this regularly to refresh it. If no image has changed, the store \
+stays as it is.
+
+A complete store replaces one of the same name. Running instances keep the old one. docs/image-stores.md describes image \
+stores.")]
+    Build(StoreBuildOptions),
+    /// List image stores
+    List {
+        #[command(flatten)]
+        images: Folder,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Check every byte of an image store
+    #[command(after_help = "\
+Instances that start later do not use a store that this command has found damaged.
+
+Exit status:
+  0  the store is intact
+  1  the store is damaged, or out of date with --registry
+  2  failure, for example no such store; stderr states the cause")]
+    Check {
+        /// Name of the store
+        name: String,
+        #[command(flatten)]
+        images: Folder,
+        /// Compare the images with their registries, too
+        #[arg(long)]
+        registry: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove an image store that no pool and no instance uses
+    Remove {
+        /// Name of the store
+        name: String,
+        #[command(flatten)]
+        images: Folder,
+        /// Print what would be removed, without removing it
+        #[arg(long)]
+        dry_run: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct StoreBuildOptions {
+    /// Name of the store
+    pub name: String,
+    /// Names of images, such as ruby:3.3 [default: those that the store has]
+    #[arg(value_name = "IMAGE")]
+    pub contents: Vec<String>,
+    #[command(flatten)]
+    pub images: Folder,
+    /// Path of a directory to read the images from, instead of registries
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["authfile", "ca", "mirrors"])]
+    pub from: Option<PathBuf>,
+    /// Path of a file with logins, as `registry_auth` in a pool's table
+    #[arg(long, value_name = "FILE")]
+    pub authfile: Option<PathBuf>,
+    /// Path of certificates of registries, as `ca` in a pool's table
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// Mirror of a registry, as in `mirrors` of a pool's table (repeatable)
+    #[arg(long = "mirror", value_name = "REGISTRY=MIRROR", value_parser = mirror)]
+    pub mirrors: Vec<(String, String)>,
 }
 
 /// The folder of images.
@@ -128,6 +204,16 @@ impl From<SshOption> for SshServer {
     }
 }
 
+/// `docker.io=mirror.corp:5000`.
+fn mirror(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((registry, mirror)) if !registry.is_empty() && !mirror.is_empty() => {
+            Ok((registry.to_owned(), mirror.to_owned()))
+        }
+        _ => Err("expected REGISTRY=MIRROR, such as docker.io=mirror.corp:5000".to_owned()),
+    }
+}
+
 /// `8G`, `900M`: bytes, in powers of 1024.
 fn size(text: &str) -> Result<u64, String> {
     let read = sizes::parse(text).filter(|_| text.ends_with(['M', 'G', 'T']));
@@ -136,7 +222,15 @@ fn size(text: &str) -> Result<u64, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::size;
+    use super::{mirror, size};
+
+    #[test]
+    fn a_mirror_has_a_registry() {
+        assert_eq!(mirror("a=b:1"), Ok(("a".to_owned(), "b:1".to_owned())));
+        for bad in ["", "a", "=b", "a="] {
+            assert!(mirror(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn sizes_have_a_unit() {

@@ -3,12 +3,14 @@
 pub mod args;
 mod build;
 mod manage;
+mod stores;
 
 use super::args::GlobalOptions;
 use super::error::CliError;
 use super::locate::state_path;
 use crate::provider::qemu::image::store::Images;
-use args::ImageCommand;
+use crate::provider::qemu::image_store::Stores;
+use args::{ImageCommand, StoreCommand};
 
 /// Runs one command; false if its result is negative.
 pub(super) fn image(place: &GlobalOptions, command: ImageCommand) -> Result<bool, CliError> {
@@ -20,6 +22,16 @@ pub(super) fn image(place: &GlobalOptions, command: ImageCommand) -> Result<bool
         }
         ImageCommand::Remove { name, images: folder, dry_run } => {
             manage::remove(&images(place, &folder)?, &name, dry_run)
+        }
+        ImageCommand::Store(command) => {
+            let folder = match &command {
+                StoreCommand::Build(options) => &options.images,
+                StoreCommand::List { images, .. }
+                | StoreCommand::Check { images, .. }
+                | StoreCommand::Remove { images, .. } => images,
+            };
+            let stores = Stores::beside(images(place, folder)?.path());
+            stores::store(place, &stores, command)
         }
     }
 }

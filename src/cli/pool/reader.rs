@@ -17,6 +17,7 @@ use crate::core::report::Report;
 use crate::port::leadership::Leadership as _;
 use crate::port::reports::Reports as _;
 use crate::port::store::{OperatorStore, StoreError};
+use crate::provider::qemu::store_use;
 
 /// How long a link may take to respond.
 pub(in crate::cli) const LINKS_WITHIN: Duration = Duration::from_secs(1);
@@ -92,7 +93,13 @@ impl<'a> PoolReader<'a> {
             let account = self.context.host.containers_of(attempt)?;
             Some((attempt.clone(), account.image.name))
         };
-        ContainerUse { mode, images: attempts.filter_map(image).collect() }
+        let image_store = configured
+            .filter(|settings| settings.provider.kind == "qemu")
+            .and_then(|settings| {
+                store_use::PoolStore::of(pool, &settings.provider.table, &self.context.state_path)
+            })
+            .map(|store| store.status(jiff::Timestamp::now()));
+        ContainerUse { mode, images: attempts.filter_map(image).collect(), image_store }
     }
 
     /// Queries the links of all pools concurrently.

@@ -78,6 +78,21 @@ impl ImageName {
         format!("{}/{}", self.registry, self.repository)
     }
 
+    /// The path, on Docker Hub also without the registry.
+    fn paths(&self) -> Vec<String> {
+        let mut paths = vec![self.path()];
+        if self.registry == HUB {
+            paths.push(self.repository.clone());
+            paths.extend(self.repository.strip_prefix("library/").map(str::to_owned));
+        }
+        paths
+    }
+
+    /// The complete name, and shorter ones with the same meaning.
+    pub fn names(&self) -> Vec<String> {
+        self.paths().into_iter().map(|path| format!("{path}{}", self.version)).collect()
+    }
+
     /// True if a pattern of an allow-list covers the image, however the job wrote its name.
     ///
     /// A pattern is compared with the complete name (`docker.io/library/ruby:3.3`) and, on Docker Hub, with the short
@@ -85,11 +100,7 @@ impl ImageName {
     /// also has a digest counts for nothing, because the digest may be of any other version. Wildcards are those of
     /// [`Glob`]: as in GitLab Runner's lists, `*` stops at `/`, and `**` does not.
     pub fn is_covered_by(&self, pattern: &Glob) -> bool {
-        let mut names = vec![self.path()];
-        if self.registry == HUB {
-            names.push(self.repository.clone());
-            names.extend(self.repository.strip_prefix("library/").map(str::to_owned));
-        }
+        let names = self.paths();
         let is_latest = self.version == Version::Tag("latest".to_owned());
         names.iter().any(|name| {
             pattern.matches(&format!("{name}{}", self.version)) || (is_latest && pattern.matches(name))

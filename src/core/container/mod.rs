@@ -11,6 +11,7 @@ pub mod name;
 pub mod place;
 pub mod platform;
 pub mod pull;
+pub mod registries;
 pub mod request;
 pub mod settings;
 pub mod spec;

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::core::container::engine::ContainerEngine;
 use crate::core::container::image::ImageName;
+use crate::core::container::registries;
 use crate::core::container::spec::{ContainerJob, ContainerSpec, Login};
 use crate::core::text::quoted;
 
@@ -50,7 +51,8 @@ impl Dialect {
                 if !job.mirrors.is_empty() {
                     let base =
                         "cat \"${CONTAINERS_REGISTRIES_CONF:-/etc/containers/registries.conf}\" 2>/dev/null";
-                    let mirrors = quoted(&mirrors(job));
+                    let mirrors = job.mirrors.iter().map(|(registry, mirror)| (registry, mirror));
+                    let mirrors = quoted(&registries::mirrors(mirrors));
                     lines.push(format!("{{ {base}; printf %s {mirrors}; }} >\"$work/registries.conf\""));
                 }
             }
@@ -134,20 +136,6 @@ pub(super) fn file(content: &str, name: &str) -> String {
 fn place(mirror: &str) -> (&str, bool) {
     let (scheme, place) = mirror.split_once("://").unwrap_or(("https", mirror));
     (place.trim_end_matches('/'), scheme == "http")
-}
-
-/// Podman's file of registries: a mirror is asked first, then the registry itself.
-fn mirrors(job: &ContainerJob) -> String {
-    let text = |text: &str| serde_json::Value::from(text).to_string();
-    let of = |(registry, mirror): &(String, String)| {
-        let (place, insecure) = place(mirror);
-        let (registry, place) = (text(registry), text(place));
-        format!(
-            "\n[[registry]]\nprefix = {registry}\nlocation = {registry}\n[[registry.mirror]]\nlocation = {place}\n\
-             insecure = {insecure}\n"
-        )
-    };
-    job.mirrors.iter().map(of).collect()
 }
 
 /// The name of an image at the pool's mirror.

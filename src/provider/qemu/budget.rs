@@ -1,5 +1,6 @@
 //! Never starts more machines than the runner host can hold.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -7,7 +8,7 @@ use std::path::Path;
 use fs_err as fs;
 
 use super::settings::{Accel, Settings};
-use super::spec::Spec;
+use super::spec::{ReservedStore, Spec};
 use crate::core::failure::ErrorClass;
 use crate::port::provider::ProviderError;
 use crate::provider::instance_dir::{InstanceDir, Life};
@@ -35,6 +36,7 @@ pub(super) fn memory_of_one(settings: &Settings) -> u64 {
 pub(super) async fn admit(
     pools: &Path,
     wanted: Resources,
+    store: Option<ReservedStore>,
     settings: &Settings,
 ) -> Result<File, ProviderError> {
     let transient = |error: io::Error| ProviderError::new(ErrorClass::Transient, error.to_string());
@@ -43,9 +45,12 @@ pub(super) async fn admit(
         disk: disk_budget(settings, pools).map_err(transient)?,
     };
     let lock = locked(&pools.join(".budget")).await?;
-    let taken = taken(pools).map_err(transient)?;
+    let (taken, mut stores) = taken(pools).map_err(transient)?;
+    // A store counts once, however many machines have it.
+    stores.extend(store.map(|store| (store.digest, store.bytes)));
+    let stores = stores.values().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
     fits("memory", wanted.memory, taken.memory, budget.memory)?;
-    fits("disk", wanted.disk, taken.disk, budget.disk)?;
+    fits("disk", wanted.disk, taken.disk.saturating_add(stores), budget.disk)?;
     Ok(lock)
 }
 
@@ -63,9 +68,9 @@ fn fits(resource: &str, wanted: u64, taken: u64, budget: u64) -> Result<(), Prov
     Err(ProviderError::new(ErrorClass::NoCapacity { scope: resource.to_owned() }, message))
 }
 
-/// What the running and starting machines of all pools have reserved.
-fn taken(pools: &Path) -> io::Result<Resources> {
-    let mut sum = Resources { memory: 0, disk: 0 };
+/// What the running and starting machines of all pools have reserved, and the bytes of their image stores by digest.
+fn taken(pools: &Path) -> io::Result<(Resources, BTreeMap<String, u64>)> {
+    let (mut sum, mut stores) = (Resources { memory: 0, disk: 0 }, BTreeMap::new());
     for pool in fs::read_dir(pools)? {
         let pool = pool?;
         if !pool.file_type()?.is_dir() {
@@ -75,9 +80,10 @@ fn taken(pools: &Path) -> io::Result<Resources> {
             let Some(spec) = spec_of_running(&dir)? else { continue };
             sum.memory = sum.memory.saturating_add(spec.reserved);
             sum.disk = sum.disk.saturating_add(spec.reserved_disk);
+            stores.extend(spec.reserved_store.map(|store| (store.digest, store.bytes)));
         }
     }
-    Ok(sum)
+    Ok((sum, stores))
 }
 
 /// The launch of a running or starting machine. Instances of other providers and dead ones have none.
@@ -129,7 +135,7 @@ mod tests {
         let settings =
             settings("memory = \"128M\"\ndisk = \"1G\"\nmemory_budget = \"200M\"\ndisk_budget = \"3G\"");
         let admit = |memory: u64, disk: u64| {
-            admit(pools.path(), Resources { memory: memory << 20, disk: disk << 20 }, &settings)
+            admit(pools.path(), Resources { memory: memory << 20, disk: disk << 20 }, None, &settings)
         };
         drop(admit(200, 3072).await.unwrap());
         for (memory, disk, scope, message) in [
@@ -140,6 +146,11 @@ mod tests {
             assert_eq!(refused.class(), &ErrorClass::NoCapacity { scope: scope.to_owned() });
             assert!(refused.to_string().contains(message), "{refused}");
         }
+        let store = |mib: u64| Some(ReservedStore { digest: "d".to_owned(), bytes: mib << 20 });
+        let wanted = Resources { memory: 1, disk: 3000 << 20 };
+        drop(super::admit(pools.path(), wanted, store(72), &settings).await.unwrap());
+        let refused = super::admit(pools.path(), wanted, store(73), &settings).await.unwrap_err();
+        assert!(refused.to_string().contains("but 73 of 3072 MiB are in use (`disk_budget`)"), "{refused}");
         assert!(total_memory().unwrap() > 64 << 20);
         assert!(total_disk(pools.path()).unwrap() > 64 << 20);
     }
@@ -150,6 +161,6 @@ mod tests {
         let other = InstanceDir::at(pools.path().join("pool/one"));
         fs::create_dir_all(&other.path).unwrap();
         other.put("spec.json", &serde_json::json!({ "server": "embedded" })).unwrap();
-        assert_eq!(taken(pools.path()).unwrap(), Resources { memory: 0, disk: 0 });
+        assert_eq!(taken(pools.path()).unwrap(), (Resources { memory: 0, disk: 0 }, BTreeMap::new()));
     }
 }

@@ -10,7 +10,7 @@ use super::accel::{self, KvmCheck};
 use super::image::{Image, ImageError, Problem};
 use super::process::exec::Runner;
 use super::settings::{Accel, Network, Settings, Source};
-use super::{budget, egress, user};
+use super::{budget, egress, image_store, user};
 use crate::port::finding::{Finding, Severity};
 use crate::provider::scope::{self, Scopes};
 use crate::provider::{BuildContext, mistakes};
@@ -26,6 +26,7 @@ fn findings(context: &BuildContext, table: &toml::Table, has_metadata: fn() -> b
         Err(problems) => return mistakes::findings("qemu-table", &problems),
     };
     let mut found = images(context, &settings);
+    found.extend(image_store::doctor::findings(context, &settings));
     found.extend(room(context, &settings));
     found.extend(network(context, &settings, has_metadata));
     found.extend(ssh_port(&settings));

@@ -23,6 +23,11 @@ pub(super) const TABLES: &[KeyTable] = &[KeyTable {
         key("images", HostPath, Words("`images` in the state directory"), Launch)
             .means("Directory of images.")
             .interacts("`greenroom image` takes the same directory by `--images`."),
+        key("image_store", Text, Words("none"), Launch)
+            .means("Name of an image store of `greenroom image store build`: its images are on each VM that starts. \
+                    [image-stores.md](image-stores.md) explains them.")
+            .interacts("Requires an image of `greenroom image build --containers`. `pull_policy` decides whether a job \
+                        asks the registry all the same."),
         key("vcpus", Range(1, 64), Value("1"), Launch).unit("processors").means("Processors of each VM."),
         key("memory", Size, Value("\"1G\""), Launch)
             .means("Memory of each VM, in whole MiB and at least `128M`.")
@@ -69,7 +74,7 @@ pub(super) const TABLES: &[KeyTable] = &[KeyTable {
             .means("Disk space for all VMs of the state directory together; a VM that does not fit is refused with no \
                     capacity.")
             .interacts("Each VM counts with its `disk`, however much of it is written. VMs of other pools count, \
-                        too."),
+                        too. An image store in use counts once."),
         key("user", Text, Words("`greenroom-vm` if there is such a user, otherwise `nobody`"), Launch)
             .means("User that runs QEMU where Greenroom runs as root; not root."),
         key("qemu", HostPath, Words("`qemu-system-x86_64`, searched for in `PATH`"), Launch).means("Path of QEMU."),

@@ -29,15 +29,18 @@ mod budget;
 mod doctor;
 mod egress;
 pub mod image;
+pub mod image_store;
 mod keys;
 pub mod process;
 mod settings;
 mod spec;
+pub mod store_use;
 mod user;
 
 use image::Image;
+use image_store::Stores;
 use settings::{Settings, Source};
-use spec::{Booted, Ended, Spec};
+use spec::{Booted, Ended, ReservedStore, Spec};
 
 pub const REGISTRATION: Registration = Registration {
     kind: "qemu",
@@ -120,6 +123,14 @@ impl Launch<'_> {
             disk: settings.disk.unwrap_or(image),
         })
     }
+
+    /// The image store that the machine will have, if nothing changes until it boots.
+    fn store(&self) -> Option<ReservedStore> {
+        let Qemu { context, settings, .. } = self.qemu;
+        let stores = Stores::beside(&settings.images_dir(&context.state_dir));
+        let (store, _) = stores.attach(settings.image_store.as_ref()?).ok()?;
+        Some(ReservedStore { digest: store.manifest.digest, bytes: store.manifest.bytes })
+    }
 }
 
 #[async_trait(?Send)]
@@ -129,7 +140,7 @@ impl Recipe for Launch<'_> {
         if let Some(obstacle) = egress::obstacle(settings) {
             return Err(ProviderError::new(ErrorClass::Invalid, obstacle));
         }
-        let lock = budget::admit(&supervised.instances, self.resources()?, settings).await?;
+        let lock = budget::admit(&supervised.instances, self.resources()?, self.store(), settings).await?;
         Ok(Admitted { lost: None, lock: Some(lock) })
     }
 
@@ -146,6 +157,7 @@ impl Recipe for Launch<'_> {
                 program: context.program.clone(),
                 reserved: reserved.memory,
                 reserved_disk: reserved.disk,
+                reserved_store: self.store(),
             },
         )
     }
@@ -161,7 +173,7 @@ fn entry(dir: &InstanceDir) -> io::Result<Option<Listed>> {
     let detail = match dir.read::<Ended>("ended.json")? {
         Some(ended) => Some(ended.why),
         None if life == Life::Ended => silent_end(dir)?,
-        None => dir.read::<Booted>("boot.json")?.map(|booted| booted.to_string()),
+        None => dir.read::<Booted>("boot.json")?.map(|booted| booted.to_string() + older(dir, &booted)),
     };
     Ok(Some(Listed {
         id,
@@ -172,6 +184,17 @@ fn entry(dir: &InstanceDir) -> io::Result<Option<Listed>> {
         static_host: None,
         notice: None,
     }))
+}
+
+/// Added to what is told of a machine's image store, if a newer one has replaced it.
+fn older(dir: &InstanceDir, booted: &Booted) -> &'static str {
+    let current = booted.image_store.as_ref().and_then(|used| {
+        let spec = dir.read::<Spec>("spec.json").ok()??;
+        let stores = Stores::beside(&spec.settings.images_dir(&spec.state_dir));
+        Some((used, stores.open(&used.name).ok()?))
+    });
+    let is_older = current.is_some_and(|(used, store)| store.manifest.digest != used.digest);
+    if is_older { ", an older one than new instances get" } else { "" }
 }
 
 /// How a machine ended whose supervisor recorded no reason; `None`: Greenroom terminated it.

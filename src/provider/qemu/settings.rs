@@ -75,6 +75,9 @@ pub(super) struct Settings {
     pub(super) source: Source,
     /// The directory of images; `None`: `images` in the state directory.
     pub(super) images: Option<PathBuf>,
+    /// The image store of its machines, by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) image_store: Option<String>,
     /// Default 1.
     pub(super) vcpus: u32,
     /// Bytes; whole MiB. Default 1 GiB.
@@ -122,11 +125,13 @@ impl Settings {
         if disk.zip(disk_budget).is_some_and(|(disk, budget)| budget < disk) {
             table.refuse("disk_budget", "is less than the `disk` of one virtual machine");
         }
+        let image_store = image_store(table, &source);
         let path = |name: &str| table.text(name).into_value().map(PathBuf::from);
         Self {
             boot: boot(table, &source),
             source: source.or(Source::Image(image::DEFAULT_NAME.to_owned())),
             images: path("images"),
+            image_store,
             vcpus,
             memory: memory.or(DEFAULT_MEMORY),
             disk,
@@ -159,6 +164,23 @@ fn source(text: String) -> Result<Source, String> {
         return Ok(Source::Image(text));
     }
     Err(format!("is {text:?}, expected the name of an image, or the absolute path of a qcow2 file"))
+}
+
+/// Only the guest program of Greenroom's own images mounts a store.
+fn image_store(table: &Table<'_>, source: &Got<Source>) -> Option<String> {
+    let name = table.parsed("image_store", table.text("image_store"), |name: String| {
+        if image::is_name(&name) {
+            Ok(name)
+        } else {
+            Err(format!("is {name:?}, expected the name of an image store"))
+        }
+    });
+    let name = name.into_value()?;
+    if let Got::Good(Source::Foreign(_), _) = source {
+        table.refuse("image_store", "is set, but a qcow2 file cannot use an image store");
+        return None;
+    }
+    Some(name)
 }
 
 /// A foreign disk comes without a separate kernel.
@@ -297,6 +319,8 @@ mod tests {
             ("vcpus = 0", "`vcpus` in `[pool.linux.provider]` must be a whole number from 1 to 64"),
             ("vcpus = 65", "`vcpus` in `[pool.linux.provider]` must be a whole number from 1 to 64"),
             ("memory = \"64M\"", "at least 128M"),
+            ("image_store = \"../x\"", "is \"../x\", expected the name of an image store"),
+            ("image = \"/x.qcow2\"\nimage_store = \"ci\"", "a qcow2 file cannot use an image store"),
             ("memory = \"2G\"\nmemory_budget = \"1G\"", "less than the `memory` of one virtual machine"),
             ("disk = \"2G\"\ndisk_budget = \"1G\"", "less than the `disk` of one virtual machine"),
             ("memori = \"2G\"", "did you mean `memory`?"),

@@ -21,6 +21,23 @@ pub(super) struct Spec {
     /// The same of its disk.
     #[serde(default)]
     pub(super) reserved_disk: u64,
+    /// The image store that it counts with, once for all machines that have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) reserved_store: Option<ReservedStore>,
+}
+
+/// The data of an image store, by which budgets count it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ReservedStore {
+    pub(super) digest: String,
+    pub(super) bytes: u64,
+}
+
+/// The image store that a machine has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct StoreUse {
+    pub(super) name: String,
+    pub(super) digest: String,
 }
 
 /// `boot.json`: how a machine booted.
@@ -35,6 +52,11 @@ pub(super) struct Booted {
     /// Why the tier is not the requested one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) because: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) image_store: Option<StoreUse>,
+    /// Why it has not the image store that its pool names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) without_store: Option<String>,
 }
 
 /// `ended.json`: why the machine ended.
@@ -46,9 +68,15 @@ pub(super) struct Ended {
 
 impl std::fmt::Display for Booted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { tier, accel, ms, because } = self;
+        let Self { tier, accel, ms, because, image_store, without_store } = self;
         write!(f, "{tier}, {accel}, {}.{:02} s", ms / 1000, ms % 1000 / 10)?;
-        because.as_ref().map_or(Ok(()), |because| write!(f, " ({because})"))
+        if let Some(because) = because {
+            write!(f, " ({because})")?;
+        }
+        if let Some(StoreUse { name, digest }) = image_store {
+            write!(f, ", image store `{name}` ({})", digest.get(..12).unwrap_or(digest))?;
+        }
+        without_store.as_ref().map_or(Ok(()), |problem| write!(f, ", no image store: {problem}"))
     }
 }
 
@@ -58,9 +86,21 @@ mod tests {
 
     #[test]
     fn a_boot_is_told_in_a_few_words() {
-        let plain = Booted { tier: "snapshot".into(), accel: "tcg".into(), ms: 1049, because: None };
+        let plain = Booted {
+            tier: "snapshot".into(),
+            accel: "tcg".into(),
+            ms: 1049,
+            because: None,
+            image_store: None,
+            without_store: None,
+        };
         assert_eq!(plain.to_string(), "snapshot, tcg, 1.04 s");
-        let cold = Booted { tier: "direct".into(), because: Some("no template".into()), ..plain };
+        let cold = Booted { tier: "direct".into(), because: Some("no template".into()), ..plain.clone() };
         assert_eq!(cold.to_string(), "direct, tcg, 1.04 s (no template)");
+        let store = StoreUse { name: "ci".into(), digest: "0123456789abcdef".into() };
+        let stored = Booted { image_store: Some(store), ..plain.clone() };
+        assert_eq!(stored.to_string(), "snapshot, tcg, 1.04 s, image store `ci` (0123456789ab)");
+        let without = Booted { without_store: Some("it is damaged".into()), ..plain };
+        assert_eq!(without.to_string(), "snapshot, tcg, 1.04 s, no image store: it is damaged");
     }
 }

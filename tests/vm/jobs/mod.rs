@@ -30,6 +30,7 @@ mod hangs;
 mod kills;
 mod registry;
 mod sources;
+mod stores;
 mod work;
 
 /// What a machine is given time for, emulated, while others keep the processors busy.

@@ -76,6 +76,9 @@ fn head(seen: &PoolView<'_>, when: &When, width: usize) -> String {
             if mode == "always" { "all jobs run in them" } else { "jobs with `image:` run in them" },
         );
     }
+    if let Some(store) = seen.image_store {
+        line("image store", &store.text);
+    }
     line("idle", &format!("{} of {} wanted slots", seen.idle, seen.idle_target));
     if !seen.instances.is_empty() {
         line("phases", &phases(&seen.instances));

@@ -25,6 +25,7 @@ use crate::core::pool::PoolState;
 use crate::core::report::{Note, Report, WaitingOn};
 use crate::core::reservation::Reservation;
 use crate::core::time::Stamp;
+use crate::provider::qemu::store_use::StoreStatus;
 
 /// Whether a keeper is running.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +57,8 @@ pub struct ContainerUse {
     pub mode: Option<Mode>,
     /// The images of the jobs that hold slots.
     pub images: BTreeMap<AttemptName, String>,
+    /// The image store that its instances share.
+    pub image_store: Option<StoreStatus>,
 }
 
 /// One pool.
@@ -76,6 +79,9 @@ pub(super) struct PoolView<'a> {
     pub(super) keeper: KeeperView<'a>,
     /// Which jobs run in containers: `image`, those that name one, or `always`. Null: none.
     pub(super) containers: Option<&'static str>,
+    /// The image store that the configuration names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) image_store: Option<&'a StoreStatus>,
     /// When the operator drained the pool.
     #[serde(serialize_with = "fields::moment")]
     pub(super) drained_since: Option<Stamp>,
@@ -298,6 +304,7 @@ impl<'a> PoolView<'a> {
                 Mode::Image => "image",
                 Mode::Always => "always",
             }),
+            image_store: containers.and_then(|used| used.image_store.as_ref()),
             drained_since: state.drained,
             launch_backoff: LaunchBackoff::of(state, now),
             launch_blocked_by: report

@@ -49,6 +49,9 @@ pub struct Manifest {
     /// What runs jobs in containers: `podman 4.3.1`. `None`: the image has no engine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<String>,
+    /// Whether its machines can use an image store.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub image_store: bool,
     /// The user that logs in over SSH.
     pub user: String,
 }

@@ -195,6 +195,7 @@ pub(super) mod tests {
             helper: true,
             helper_version: Some("19.4.0".to_owned()),
             engine: Some("podman 4.3.1".to_owned()),
+            image_store: false,
             user: "root".to_owned(),
         }
     }

@@ -64,6 +64,17 @@ impl Agent {
         self.send("WARM-UP", "WARM").await
     }
 
+    /// Has the guest mount its image store; `Some`: why it could not.
+    pub(super) async fn image_store(&mut self) -> io::Result<Option<String>> {
+        self.writer.write_all(b"IMAGE-STORE\n").await?;
+        let line = self.lines.next().await?;
+        match line.strip_prefix("FAILED ") {
+            Some(why) => Ok(Some(clean_line(why.as_bytes(), 200))),
+            None if line == "STORED" => Ok(None),
+            None => Err(unexpected("STORED", &line)),
+        }
+    }
+
     /// Gives the guest time, randomness and identity, and waits until its sshd listens.
     pub(super) async fn become_itself(&mut self, identity: &Identity) -> io::Result<()> {
         let mut seed = [0; SEED];

@@ -58,6 +58,12 @@ const SANDBOX: &str = "on,obsolete=deny,resourcecontrol=deny,elevateprivileges=d
 /// privileges. Real changes are impossible all the same: `exec` gives them up irrevocably before it runs QEMU.
 const SANDBOX_WITH_HELPER: &str = "on,obsolete=deny,resourcecontrol=deny,elevateprivileges=allow,spawn=allow";
 
+/// The guest program finds the disk with the image store by it.
+const STORE_SERIAL: &str = "greenroom-store";
+
+/// The size of the empty disk in place of an image store, in bytes: larger than any store.
+const PLACEHOLDER: u64 = 1 << 42;
+
 /// A command line with the descriptors that it passes on.
 #[derive(Debug)]
 pub(in crate::provider::qemu) struct QemuCommand {
@@ -155,6 +161,22 @@ impl QemuCommand {
         let node = json!({ "node-name": "seed", "driver": "raw", "file": file, "read-only": true });
         self.add("-blockdev", node.to_string());
         self.add("-device", "virtio-blk-pci,drive=seed");
+    }
+
+    /// The read-only disk with an image store. Without one, a larger empty disk stands in its place: a template has seen
+    /// that, and its clones never read behind the end of the file system.
+    pub(in crate::provider::qemu) fn store(&mut self, file: Option<OwnedFd>) {
+        let node = match file {
+            Some(file) => {
+                let file = json!({ "driver": "file", "filename": self.set(file), "locking": "off" });
+                json!({ "node-name": "store", "driver": "raw", "file": file, "read-only": true })
+            }
+            None => json!({
+                "node-name": "store", "driver": "null-co", "size": PLACEHOLDER, "read-zeroes": true, "read-only": true,
+            }),
+        };
+        self.add("-blockdev", node.to_string());
+        self.add("-device", format!("virtio-blk-pci,drive=store,serial={STORE_SERIAL}"));
     }
 
     /// A network in which the guest is 10.0.2.15. `program` is Greenroom's executable, for the proxy's helper.

@@ -38,6 +38,8 @@ pub(super) struct Rig<'a> {
     pub(super) image: &'a Image,
     /// Greenroom's executable.
     pub(super) program: &'a Path,
+    /// The data of an image store.
+    pub(super) store: Option<&'a fs::File>,
 }
 
 /// Guest memory that is a file, and how it is shared.
@@ -67,6 +69,10 @@ impl Rig<'_> {
         let mut disk = vec![(Format::Raw, OwnedFd::from(base))];
         disk.extend(layers.into_iter().map(|layer| (Format::Qcow2, layer)));
         command.disk(disk);
+        if self.image.manifest.image_store {
+            let store = self.store.map(|store| store.file().try_clone()).transpose()?;
+            command.store(store.map(OwnedFd::from));
+        }
         let agent = command.agent()?;
         listen(console, command.console()?);
         command.network(self.network, self.program);

@@ -56,7 +56,13 @@ const STORAGE: &str = r#"# Written by greenroom when the image was built.
 driver = "overlay"
 graphroot = "/var/lib/containers/storage"
 runroot = "/run/containers/storage"
+[storage.options]
+# Empty, unless the machine has an image store. The guest program mounts it.
+additionalimagestores = ["/var/lib/greenroom/image-store"]
 "#;
+
+/// Where the guest program mounts an image store.
+const IMAGE_STORE: &str = "var/lib/greenroom/image-store";
 
 /// Run before the snapshot: it leaves the engine's storage, and in memory what a job's first container would have to
 /// wait for.
@@ -83,6 +89,7 @@ pub(super) fn configure(rootfs: &Rootfs) -> io::Result<()> {
     rootfs.write(MODULES_FILE, 0o644, MODULES.join("\n") + "\n")?;
     rootfs.write("etc/containers/containers.conf", 0o644, ENGINE)?;
     rootfs.write("etc/containers/storage.conf", 0o644, STORAGE)?;
+    fs::create_dir_all(rootfs.file(IMAGE_STORE))?;
     rootfs.write("usr/lib/greenroom/warm-up", 0o755, WARM_UP)
 }
 

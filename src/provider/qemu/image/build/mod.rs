@@ -14,6 +14,7 @@ use fs_err as fs;
 mod containers;
 mod cpio;
 pub(super) mod digest;
+pub(in crate::provider::qemu) mod disk;
 mod initrd;
 mod kernel;
 mod modules;
@@ -23,6 +24,7 @@ mod tools;
 
 pub use initrd::InitrdError;
 pub use kernel::KernelError;
+pub(in crate::provider::qemu) use tools::all_there as tools_there;
 pub use tools::{Tool, ToolError};
 
 use super::store::{Images, StoreError};
@@ -147,7 +149,7 @@ pub fn build(
     report: &mut dyn FnMut(Progress),
 ) -> Result<Image, BuildError> {
     check(request)?;
-    tools::all_there()?;
+    tools::all_there(&Tool::OF_IMAGES)?;
     let sources = sources_for(request)?;
     let work = images.begin(&request.name)?;
     let mut steps = Steps { report };
@@ -174,7 +176,8 @@ pub fn build(
         on_disk(&rootfs.path)
     })?;
     steps.take("disk", || {
-        make_disk(&rootfs.path, &file(ROOTFS), request.disk_bytes)?;
+        disk::make(&rootfs.path, &file(ROOTFS), request.disk_bytes, None)?;
+        read_only(&file(ROOTFS))?;
         rootfs.remove()?;
         on_disk(&file(ROOTFS))
     })?;
@@ -216,33 +219,6 @@ fn kernel_release(rootfs: &Rootfs) -> Result<String, BuildError> {
     Err(BuildError::NoKernel)
 }
 
-/// Fills a disk from a folder; nothing is mounted. No journal: a machine that crashes is thrown away.
-fn make_disk(folder: &Path, disk: &Path, bytes: u64) -> Result<(), BuildError> {
-    let tool = Tool::Mke2fs;
-    let mut command = tool.command();
-    command.args([
-        "-q",
-        "-F",
-        "-t",
-        "ext4",
-        "-b",
-        "4096",
-        "-O",
-        "^has_journal",
-        "-m",
-        "0",
-        "-L",
-        "greenroom",
-        "-d",
-    ]);
-    command.arg(folder).arg(disk).arg(format!("{}k", bytes / 1024)).stdin(Stdio::null());
-    let output = command.output().map_err(|source| ToolError::Start { tool, source })?;
-    if !output.status.success() {
-        return Err(tools::failed(tool, output.status, &output.stderr).into());
-    }
-    Ok(read_only(disk)?)
-}
-
 fn manifest(request: &Request, kernel: String, digest: String) -> Manifest {
     Manifest {
         format: FORMAT,
@@ -257,6 +233,7 @@ fn manifest(request: &Request, kernel: String, digest: String) -> Manifest {
         helper: request.helper.is_some(),
         helper_version: request.helper.as_ref().and_then(|helper| helper.version.clone()),
         engine: None,
+        image_store: request.containers,
         user: "root".to_owned(),
     }
 }

@@ -3,7 +3,7 @@
 //! Kernels and modules come packed in four ways. The programs that unpack them are small packages on a machine that
 //! needs mmdebstrap anyway, so the binary carries no decoders.
 
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -21,10 +21,14 @@ pub enum Tool {
     Lz4,
     Xz,
     Zstd,
+    /// For image stores.
+    Skopeo,
 }
 
 impl Tool {
-    const ALL: [Self; 6] = [Self::Mmdebstrap, Self::Mke2fs, Self::Gzip, Self::Lz4, Self::Xz, Self::Zstd];
+    /// Those that an image of a virtual machine is built with.
+    pub(super) const OF_IMAGES: [Self; 6] =
+        [Self::Mmdebstrap, Self::Mke2fs, Self::Gzip, Self::Lz4, Self::Xz, Self::Zstd];
 
     fn name(self) -> &'static str {
         match self {
@@ -34,6 +38,7 @@ impl Tool {
             Self::Lz4 => "lz4",
             Self::Xz => "xz",
             Self::Zstd => "zstd",
+            Self::Skopeo => "skopeo",
         }
     }
 
@@ -46,6 +51,7 @@ impl Tool {
             Self::Lz4 => "lz4",
             Self::Xz => "xz-utils",
             Self::Zstd => "zstd",
+            Self::Skopeo => "skopeo",
         }
     }
 
@@ -54,8 +60,13 @@ impl Tool {
     }
 
     /// The command that runs it; it must be installed.
-    pub(super) fn command(self) -> Command {
-        Command::new(self.path().as_deref().map_or(OsStr::new(self.name()), Path::as_os_str))
+    pub(in crate::provider::qemu) fn command(self) -> Command {
+        Command::new(self.program())
+    }
+
+    /// Its path; it must be installed.
+    pub(in crate::provider::qemu) fn program(self) -> OsString {
+        self.path().map_or_else(|| self.name().into(), PathBuf::into_os_string)
     }
 }
 
@@ -94,8 +105,8 @@ fn indented(output: &[String]) -> String {
 }
 
 /// Checks that all of them are installed, before the build starts.
-pub(super) fn all_there() -> Result<(), ToolError> {
-    let missing: Vec<Tool> = Tool::ALL.into_iter().filter(|tool| tool.path().is_none()).collect();
+pub(in crate::provider::qemu) fn all_there(tools: &[Tool]) -> Result<(), ToolError> {
+    let missing: Vec<Tool> = tools.iter().copied().filter(|tool| tool.path().is_none()).collect();
     if missing.is_empty() { Ok(()) } else { Err(ToolError::Missing(missing)) }
 }
 

@@ -18,7 +18,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{sleep, timeout};
 
-use super::{Start, Up};
+use super::{Start, StoreResult, Up};
 use crate::provider::qemu::process::agent::Identity;
 use crate::provider::qemu::process::command::{Format, QemuCommand};
 use crate::provider::qemu::process::fat;
@@ -59,7 +59,14 @@ impl Start<'_> {
         let port = machine.ssh_port().await?;
         let left = self.limit.saturating_sub(begun.elapsed());
         machine.within(left, "the guest's SSH server did not respond", greeted(port)).await?;
-        Ok(Up { tier: "disk", because: None, user: USER.to_owned(), agent: None, holder: None })
+        Ok(Up {
+            tier: "disk",
+            because: None,
+            user: USER.to_owned(),
+            agent: None,
+            store: StoreResult::default(),
+            holder: None,
+        })
     }
 }
 

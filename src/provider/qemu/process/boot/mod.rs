@@ -23,8 +23,11 @@ use crate::provider::qemu::spec::{Booted, Spec};
 use crate::provider::qemu::user;
 use crate::provider::supervisor::note;
 
+use store::{Attached, StoreResult};
+
 mod cloud;
 mod snapshot;
+mod store;
 
 /// The proxy of `network = "proxy"`, as the guest reaches it.
 const PROXY: &str = "http://10.0.2.100:3128";
@@ -62,6 +65,7 @@ struct Up {
     user: String,
     /// Kept open: a guest that finds its port closed may retry without pause.
     agent: Option<Agent>,
+    store: StoreResult,
     /// Kept open: the template's holder counts this clone as long as it is.
     holder: Option<UnixStream>,
 }
@@ -166,8 +170,9 @@ impl Start<'_> {
 
     /// Resumes from a template if the settings request one; boots if that fails.
     async fn image(&self, image: &Image, slot: &mut Option<Machine>) -> Result<Up, BootError> {
+        let store = self.attached(image);
         let because = match self.site.spec.settings.boot {
-            Boot::Snapshot => match self.resume(image, slot).await {
+            Boot::Snapshot => match self.resume(image, &store, slot).await {
                 Ok(up) => return Ok(up),
                 Err(why) => Some(why),
             },
@@ -176,28 +181,35 @@ impl Start<'_> {
         if let Some(why) = &because {
             note(&format!("cannot resume from the template, booting instead: {why}"));
         }
-        let up = self.direct(image, slot).await?;
+        let up = self.direct(image, &store, slot).await?;
         Ok(Up { because, ..up })
     }
 
-    async fn direct(&self, image: &Image, slot: &mut Option<Machine>) -> Result<Up, BootError> {
+    async fn direct(
+        &self,
+        image: &Image,
+        store: &Attached,
+        slot: &mut Option<Machine>,
+    ) -> Result<Up, BootError> {
         let layer = new_layer(&self.fresh("disk.qcow2")?, self.disk_bytes(image.manifest.disk_bytes)?)?;
-        let (command, agent) = self.rig(image).assemble(None, vec![layer], &self.site.console)?;
+        let (command, agent) = self.rig(image, store).assemble(None, vec![layer], &self.site.console)?;
         let machine = slot.insert(Machine::start(self.own, command, &self.site.console).await?);
         let mut agent = Agent::new(agent);
         let talk = async {
             agent.hello().await?;
-            agent.become_itself(&self.identity).await
+            let store = store.mounted(&mut agent).await?;
+            agent.become_itself(&self.identity).await?;
+            Ok(store)
         };
-        machine.within(self.limit, "the guest did not come up", talk).await?;
+        let store = machine.within(self.limit, "the guest did not come up", talk).await?;
         let user = image.manifest.user.clone();
-        Ok(Up { tier: "direct", because: None, user, agent: Some(agent), holder: None })
+        Ok(Up { tier: "direct", because: None, user, agent: Some(agent), store, holder: None })
     }
 
-    fn rig<'a>(&'a self, image: &'a Image) -> Rig<'a> {
+    fn rig<'a>(&'a self, image: &'a Image, store: &'a Attached) -> Rig<'a> {
         let Spec { launched, settings, program, .. } = &self.site.spec;
         let (name, network) = (launched.instance.as_str(), &settings.network);
-        Rig { name, hardware: &self.hardware, network, image, program }
+        Rig { name, hardware: &self.hardware, network, image, program, store: store.file() }
     }
 
     /// The path of a new file of the machine's. Removes an existing one: an earlier boot may have failed.
@@ -231,6 +243,8 @@ impl Start<'_> {
             accel: self.hardware.engine.name().to_owned(),
             ms: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
             because: up.because.clone(),
+            image_store: up.store.used.clone(),
+            without_store: up.store.problem.clone(),
         };
         halt_point("boot.up");
         dir.put("boot.json", &booted)?;

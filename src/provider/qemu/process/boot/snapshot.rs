@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use fs_err as fs;
 use serde_json::json;
 
+use super::store::Attached;
 use super::{Start, Up};
 use crate::provider::halt::halt_point;
 use crate::provider::qemu::image::Image;
@@ -18,12 +19,17 @@ use crate::provider::supervisor::note;
 
 impl Start<'_> {
     /// The error is a message.
-    pub(super) async fn resume(&self, image: &Image, slot: &mut Option<Machine>) -> Result<Up, String> {
+    pub(super) async fn resume(
+        &self,
+        image: &Image,
+        store: &Attached,
+        slot: &mut Option<Machine>,
+    ) -> Result<Up, String> {
         let recipe = self.recipe(image).map_err(|error| error.to_string())?;
         let template = Template::of(&recipe).map_err(|error| error.to_string())?;
         let lent = client::lend(&template, &recipe, self.limit * 2).await?;
         halt_point("clone.lent");
-        match self.clone_of(&template, lent, image, slot).await {
+        match self.clone_of(&template, lent, (image, store), slot).await {
             Ok(up) => Ok(up),
             Err(problem) => {
                 if let Some(machine) = slot {
@@ -56,7 +62,7 @@ impl Start<'_> {
         &self,
         template: &Template,
         lent: Lent,
-        image: &Image,
+        (image, store): (&Image, &Attached),
         slot: &mut Option<Machine>,
     ) -> Result<Up, BootError> {
         let Lent { memory, holder } = lent;
@@ -65,7 +71,7 @@ impl Start<'_> {
         let own = new_layer(&self.fresh("disk.qcow2")?, self.disk_bytes(image.manifest.disk_bytes)?)?;
         halt_point("clone.disk-made");
         let (mut command, agent) =
-            self.rig(image).assemble(Some(memory), vec![below, own], &self.site.console)?;
+            self.rig(image, store).assemble(Some(memory), vec![below, own], &self.site.console)?;
         command.incoming();
         let state = command.pass(fs::File::open(template.state())?.into_file().into());
         let machine = slot.insert(Machine::start(self.own, command, &self.site.console).await?);
@@ -76,10 +82,12 @@ impl Start<'_> {
         let mut agent = Agent::new(agent);
         let talk = async {
             agent.ping().await?;
-            agent.become_itself(&self.identity).await
+            let store = store.mounted(&mut agent).await?;
+            agent.become_itself(&self.identity).await?;
+            Ok(store)
         };
-        machine.within(self.limit, "the clone did not respond", talk).await?;
+        let store = machine.within(self.limit, "the clone did not respond", talk).await?;
         let user = image.manifest.user.clone();
-        Ok(Up { tier: "snapshot", because: None, user, agent: Some(agent), holder: Some(holder) })
+        Ok(Up { tier: "snapshot", because: None, user, agent: Some(agent), store, holder: Some(holder) })
     }
 }

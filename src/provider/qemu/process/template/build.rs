@@ -62,6 +62,7 @@ async fn boot_and_freeze(template: &Template, recipe: &Recipe) -> Result<OwnedFd
         network: &Network::Isolated,
         image: &image,
         program: &recipe.program,
+        store: None,
     };
     let (command, agent) = rig.assemble(Some(guest_ram), vec![layer], &console)?;
     let mut machine = Machine::start(&recipe.runner, command, &console).await?;

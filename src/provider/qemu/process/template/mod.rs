@@ -32,7 +32,7 @@ pub(super) use build::capabilities;
 const FOLDER: &str = ".templates";
 
 /// Raised whenever the assembly of a machine changes.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// Written last: without it, a template is incomplete.
 const DONE: &str = "template.json";

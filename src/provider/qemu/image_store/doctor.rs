@@ -1,0 +1,132 @@
+//! What doctor says of a pool's image store.
+
+use super::{ImageStoreError, Stores};
+use crate::port::finding::{Finding, Severity};
+use crate::provider::BuildContext;
+use crate::provider::qemu::image::Image;
+use crate::provider::qemu::settings::{Settings, Source};
+use crate::provider::qemu::store_use::{is_old, old};
+
+/// The findings about the store that a pool's table names.
+pub(in crate::provider::qemu) fn findings(context: &BuildContext, settings: &Settings) -> Vec<Finding> {
+    let Some(name) = &settings.image_store else { return Vec::new() };
+    let folder = settings.images_dir(&context.state_dir);
+    let pool = &context.pool;
+    let build = format!("greenroom image store build {name} --images {}", folder.display());
+    let finding = |code, severity, message, remedy: &str| Finding {
+        code,
+        severity,
+        message,
+        remedy: Some(remedy.to_owned()),
+    };
+    let mut found = Vec::new();
+    let missing = format!("{build} IMAGE…");
+    match Stores::beside(&folder).open(name) {
+        Err(error @ ImageStoreError::Missing { .. }) => {
+            let what = format!("instances of pool `{pool}` start without an image store: {error}");
+            found.push(finding("qemu-image-store-missing", Severity::Error, what, &missing));
+        }
+        Err(error) => {
+            let what = format!("instances of pool `{pool}` start without an image store: {error}");
+            found.push(finding("qemu-image-store-damaged", Severity::Error, what, &missing));
+        }
+        Ok(store) => {
+            let damage = match store.damage() {
+                Ok(damage) => damage.map(|damage| damage.to_string()),
+                Err(error) => Some(error.to_string()),
+            };
+            if let Some(damage) = damage {
+                let what = format!(
+                    "instances of pool `{pool}` start without an image store: image store `{name}`: {damage}"
+                );
+                found.push(finding("qemu-image-store-damaged", Severity::Error, what, &build));
+            } else if is_old(&store.manifest, jiff::Timestamp::now()) {
+                let what = format!("image store `{name}` {}", old(&store.manifest));
+                found.push(finding("qemu-image-store-old", Severity::Warning, what, &build));
+            }
+        }
+    }
+    if let Source::Image(image) = &settings.source
+        && let Ok(image) = Image::open(&folder, image)
+        && !image.manifest.image_store
+    {
+        let image = image.manifest.name;
+        let what = format!(
+            "instances of pool `{pool}` start without an image store, because image `{image}` has no support for it"
+        );
+        let remedy = format!("greenroom image build {image} --containers --images {}", folder.display());
+        found.push(finding("qemu-image-store-unsupported", Severity::Error, what, &remedy));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::rc::Rc;
+
+    use fs_err as fs;
+
+    use super::*;
+    use crate::core::ids::PoolName;
+    use crate::core::time::{BootId, ManagerId, Stamp};
+    use crate::port::clock::Clock;
+    use crate::provider::qemu::image_store::MANIFEST;
+    use crate::provider::qemu::image_store::tests::store;
+
+    #[derive(Debug)]
+    struct Fixed;
+
+    impl Clock for Fixed {
+        fn now(&self) -> Stamp {
+            Stamp { wall_ms: 0, manager: ManagerId(1), boot: BootId(1), uptime_ms: 0 }
+        }
+    }
+
+    fn codes(state: &Path, table: &str) -> Vec<&'static str> {
+        let context = BuildContext {
+            pool: PoolName::new("linux"),
+            state_dir: state.to_owned(),
+            program: "/bin/sh".into(),
+            containers: true,
+            clock: Rc::new(Fixed),
+        };
+        let settings = Settings::read(&context.pool, &table.parse().unwrap()).unwrap();
+        findings(&context, &settings).iter().map(|finding| finding.code).collect()
+    }
+
+    /// An image of machines, with or without support.
+    fn image(images: &Path, has_support: bool) {
+        let mut image = crate::provider::qemu::image::tests::image();
+        image.manifest.image_store = has_support;
+        fs::create_dir_all(images.join("light")).unwrap();
+        fs::write(images.join("light/manifest.json"), serde_json::to_vec(&image.manifest).unwrap()).unwrap();
+    }
+
+    #[test]
+    fn each_reason_to_start_without_a_store_is_found() {
+        let state = tempfile::tempdir().unwrap();
+        let images = state.path().join("images");
+        let table = "image_store = \"ci\"";
+        image(&images, true);
+        assert_eq!(codes(state.path(), ""), [] as [&str; 0]);
+        assert_eq!(codes(state.path(), table), ["qemu-image-store-missing"]);
+        let mut store = store(&images, "ci", b"data");
+        let mut refreshed = |days: i64| {
+            store.manifest.refreshed = jiff::Timestamp::now() - jiff::SignedDuration::from_hours(24 * days);
+            fs::write(store.dir.join(MANIFEST), serde_json::to_vec(&store.manifest).unwrap()).unwrap();
+        };
+        refreshed(15);
+        assert_eq!(codes(state.path(), table), ["qemu-image-store-old"]);
+        refreshed(13);
+        assert_eq!(codes(state.path(), table), [] as [&str; 0]);
+        image(&images, false);
+        assert_eq!(codes(state.path(), table), ["qemu-image-store-unsupported"]);
+        image(&images, true);
+        fs::write(store.file(), b"dada").unwrap();
+        assert!(store.check().unwrap().is_some());
+        assert_eq!(codes(state.path(), table), ["qemu-image-store-damaged"]);
+        fs::write(store.dir.join(MANIFEST), b"{").unwrap();
+        assert_eq!(codes(state.path(), table), ["qemu-image-store-damaged"]);
+    }
+}

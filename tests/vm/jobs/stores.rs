@@ -1,0 +1,83 @@
+//! Jobs whose images are in an image store, on machines that reach no registry.
+
+use toml::{Table, Value};
+
+use super::containers::{expect, report};
+use super::machines;
+use super::registry::Registries;
+use crate::images;
+use crate::place::Place;
+use crate::published::{Image, PLAIN};
+use crate::setting::Setting;
+use crate::skipped::skipped;
+use crate::stores::{ONE, StoreFolder, TWO};
+use crate::support::job::Job;
+use crate::support::record::Outcome;
+
+/// A pool whose machines are clones of the folder's image.
+fn setting(folder: &StoreFolder) -> Setting {
+    let mut setting = machines().provider("image", "containers").provider("template_retention", "5s");
+    setting = setting.provider("images", folder.images().display().to_string());
+    setting.patience *= 3;
+    setting
+}
+
+/// Containers whose images come from where they are.
+fn from_store() -> Table {
+    let policy = Value::Array(vec!["if-not-present".into()]);
+    Table::from_iter([("pull_policy".to_owned(), policy)])
+}
+
+#[test]
+fn a_job_and_its_service_have_their_images_without_a_registry() {
+    let Some(folder) = StoreFolder::new(&[&ONE, &TWO]) else { return };
+    folder.build("ci", &[&ONE, &TWO]);
+    let _turn = images::turn();
+    let place = setting(&folder).provider("image_store", "ci").pool("containers", from_store()).open();
+    let job = Job::new(1)
+        .image("one:1")
+        .service(serde_json::json!({"name": "two:1", "entrypoint": ["/bin/sleep", "1000"]}))
+        .script(["cat /etc/word", "echo written >/etc/word", "cat /etc/word"]);
+    let result = place.runner().run(&job);
+    report("store", &result);
+    expect(&result, &Outcome::Success, &["the first", "written"]);
+    assert!(!result.log_text().contains("pulling image"), "{}", result.describe());
+    let explained = place.order(&["explain", "1"]);
+    assert!(explained.contains("image `one:1`") && explained.contains("was on the instance"), "{explained}");
+    let status = place.order(&["pool", "status"]);
+    assert!(status.contains("image store: `ci`, 2 images, refreshed "), "{status}");
+    place.wait_until_settled(0);
+}
+
+/// 200 MB in one layer that is not compressed.
+const BIG: Image = Image { name: "library/big:1", tree: &["busybox", "big"], ..PLAIN };
+const ROUNDS: u64 = 3;
+
+/// What a job's `prepare` takes on an idle machine that has its image in a store, and on one that pulls it.
+#[test]
+#[ignore = "figures, taken by hand on an idle machine"]
+fn what_a_store_saves() {
+    let Some(folder) = StoreFolder::new(&[&BIG]) else { return };
+    if let Some(why) = Registries::obstacle() {
+        return skipped(why);
+    }
+    folder.build("ci", &[&BIG]);
+    let dir = tempfile::tempdir().expect("a directory");
+    let registries = Registries::serve(dir.path(), &["big:1"]);
+    let _turn = images::turn();
+    let with = setting(&folder).provider("image_store", "ci").pool("containers", from_store());
+    let without = setting(&folder).provider("network", "open").pool("containers", registries.keys());
+    let (with, without) = (with.open(), without.open());
+    let prepare = |place: &Place, id: u64, image: &str| {
+        place.warm_up(1);
+        let result = place.runner().run(&Job::new(id).image(image).script(["echo ran"]));
+        expect(&result, &Outcome::Success, &["ran"]);
+        result.call("prepare").took().expect("it ended").as_secs_f64()
+    };
+    let pulled = format!("{}/big:1", registries.open);
+    for round in 1..=ROUNDS {
+        let store = prepare(&with, round, "big:1");
+        let pull = prepare(&without, round, &pulled);
+        eprintln!("round {round}: `prepare` with a store {store:.1} s, with a pull {pull:.1} s");
+    }
+}
