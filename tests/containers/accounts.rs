@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::engine::engine;
 use crate::place::Place;
 use crate::pool::{containers, job, plain, setting};
 use crate::site::site;
@@ -13,14 +14,13 @@ fn said(place: &Place, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn a_running_job_is_shown_with_its_image() {
+pub fn a_running_job_is_shown_with_its_image() {
     let Some(site) = site() else { return };
     let place = setting(site).open();
     let attempt = place.prepared_as(&job(1, "ash:1"));
     let status = said(&place, &["pool", "status"]);
-    for part in
-        ["containers: jobs with `image:` run in them", "job 1 runs in image `registry.test:5000/ash:1`"]
-    {
+    let used = format!("containers: jobs with `image:` run in them, by {}", engine().program());
+    for part in [used.as_str(), "job 1 runs in image `registry.test:5000/ash:1`"] {
         assert!(status.contains(part), "{part}: {status}");
     }
     let json: Value = serde_json::from_str(&place.order(&["pool", "status", "--json"])).expect("JSON");

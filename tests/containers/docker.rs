@@ -2,7 +2,8 @@
 
 use crate::engine::on_docker;
 use crate::{
-    debug, limits, owners, pipelines, platforms, registries, secrets, services, shells, starts, stopping,
+    accounts, debug, limits, owners, pipelines, platforms, registries, secrets, services, shells, starts,
+    stopping,
 };
 
 macro_rules! with_docker {
@@ -17,6 +18,7 @@ macro_rules! with_docker {
 }
 
 with_docker! {
+    accounts::a_running_job_is_shown_with_its_image;
     debug::a_job_that_asks_for_it_sees_each_line_of_its_services_once;
     debug::a_service_that_writes_without_end_stalls_no_stage_and_is_shown_in_part;
     debug::the_last_lines_of_a_service_that_dies_are_shown_once;

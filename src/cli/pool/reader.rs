@@ -86,7 +86,9 @@ impl<'a> PoolReader<'a> {
     /// How a pool uses containers now.
     fn containers(&self, pool: &PoolName, state: Option<&PoolState>) -> ContainerUse {
         let configured = self.context.config().ok().and_then(|config| config.pools.get(pool));
-        let mode = configured.and_then(|pool| pool.containers.as_ref()).map(|settings| settings.mode);
+        let settings = configured.and_then(|pool| pool.containers.as_ref());
+        let mode = settings.map(|settings| settings.mode);
+        let engine = settings.map(|settings| settings.engine).unwrap_or_default();
         let instances = state.into_iter().flat_map(|state| state.instances.values());
         let attempts = instances.flat_map(|instance| instance.holders.keys());
         let image = |attempt: &AttemptName| {
@@ -99,7 +101,7 @@ impl<'a> PoolReader<'a> {
                 store_use::PoolStore::of(pool, &settings.provider.table, &self.context.state_path)
             })
             .map(|store| store.status(jiff::Timestamp::now()));
-        ContainerUse { mode, images: attempts.filter_map(image).collect(), image_store }
+        ContainerUse { mode, engine, images: attempts.filter_map(image).collect(), image_store }
     }
 
     /// Queries the links of all pools concurrently.

@@ -270,6 +270,7 @@ fn json_says_the_same_under_stable_names() {
     let fields: Vec<&String> = value.as_object().unwrap().keys().collect();
     let expected = [
         "at",
+        "container_engine",
         "containers",
         "drained_since",
         "hosts",

@@ -71,10 +71,9 @@ fn head(seen: &PoolView<'_>, when: &When, width: usize) -> String {
         None => line("policy", "none, no keeper has read the configuration yet"),
     }
     if let Some(mode) = seen.containers {
-        line(
-            "containers",
-            if mode == "always" { "all jobs run in them" } else { "jobs with `image:` run in them" },
-        );
+        let jobs = if mode == "always" { "all jobs run in them" } else { "jobs with `image:` run in them" };
+        let engine = seen.container_engine.unwrap_or_default();
+        line("containers", &format!("{jobs}, by {engine}"));
     }
     if let Some(store) = seen.image_store {
         line("image store", &store.text);

@@ -15,6 +15,7 @@ use crate::cli::fields::{self, tag};
 use crate::cli::when::When;
 use crate::connector::ssh::link::Survey;
 use crate::core::availability::Unavailable;
+use crate::core::container::engine::ContainerEngine;
 use crate::core::container::settings::Mode;
 use crate::core::failure::Failure;
 use crate::core::ids::{AttemptName, InstanceId, Location, OfferingName, PoolName, TrustDomain};
@@ -55,6 +56,7 @@ pub struct StatusInput<'a> {
 pub struct ContainerUse {
     /// `None`: the configuration does not say so now, or cannot be read.
     pub mode: Option<Mode>,
+    pub engine: ContainerEngine,
     /// The images of the jobs that hold slots.
     pub images: BTreeMap<AttemptName, String>,
     /// The image store that its instances share.
@@ -79,6 +81,8 @@ pub(super) struct PoolView<'a> {
     pub(super) keeper: KeeperView<'a>,
     /// Which jobs run in containers: `image`, those that name one, or `always`. Null: none.
     pub(super) containers: Option<&'static str>,
+    /// The engine of these containers. Null: there are none.
+    pub(super) container_engine: Option<&'static str>,
     /// The image store that the configuration names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) image_store: Option<&'a StoreStatus>,
@@ -300,6 +304,7 @@ impl<'a> PoolView<'a> {
                 last_pass: report.map(|report| report.at),
                 next_pass: report.and_then(|report| report.next),
             },
+            container_engine: containers.filter(|used| used.mode.is_some()).map(|used| used.engine.program()),
             containers: containers.and_then(|used| used.mode).map(|mode| match mode {
                 Mode::Image => "image",
                 Mode::Always => "always",

@@ -43,7 +43,7 @@ engine() {
             options=
             daemon && quietly docker info --format '{{.DefaultRuntime}} {{.Driver}} {{.DockerRootDir}}'
             ;;
-    esac || { fact broken "$(last)"; return; }
+    esac || { fact broken "$(last)"; [ $program = podman ] || version=; return; }
     read -r runtime driver root <"$dir/said"
     fact runtime "$runtime"
     fact driver "$driver"
@@ -97,7 +97,7 @@ login() {
     quietly docker --config "$dir" login "${1%%/*}"
     ended=$?
     rm "$known/greenroom-doctor.crt"
-    rmdir "$known" 2>/dev/null
+    rmdir "$known" /etc/docker/certs.d 2>/dev/null
     return $ended
 }
 
