@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use greenroom::core::execution::Shell;
 use greenroom::port::connector::StageEnd;
 
-use super::world::{Guest, Way, is_inside, processes};
+use super::world::{Guest, Way, engines, is_inside};
 use crate::link::until_ready;
 use crate::linked::support::{eventually, never, stage};
 
@@ -26,7 +26,7 @@ async fn a_stage() {
     let name = Guest::create("bash", &[]);
     let idle = async || {
         let name = name.clone();
-        eventually("the engine is idle", move || processes(name.as_str()).is_empty()).await;
+        eventually("the engine is idle", move || engines(&name).is_empty()).await;
         until_ready(&guest.sshd).await;
     };
     let (mut ahead, mut cold, mut machine) = (Vec::new(), Vec::new(), Vec::new());

@@ -1,11 +1,13 @@
-//! Stages in containers, against Podman and OpenSSH's own server.
+//! Stages in containers, against Podman, Docker and OpenSSH's own server.
 //!
 //! `ends`: how they end. `stopping`: what a stop leaves. `ahead`: containers that a link starts before their stage. These
 //! tests run in namespaces, where the tests below start this program again: an engine writes to `/run` and mounts.
-//! Needs root, `podman`, `crun`, `busybox` and `bash`.
+//! Needs root, `podman`, `crun`, `busybox` and `bash`, and `dockerd` for Docker.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on says where")]
 #![expect(clippy::print_stderr, reason = "figures for whoever reads the test's output")]
+
+use greenroom::core::container::engine::ContainerEngine;
 
 mod ahead;
 mod ends;
@@ -13,15 +15,25 @@ mod figures;
 mod stopping;
 mod world;
 
+const TESTS: [&str; 3] = ["container::ends::", "container::stopping::", "container::ahead::"];
+
 #[test]
 fn stages_run_in_containers() {
-    for tests in ["container::ends::", "container::stopping::", "container::ahead::"] {
-        world::run_inside(tests);
+    for tests in TESTS {
+        world::run_inside(ContainerEngine::Podman, tests);
+    }
+}
+
+/// How they end depends on the runtime, and is among the tests of whole jobs.
+#[test]
+fn stages_run_in_containers_of_docker() {
+    for tests in &TESTS[1..] {
+        world::run_inside(ContainerEngine::Docker, tests);
     }
 }
 
 #[test]
 #[ignore = "figures, taken by hand on an idle machine"]
 fn what_stages_in_containers_cost() {
-    world::run_inside("container::figures::");
+    world::run_inside(world::engine(), "container::figures::");
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use greenroom::core::container::name::ContainerName;
 use greenroom::port::connector::{Stage, StageEnd};
 
-use super::world::{Guest, WAYS, Way, inside, is_inside, processes};
+use super::world::{Guest, WAYS, Way, engines, inside, is_inside, processes};
 use crate::link::only_link;
 use crate::linked::support::{after, eventually, kill, when};
 use crate::skipped::skipped;
@@ -27,7 +27,7 @@ fn runs(name: &ContainerName) -> impl Fn() -> bool + use<> {
 fn expect_nothing_left(name: &ContainerName) {
     assert_eq!(processes(&format!("sleep {}", time(name))), Vec::<String>::new());
     // The engine's client, and the container's monitor.
-    assert_eq!(processes(name.as_str()), Vec::<String>::new());
+    assert_eq!(engines(name), Vec::<String>::new());
 }
 
 /// Stops a script when it sleeps; returns how long that took.
@@ -174,7 +174,7 @@ async fn a_link_stops_the_stage_of_a_call_that_is_gone() {
         }
     }
     let left = name.clone();
-    eventually("nothing is left", move || processes(left.as_str()).is_empty()).await;
+    eventually("nothing is left", move || engines(&left).is_empty()).await;
     expect_nothing_left(&name);
     let (end, _) = guest.run_in(Way::Link, &name, "exit 7\n").await;
     assert_eq!(end, StageEnd::Exited(7));

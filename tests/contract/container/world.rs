@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use greenroom::core::container::name::ContainerName;
+use greenroom::core::container::engine::ContainerEngine;
+use greenroom::core::container::name::{ContainerName, EngineContainer};
 use greenroom::core::execution::Shell;
 use greenroom::port::connector::{ConnectError, Connector as _, Reader, Stage, StageEnd, Stop};
 
@@ -14,8 +15,11 @@ use crate::linked::sshd::Sshd;
 use crate::linked::support::{Kept, never, stage};
 use crate::skipped::skipped;
 
-/// Set in the namespaces: the directory of this world.
+/// Set in the namespaces: the directory of this world, and its engine.
 const INSIDE: &str = "GREENROOM_TEST_CONTAINERS";
+const ENGINE: &str = "GREENROOM_TEST_ENGINE";
+/// What lets Docker start containers in namespaces.
+const RUNTIME: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/containers/lab/runtime");
 
 /// Runs its arguments where an engine works: crun needs one hierarchy of control groups.
 const INIT: &str = r#"
@@ -23,10 +27,16 @@ mount --make-rprivate / && mount -t tmpfs none /run && mkdir /run/greenroom && i
 cd "$GREENROOM_TEST_CONTAINERS" && mount --bind etc /etc/containers || exit 97
 for file in passwd shadow sudoers; do [ ! -e /etc/$file ] || mount --bind $file /etc/$file || exit 97; done
 umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup
+engine=$GREENROOM_TEST_ENGINE
+if [ "$engine" = docker ]; then
+  mount -t tmpfs none /etc/docker && cp daemon.json /etc/docker || exit 97
+  dockerd --data-root "$PWD/docker" >dockerd.log 2>&1 &
+  until docker version >/dev/null 2>&1; do kill -0 $! && sleep 0.05 || exit 97; done
+fi
 for image in ash bash dash none; do
-  tar -C "$image" -c . | podman import - "localhost/$image:1" || exit 97
+  tar -C "$image" -c . | $engine import - "localhost/$image:1" || exit 97
 done >/dev/null 2>&1
-podman run --rm --network host localhost/ash:1 true || exit 97
+$engine run --rm --network host localhost/ash:1 true || exit 97
 "$@"
 exit $?
 "#;
@@ -47,13 +57,24 @@ network_backend = "netavark"
 const SEARCH: &str =
     "for sh in /bin/bash /bin/sh; do [ ! -x $sh ] || exec $sh; done; echo shell not found; exit 1";
 
+/// The engine of the namespaces.
+pub(super) fn engine() -> ContainerEngine {
+    match std::env::var(ENGINE).as_deref() {
+        Ok("docker") => ContainerEngine::Docker,
+        _ => ContainerEngine::Podman,
+    }
+}
+
 /// Runs tests of this program in namespaces.
-pub(super) fn run_inside(tests: &str) {
+pub(super) fn run_inside(engine: ContainerEngine, tests: &str) {
     if !rustix::process::getuid().is_root() {
         return skipped("this is not root");
     }
     if !Path::new("/etc/containers/policy.json").exists() {
         return skipped("Podman is missing");
+    }
+    if engine == ContainerEngine::Docker && !Path::new("/usr/sbin/dockerd").exists() {
+        return skipped("containers: Docker (docker.io) is missing");
     }
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().display();
@@ -64,6 +85,11 @@ pub(super) fn run_inside(tests: &str) {
     let storage =
         format!("[storage]\ndriver = \"vfs\"\nrunroot = \"{at}/run\"\ngraphroot = \"{at}/graph\"\n");
     fs::write(etc.join("storage.conf"), storage).unwrap();
+    let daemon = serde_json::json!({
+        "runtimes": {"lab": {"path": RUNTIME}}, "default-runtime": "lab", "bridge": "none", "iptables": false,
+        "exec-opts": ["native.cgroupdriver=cgroupfs"],
+    });
+    fs::write(dir.path().join("daemon.json"), daemon.to_string()).unwrap();
     for (file, mode, lines) in [
         ("passwd", 0o644, "ci:x:4711:4711::/tmp:/bin/sh\n"),
         ("shadow", 0o640, "ci:*:1::::::\n"),
@@ -82,6 +108,8 @@ pub(super) fn run_inside(tests: &str) {
         .arg(std::env::current_exe().unwrap())
         .args([tests, "--ignored", "--test-threads=2", "--nocapture"])
         .env(INSIDE, dir.path())
+        .env(ENGINE, engine.program())
+        .env("PATH", format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default()))
         .stdin(Stdio::null())
         .output()
         .unwrap();
@@ -181,11 +209,30 @@ impl Guest {
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let name = ContainerName::parse(&format!("greenroom-{image}-{number}")).unwrap();
-        let mut create = Command::new("podman");
+        let mut create = Command::new(engine().program());
         create.args(["create", "--interactive", "--log-driver", "none", "--network", "host"]);
-        create.arg(format!("--pidfile=/run/greenroom/{name}.pid")).args(["--name", name.as_str()]);
-        create.args(options).arg(format!("localhost/{image}:1")).args(["sh", "-c", SEARCH]);
-        let created = create.output().unwrap();
+        let mut rest = Vec::new();
+        match engine() {
+            ContainerEngine::Podman => {
+                create.arg(format!("--pidfile=/run/greenroom/{name}.pid")).args(options);
+            }
+            ContainerEngine::Docker => {
+                fs::create_dir_all("/run/greenroom").unwrap();
+                create.arg(format!("--cidfile=/run/greenroom/{name}.id"));
+                for option in options {
+                    let list = option.strip_prefix("--entrypoint=").filter(|list| list.starts_with('['));
+                    let Some(list) = list else {
+                        create.arg(option);
+                        continue;
+                    };
+                    let words: Vec<String> = serde_json::from_str(list).unwrap();
+                    create.arg(format!("--entrypoint={}", words[0]));
+                    rest = words[1..].to_vec();
+                }
+            }
+        }
+        create.args(["--name", name.as_str()]).arg(format!("localhost/{image}:1")).args(rest);
+        let created = create.args(["sh", "-c", SEARCH]).output().unwrap();
         assert!(created.status.success(), "{created:?}");
         name
     }
@@ -214,15 +261,19 @@ impl Guest {
 
     /// Runs a script on the guest itself, while `ahead` may start.
     pub(super) async fn beside(&self, ahead: &ContainerName, script: &str) {
-        let stage = Stage { ahead: Some(ahead.clone().into()), ..stage(Shell::Bash, script) };
+        let stage = Stage { ahead: Some(at_engine(ahead)), ..stage(Shell::Bash, script) };
         let (end, kept) = self.run(Way::Link, stage, never()).await;
         assert_eq!(end.unwrap(), StageEnd::Exited(0), "{kept:?}");
     }
 }
 
+pub(super) fn at_engine(name: &ContainerName) -> EngineContainer {
+    EngineContainer { engine: engine(), name: name.clone() }
+}
+
 pub(super) fn inside(name: &ContainerName, script: impl AsRef<[u8]>) -> Stage {
     Stage {
-        reader: Reader::Container(name.clone().into()),
+        reader: Reader::Container(at_engine(name)),
         start_within: Duration::from_secs(30),
         stop_grace: Duration::from_secs(3),
         ..stage(Shell::Sh, script)
@@ -231,7 +282,30 @@ pub(super) fn inside(name: &ContainerName, script: impl AsRef<[u8]>) -> Stage {
 
 /// The number of a container's first process, when it was last started.
 pub(super) fn first_process(name: &ContainerName) -> Option<u32> {
-    fs::read_to_string(format!("/run/greenroom/{name}.pid")).ok()?.trim().parse().ok()
+    if engine() == ContainerEngine::Podman {
+        return fs::read_to_string(format!("/run/greenroom/{name}.pid")).ok()?.trim().parse().ok();
+    }
+    let inspected = Command::new("docker").args(["inspect", "--format", PID, name.as_str()]).output().ok()?;
+    String::from_utf8_lossy(&inspected.stdout).trim().parse().ok().filter(|pid| *pid != 0)
+}
+
+const PID: &str = "{{.State.Pid}}";
+
+/// A command that succeeds if the container has started.
+pub(super) fn has_started(name: &ContainerName) -> String {
+    match engine() {
+        ContainerEngine::Podman => format!("[ -s /run/greenroom/{name}.pid ]"),
+        ContainerEngine::Docker => format!("[ \"$(docker inspect --format '{PID}' {name})\" != 0 ]"),
+    }
+}
+
+/// The engine's processes of a container: its clients and its monitor.
+pub(super) fn engines(name: &ContainerName) -> Vec<String> {
+    let mut all = processes(name.as_str());
+    if let Ok(id) = fs::read_to_string(format!("/run/greenroom/{name}.id")) {
+        all.extend(processes(id.trim()));
+    }
+    all
 }
 
 /// The command lines of living processes that contain a text.
