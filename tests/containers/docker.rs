@@ -1,6 +1,13 @@
-//! The essential tests once more, with Debian's Docker: each machine has a daemon of its own.
+//! The essential tests once more, with Debian's Docker: each machine has a daemon of its own. And its mirrors.
+
+use serde_json::json;
 
 use crate::engine::on_docker;
+use crate::place::Place;
+use crate::pool::{containers, job};
+use crate::site::{PLAIN, STOPPED, Site, site};
+use crate::support::job::Job;
+use crate::support::record::Outcome;
 use crate::{
     accounts, debug, limits, owners, pipelines, platforms, registries, secrets, services, shells, starts,
     stopping,
@@ -53,4 +60,51 @@ with_docker! {
     stopping::a_script_whose_link_is_killed_ends_without_another_stage;
     stopping::a_script_whose_run_is_killed_ends;
     stopping::a_stopped_script_leaves_no_process_and_its_files;
+}
+
+/// A job in this image, with a mirror for its registry, on one machine.
+fn mirrored(site: &Site, registry: &str, mirror: &str) -> Place {
+    let setting = containers(site, |table| {
+        let mirrors = toml::Table::from_iter([(registry.to_owned(), format!("http://{mirror}").into())]);
+        table.insert("mirrors".into(), mirrors.into());
+    });
+    setting.pool("max_instances", 1).pool("max_use_count", 2).open()
+}
+
+#[test]
+fn a_mirror_that_is_down_is_named_and_the_registry_itself_serves_the_job() {
+    on_docker(|| {
+        let Some(site) = site() else { return };
+        let place = mirrored(site, PLAIN, STOPPED);
+        let result = place.run(&job(1, "ash:1").script(["echo the script ran"]));
+        result.expect_outcome(&Outcome::Success);
+        let log = result.log_text();
+        for said in [&format!("was not pulled: mirror {STOPPED}: "), "ash:1` again", "\nthe script ran\n"] {
+            assert!(log.contains(said), "{said}: {log}");
+        }
+        place.expect_sound();
+    });
+}
+
+#[test]
+fn an_image_by_its_digest_comes_from_the_mirror_and_is_found_again() {
+    on_docker(|| {
+        let Some(site) = site() else { return };
+        let place = mirrored(site, "mirrored.test", PLAIN);
+        let link = "registry/docker/registry/v2/repositories/ash/_manifests/tags/1/current/link";
+        let digest = std::fs::read_to_string(site.dir.join(link)).expect("a digest");
+        let image = format!("mirrored.test/ash@{digest}");
+        for id in [1, 2] {
+            let job = Job::new(id).image(&image).image_option("pull_policy", json!(["if-not-present"]));
+            let result = place.run(&job);
+            result.expect_outcome(&Outcome::Success);
+            assert_eq!(
+                result.log_text().contains("is on the instance already"),
+                id == 2,
+                "{}",
+                result.describe()
+            );
+        }
+        place.expect_sound();
+    });
 }
