@@ -34,7 +34,7 @@ impl ImageName {
             Some(_) | None => (rest, None),
         };
         let (registry, path) = match name.split_once('/') {
-            Some((first, path)) if is_registry(first) => (first.to_ascii_lowercase(), path),
+            Some((first, path)) if is_registry(first) => (lower_case(first), path),
             Some(_) | None => (HUB.to_owned(), name),
         };
         let registry = if registry == format!("index.{HUB}") { HUB.to_owned() } else { registry };
@@ -126,6 +126,12 @@ impl fmt::Display for Version {
 /// True if the part before the first slash names a registry rather than a group on Docker Hub.
 fn is_registry(part: &str) -> bool {
     part.contains(['.', ':']) || part == "localhost" || part.chars().any(|c| c.is_ascii_uppercase())
+}
+
+/// A registry in lower case, unless only its capitals tell it from a group on Docker Hub.
+fn lower_case(registry: &str) -> String {
+    let lower = registry.to_ascii_lowercase();
+    if is_registry(&lower) { lower } else { registry.to_owned() }
 }
 
 fn is_host_and_port(text: &str) -> bool {
@@ -253,6 +259,14 @@ mod tests {
             ("registry.example.com:5005", "registry.example.com:5005/g/app")
         );
         assert_eq!(ImageName::parse("ruby:3.3").unwrap().path(), "docker.io/library/ruby");
+    }
+
+    #[test]
+    fn capitals_of_a_registry_stay_if_they_alone_make_it_one() {
+        let complete = |text: &str| ImageName::parse(text).unwrap().to_string();
+        assert_eq!(complete("Registry.Example.com/a"), "registry.example.com/a:latest");
+        assert_eq!(complete("CORP/a"), "CORP/a:latest");
+        assert_eq!(complete("corp/a"), "docker.io/corp/a:latest");
     }
 
     #[test]
