@@ -1,11 +1,10 @@
 //! The lines of the job log while a job's containers are prepared.
 
 use crate::core::container::settings::PullPolicy;
+use crate::core::text::size;
 use crate::core::time::Pretty;
 use crate::engine::container::ContainerProgress;
 use crate::engine::container::debug::{skipped, written};
-
-const MIB: u64 = 1 << 20;
 
 /// One line for each step of progress.
 pub(super) fn container_progress(progress: &ContainerProgress) -> String {
@@ -65,15 +64,13 @@ pub(super) fn container_progress(progress: &ContainerProgress) -> String {
     }
 }
 
-fn size(bytes: u64) -> String {
-    if bytes < MIB { format!("{} KiB", bytes.div_ceil(1024)) } else { format!("{} MiB", bytes / MIB) }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    const MIB: u64 = 1 << 20;
 
     #[test]
     fn each_step_is_one_sentence() {

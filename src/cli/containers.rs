@@ -12,15 +12,19 @@ use crate::core::container::account::{
     ContainerAccount, FailureAccount, FailureClass, ImageSource, ServiceStart,
 };
 use crate::core::container::judge::{JobContext, judge};
+use crate::core::container::request::{ContainerRequest, ImageRequest};
+use crate::core::container::settings::{ContainerSettings, PullPolicy};
 use crate::core::container::spec::ContainerJob;
 use crate::core::ids::PoolName;
+use crate::core::images::Images;
 use crate::core::secret::Secret;
 use crate::engine::Engine;
+use crate::engine::acquire::Acquired;
 use crate::engine::container::{ContainerError, ContainerProgress};
 use crate::gitlab::env::added_by_runner;
 use crate::gitlab::response::JobResponse;
-use crate::port::attempts::Assignment;
 use crate::port::clock::Clock as _;
+use crate::port::setup::Pulls;
 use crate::provider;
 
 /// The containers of a job, or `None` if it runs on the instance itself. Judged before the job takes an instance.
@@ -66,18 +70,41 @@ pub(super) fn wanted(
     Ok(job)
 }
 
+/// Pulls in advance, with the operator's files as they are at that moment.
+#[derive(Debug)]
+pub(super) struct PoolPulls(pub(super) ContainerSettings);
+
+impl Pulls for PoolPulls {
+    fn pull(&self, image: &str) -> Result<ContainerJob, String> {
+        let read = |file: Option<&Path>| text(file).map_err(|error| error.in_a_line());
+        let about = JobContext {
+            registry_auth: read(self.0.registry_auth.as_deref())?.map(Secret::new),
+            ca: read(self.0.ca.as_deref())?,
+            ..JobContext::default()
+        };
+        let image = ImageRequest { name: image.to_owned(), ..ImageRequest::default() };
+        let request = ContainerRequest { image: Some(image), ..ContainerRequest::default() };
+        // The operator's own choice, whatever jobs may name. The registry is asked in any case.
+        let settings =
+            ContainerSettings { images: None, pull_policy: vec![PullPolicy::Always], ..self.0.clone() };
+        judge(&settings, &request, &about)?.ok_or_else(|| "it is not pulled for a job".to_owned())
+    }
+}
+
 /// Creates a job's containers on its instance.
 pub(super) async fn create(
     call: &Call,
     engine: &Engine,
     response: &JobResponse,
-    assignment: &Assignment,
+    acquired: &Acquired,
     (job, dirs): (&ContainerJob, &JobDirs),
 ) -> Result<(), CliError> {
+    let assignment = &acquired.assignment;
     let (key, now) = (response.facts.key.clone(), call.context.host.now());
     let mut account = ContainerAccount::new(key, engine.pool.clone(), now, job);
     note(call, &account);
     let mut tell = |progress| {
+        let progress = had(progress, &acquired.images, job);
         count(&mut account, &progress);
         ui::tell(&container_progress(&progress));
     };
@@ -96,6 +123,17 @@ pub(super) async fn create(
         }
         Err(error) => Err(CliError::system(error)),
     }
+}
+
+/// A pull that brought only what the keeper had pulled in advance: the instance had the image.
+fn had(progress: ContainerProgress, images: &Images, job: &ContainerJob) -> ContainerProgress {
+    let ContainerProgress::Pulled { image, digest: Some(digest), .. } = &progress else { return progress };
+    let known = job.complete_name(image).and_then(|name| images.get(name));
+    let is_same = known.is_some_and(|fact| fact.image.digest.as_deref() == Some(digest));
+    if !is_same {
+        return progress;
+    }
+    ContainerProgress::Present { image: image.clone(), digest: Some(digest.clone()) }
 }
 
 /// Keeps the account for `explain` and `pool status`. The job does not depend on it.
@@ -121,8 +159,8 @@ fn failure(error: &ContainerError) -> Option<FailureAccount> {
 fn count(account: &mut ContainerAccount, progress: &ContainerProgress) {
     let (image, digest, source) = match progress {
         ContainerProgress::Present { image, digest } => (image, digest, ImageSource::Present),
-        ContainerProgress::Pulled { image, digest, after, .. } => {
-            (image, digest, ImageSource::Pulled { after: *after })
+        ContainerProgress::Pulled { image, digest, after, bytes } => {
+            (image, digest, ImageSource::Pulled { after: *after, bytes: Some(*bytes) })
         }
         other => return count_service(account, other),
     };

@@ -12,8 +12,10 @@ use crate::config::Config;
 use crate::connector::output::ProcessOutput;
 use crate::core::attempt::End;
 use crate::core::container::account::{FailureAccount, FailureClass};
+use crate::core::container::spec::ContainerJob;
 use crate::core::execution::{Execution, Shell};
 use crate::core::ids::PoolName;
+use crate::core::job::JobFacts;
 use crate::engine::acquire::AcquireError;
 use crate::engine::stage::{StageError, StageKind};
 use crate::gitlab::config_json::ConfigOutput;
@@ -65,7 +67,10 @@ pub(super) async fn prepare(
     let shell = configured.map_or(Shell::Bash, |pool| pool.shell);
     let dirs = configured.and_then(|pool| JobDirs::of(pool, &call.context.state_path).ok());
     let record = AttemptRecord {
-        job: response.facts.clone(),
+        job: JobFacts {
+            images: containers.as_ref().map(ContainerJob::images).unwrap_or_default(),
+            ..response.facts.clone()
+        },
         pool: pool.clone(),
         execution: match containers {
             Some(_) => Execution::Container { shell },
@@ -83,7 +88,7 @@ pub(super) async fn prepare(
             let instance = &acquired.assignment.instance;
             ui::tell(&messages::ready(instance, acquired.waited, acquired.idle_for));
             if let (Some(job), Some(dirs)) = (&containers, &dirs) {
-                containers::create(&call, &engine, &response, &acquired.assignment, (job, dirs)).await?;
+                containers::create(&call, &engine, &response, &acquired, (job, dirs)).await?;
             }
             Ok(Outcome::Success)
         }

@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use super::containers::PoolPulls;
 use super::error::CliError;
 use super::program::calls;
 use crate::config::{Config, ConfigError, PoolConfig};
 use crate::core::ids::PoolName;
 use crate::keys::problem::{Place, Problems};
 use crate::port::clock::Clock;
-use crate::port::setup::{Cleaning, PoolSetup, Setup};
+use crate::port::setup::{Cleaning, PoolSetup, Pulls, Setup};
 use crate::provider::{self, BuildContext, Calls, CleanDirs, StaticHostCalls};
 
 /// What a provider is built from, beside its table.
@@ -151,6 +152,7 @@ pub(super) fn build(
         provider,
         ready_command: ready_command(pool, launches),
         clean_command: pool.clean_command.clone(),
+        pulls: pool.containers.clone().map(|settings| Rc::new(PoolPulls(settings)) as Rc<dyn Pulls>),
     })
 }
 

@@ -5,6 +5,7 @@ mod syntax;
 use std::path::PathBuf;
 
 use crate::core::container::engine::ContainerEngine;
+use crate::core::container::image::ImageName;
 use crate::core::container::settings::{
     ContainerSettings, EngineOptions, Mode, Privileged, PullPolicy, Umask,
 };
@@ -17,6 +18,11 @@ use crate::keys::problem::{Place, Problem, join};
 use crate::keys::table::Table;
 
 use super::keys::{ENGINE, MODE, UMASK};
+
+/// In place of names: those that jobs use.
+const LEARN: &str = "learn";
+/// The default of `images_warm_size`.
+const LEARNED: u64 = 10 << 30;
 
 /// The settings of the pool that the table depends on.
 pub(super) struct Surroundings<'a> {
@@ -37,6 +43,7 @@ pub(super) fn read(pool: &Table<'_>, around: &Surroundings<'_>) -> Option<Contai
     }
     let default = ContainerSettings::default();
     let policies = policies(&table, around.policy);
+    let (images_warm, images_learned) = images_warm(&table);
     let wait = table.duration("wait_for_services").value().copied();
     let engine = table.word("engine").or(ENGINE[0]);
     Some(ContainerSettings {
@@ -56,6 +63,8 @@ pub(super) fn read(pool: &Table<'_>, around: &Surroundings<'_>) -> Option<Contai
         wait_for_services: wait.map_or(default.wait_for_services, |wait| (!wait.is_zero()).then_some(wait)),
         pull_timeout: table.duration("pull_timeout").or(default.pull_timeout),
         min_free_space: table.size("min_free_space").or(default.min_free_space),
+        images_warm,
+        images_learned,
         umask: umask(&table),
         user: table.text("user").into_value(),
         allowed_users: globs(&table, "allowed_users", user),
@@ -95,6 +104,24 @@ fn mode(table: &Table<'_>) -> Mode {
 
 fn default_image(table: &Table<'_>) -> Option<String> {
     table.parsed("default_image", table.text("default_image"), syntax::image).into_value()
+}
+
+/// Complete names, each once; or the most bytes of those that are learned.
+fn images_warm(table: &Table<'_>) -> (Vec<ImageName>, Option<u64>) {
+    let texts = table.texts("images_warm").into_value().unwrap_or_default();
+    let most = table.size("images_warm_size").into_value();
+    if let [(text, _)] = texts.as_slice()
+        && text == LEARN
+    {
+        return (Vec::new(), Some(most.unwrap_or(LEARNED)));
+    }
+    let mut names = Vec::new();
+    for (text, place) in &texts {
+        let parse = |text: &str| ImageName::parse(text).map_err(|why| format!("is no image's name: {why}"));
+        let parsed = table.parsed("images_warm", Got::Good(text.as_str(), place.clone()), parse);
+        names.extend(parsed.into_value().filter(|name| !names.contains(name)));
+    }
+    (names, None)
 }
 
 /// The policies of the pool, and those that jobs may name. Another trust domain's job must not run an image that an

@@ -10,6 +10,7 @@ use crate::core::execution::Shell;
 use crate::core::ids::PoolName;
 use crate::core::policy::{IdlePolicy, Lifetime, Policy, Reuse, ScheduledIdle, Timing};
 use crate::core::schedule::{Schedule, ScheduleText};
+use crate::core::warm::WarmPolicy;
 use crate::keys::got::Got;
 use crate::keys::problem::{Place, Problem, join};
 use crate::keys::table::Table;
@@ -137,7 +138,7 @@ fn read(table: &Table<'_>, name: PoolName, timing: &Timing) -> Option<PoolConfig
     let uses = draft.max_use_count.value().copied();
     let lifetime = draft.max_lifetime.value().copied();
     let clean_unbinds = table.flag("clean_unbinds").into_value();
-    let policy = Policy {
+    let mut policy = Policy {
         max_instances: draft.max_instances.or(default.max_instances),
         capacity_per_instance: draft.capacity_per_instance.or(default.capacity_per_instance),
         max_use_count: uses.map_or(default.max_use_count, |count| (count > 0).then_some(count)),
@@ -149,12 +150,15 @@ fn read(table: &Table<'_>, name: PoolName, timing: &Timing) -> Option<PoolConfig
         schedules: schedules(table, &draft, &idle_policy),
         idle: idle_policy,
         timing,
+        warm: WarmPolicy::default(),
     };
     let (builds_dir, cache_dir) =
         (draft.builds_dir.or("/builds".to_owned()), draft.cache_dir.or("/cache".to_owned()));
     let around = Surroundings { policy: &policy, shell: &shell_key, dirs: [&builds_dir, &cache_dir] };
+    let containers = containers::read(table, &around);
+    policy.warm = containers.as_ref().map(ContainerSettings::warm).unwrap_or_default();
     Some(PoolConfig {
-        containers: containers::read(table, &around),
+        containers,
         name,
         policy,
         dirs_given: table.has("builds_dir") || table.has("cache_dir"),

@@ -46,7 +46,7 @@ impl Default for HostTiming {
 pub(super) fn read(table: &Table<'_>) -> (Timing, HostTiming) {
     let mut timing = Timing::default();
     let mut host = HostTiming::default();
-    let fields: [(&str, &mut Duration); 34] = [
+    let fields: [(&str, &mut Duration); 35] = [
         ("acquire_timeout", &mut timing.acquire_timeout),
         ("launch_timeout", &mut timing.launch_timeout),
         ("relaunch_after", &mut timing.relaunch_after),
@@ -72,6 +72,7 @@ pub(super) fn read(table: &Table<'_>) -> (Timing, HostTiming) {
         ("health_interval", &mut timing.health_interval),
         ("stop_grace", &mut timing.stop_grace),
         ("container_start_timeout", &mut timing.container_start_timeout),
+        ("image_check_interval", &mut timing.image_check_interval),
         ("loss_reason_timeout", &mut timing.loss_reason_timeout),
         ("waiter_poll_interval", &mut timing.waiter_poll_interval),
         ("lock_timeout", &mut host.lock_timeout),

@@ -10,6 +10,7 @@ use super::endpoint::Endpoint;
 use super::event::{Change, Event};
 use super::failure::{ErrorClass, Failure};
 use super::ids::{AttemptName, InstanceId, OfferingName, TrustDomain};
+use super::images::{FoundImage, Images};
 use super::instance::{Answer, DrainReason, Holder, Instance, LaunchRecord, Phase, Release, Unreachable};
 use super::job::JobFacts;
 use super::pool::{Grant, PoolState};
@@ -94,6 +95,7 @@ impl PoolState {
             Change::StageBegun { instance } => return self.stage_begun(instance),
             Change::Released { attempt, release: leaving } => return self.released(attempt, *leaving, at),
             Change::SlotFreed { attempt } => return self.departed(attempt),
+            Change::ImagesFound { instance, images } => return self.images_found(instance, images, at),
             Change::CleaningBegun { instance } => become_(self.empty(instance)?, Phase::Cleaning, at)?,
             Change::Cleaned { instance } => return self.cleaned(instance, at),
             Change::OutOfService { instance, reason: why } => {
@@ -335,10 +337,29 @@ impl PoolState {
         if ticket == self.next_ticket {
             self.next_ticket = Ticket(ticket.0 + 1);
         }
+        if self.policy.as_ref().is_some_and(|policy| policy.warm.learn.is_some()) {
+            self.recent_images.count(&job.images);
+        }
         let (attempt, job, domain) = (attempt.clone(), job.clone(), domain.clone());
         let reservation =
             Reservation { ticket, attempt, job, domain, requested_at: at, remaining_timeout: patience };
         self.waiting.insert(ticket, Arc::new(reservation));
+        Ok(())
+    }
+
+    fn images_found(
+        &mut self,
+        id: &InstanceId,
+        images: &[FoundImage],
+        at: Stamp,
+    ) -> Result<(), InapplicableEvent> {
+        let known = self.change(id)?;
+        for found in images {
+            known.images.note(found, at);
+        }
+        for found in images {
+            self.recent_images.measure(found);
+        }
         Ok(())
     }
 
@@ -454,6 +475,7 @@ impl PoolState {
         }
         become_(instance, Phase::Ready, at)?;
         instance.ready = Some(at);
+        instance.images = Images::default(); // which of them are left is found again
         if instance.is_static() && instance.uses_left.is_some() {
             // Cleaning restores a static host's uses; a host that cannot be replaced is never used up.
             instance.uses_left = policy.as_ref().and_then(|p| p.max_use_count);
@@ -518,6 +540,7 @@ fn fresh(id: &InstanceId, capacity: u32, uses_left: Option<u32>, at: Stamp) -> I
         missing: None,
         unreachable: None,
         unbegun: None,
+        images: Images::default(),
     }
 }
 

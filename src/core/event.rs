@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::endpoint::Endpoint;
 use super::ids::{AttemptName, Generation, InstanceId, Location, OfferingName, TrustDomain};
+use super::images::FoundImage;
 use super::instance::{Answer, DrainReason, Release};
 use super::job::JobFacts;
 use super::policy::Policy;
@@ -128,6 +129,11 @@ pub enum Change {
     /// The last call of a closing attempt exited: its slot is free.
     SlotFreed {
         attempt: AttemptName,
+    },
+    /// The instance has these images.
+    ImagesFound {
+        instance: InstanceId,
+        images: Vec<FoundImage>,
     },
     CleaningBegun {
         instance: InstanceId,

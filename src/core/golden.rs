@@ -110,12 +110,14 @@ mod tests {
     use crate::core::event::{Change, Event};
     use crate::core::failure::{ErrorClass, Failure};
     use crate::core::ids::{AttemptName, Generation, InstanceId, OfferingName, TrustDomain};
+    use crate::core::images::FoundImage;
     use crate::core::instance::{Answer, Release};
     use crate::core::notation::{NOW, world};
-    use crate::core::policy::{IdlePolicy, Lifetime, Policy, Reuse, ScheduledIdle};
+    use crate::core::policy::{IdlePolicy, Lifetime, Policy, Reuse, ScheduledIdle, Timing};
     use crate::core::pool::PoolState;
     use crate::core::report::{FailedBoot, Note, Report, WaitingOn};
     use crate::core::schedule::{Schedule, ScheduleText};
+    use crate::core::warm::WarmPolicy;
 
     const EVENTS: &str = recorded!("events.jsonl");
     const STATES: &str = recorded!("states.jsonl");
@@ -200,6 +202,16 @@ mod tests {
         }
     }
 
+    fn warm_policy() -> Policy {
+        let images = vec!["docker.io/library/ruby:3.3".into()];
+        let timing = Timing { image_check_interval: Duration::from_mins(1), ..Timing::default() };
+        Policy { warm: WarmPolicy { images, ..WarmPolicy::default() }, timing, ..Policy::default() }
+    }
+
+    fn learning() -> WarmPolicy {
+        WarmPolicy { learn: Some(10 << 30), ..WarmPolicy::default() }
+    }
+
     fn launches() -> Vec<Change> {
         let intended = |offering: Option<OfferingName>| Change::LaunchIntended {
             instance: instance(),
@@ -236,6 +248,7 @@ mod tests {
             Change::Rejected { attempt: attempt(), message: "no answer".to_owned() },
             Change::StageNotBegun { attempt: attempt(), reason: "exit status 97".to_owned() },
             Change::StageBegun { instance: instance() },
+            Change::ImagesFound { instance: instance(), images: found_images() },
             released(End::CleanedUp, true),
             Change::SlotFreed { attempt: attempt() },
         ];
@@ -244,9 +257,20 @@ mod tests {
         all
     }
 
+    fn found_images() -> Vec<FoundImage> {
+        let name = || "docker.io/library/ruby:3.3".into();
+        let digest = Some("sha256:0a".into());
+        vec![
+            FoundImage { name: name(), digest, bytes: 480 << 20 },
+            FoundImage { name: name(), digest: None, bytes: 0 },
+        ]
+    }
+
     fn events() -> Vec<Event> {
         let mut all = vec![
             Change::PolicySet { policy: Arc::new(policy()) },
+            Change::PolicySet { policy: Arc::new(warm_policy()) },
+            Change::PolicySet { policy: Arc::new(Policy { warm: learning(), ..Policy::default() }) },
             Change::PolicySet { policy: Arc::new(Policy { clean_unbinds: true, ..Policy::default() }) },
             Change::GenerationBegun { generation: Generation::new("7f3a09c1") },
             Change::OfferingsChanged { offerings: vec![offering()] },
@@ -289,6 +313,8 @@ mod tests {
             "offerings 3, out c1 30s 4, quota c2 1m | refused 5s as c3; booting 10s as c1; waits 11 of b timeout 2h",
             "drained | held 5m by 7; waits 8 dead",
             "max 9 | idle 5m of b unbegun; static idle 5m of b unbegun twice",
+            "warm ruby | idle 5m has ruby,go checked 1m; held 5m by 7 has ruby; waits 8 wants ruby,go",
+            "learn 2000000 | idle 5m; waits 8 wants ruby; waits 9 wants ruby; idle 5m has ruby",
             "bound, forgotten | static idle 5m of b; static out-of-service 1h",
         ]
         .map(|text| world(text).state)
@@ -360,6 +386,7 @@ mod tests {
             Note::LocationUnknown { instances: 1 },
             Note::OverLimit { alive: 5, max_instances: 4 },
             Note::CallsFailing { instance: instance.clone(), failure: failure(), until },
+            Note::ImageNotPulled { image: "ruby".into(), instances: 2, failure: failure(), until },
             Note::Announced { instance: instance.clone(), notice: "will be reclaimed".to_owned() },
             Note::Suspect { instance: instance.clone(), cause: Some("reclaimed".to_owned()) },
             Note::HostSuspected { unreachable: 3, responding: 1, reason: "no answer".to_owned(), until },

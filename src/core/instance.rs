@@ -9,6 +9,7 @@ use super::attempt::End;
 use super::endpoint::Endpoint;
 use super::failure::Failure;
 use super::ids::{AttemptName, Generation, InstanceId, JobKey, Location, OfferingName, TrustDomain};
+use super::images::Images;
 use super::time::{ManagerId, Stamp};
 use super::unbegun::{Consequence, Unbegun};
 
@@ -54,6 +55,9 @@ pub struct Instance {
     /// The last jobs, if it began no stage of theirs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unbegun: Option<Unbegun>,
+    /// The images that it is known to have.
+    #[serde(default, skip_serializing_if = "Images::is_empty")]
+    pub images: Images,
 }
 
 /// The first check that failed, and why.

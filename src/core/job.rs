@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::ids::JobKey;
+use super::images::WantedImages;
 use super::text::clean_line;
 use super::time::millis;
 
@@ -38,6 +39,9 @@ pub struct JobFacts {
     /// True if GitLab reports the ref as protected. Older versions report nothing: then it does not count as protected.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub protected: bool,
+    /// The images of its containers, as the pool has judged them.
+    #[serde(default, skip_serializing_if = "WantedImages::is_empty")]
+    pub images: WantedImages,
 }
 
 impl JobFacts {
@@ -53,6 +57,7 @@ impl JobFacts {
             name: None,
             git_ref: None,
             protected: false,
+            images: WantedImages::default(),
         }
     }
 

@@ -18,6 +18,7 @@ pub mod glob;
 #[cfg(test)]
 pub(crate) mod golden;
 pub mod ids;
+pub mod images;
 pub mod instance;
 pub mod invariants;
 pub mod inventory;
@@ -35,3 +36,4 @@ pub mod secret;
 pub mod text;
 pub mod time;
 pub mod unbegun;
+pub mod warm;

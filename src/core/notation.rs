@@ -34,6 +34,7 @@ use super::policy::{Lifetime, Policy, Reuse};
 use super::pool::PoolState;
 use super::time::{BootId, ManagerId, Stamp};
 
+mod images;
 mod rendered;
 
 pub(crate) use rendered::{does, notes, notes_of, render, render_events, waits};
@@ -176,6 +177,7 @@ impl World {
             unrecordable: None,
             failing_calls: BTreeMap::new(),
             busy: BTreeSet::new(),
+            pulls: crate::core::plan::Pulls::default(),
         };
         let state = PoolState::default();
         Self { state, observed, policy, now: NOW, listed: Vec::new(), launched: 0, others: 0 }
@@ -233,6 +235,8 @@ impl World {
                 self.observed.capabilities.offerings = (1..=count()).map(offering).collect();
             }
             "reap" => self.observed.launching = None,
+            "learn" => policy.warm.learn = Some(count().into()),
+            "warm" => policy.warm.images = images::names(&words),
             "full" => {
                 (self.observed.launching, self.observed.unrecordable) = (None, Some("disk full".into()));
             }
@@ -306,7 +310,8 @@ impl World {
         let requested_at = ago(age(words).unwrap_or(Duration::from_secs(10)));
         let project = after(words, "of").unwrap_or("a");
         let timeout = after(words, "timeout").map_or(Duration::from_hours(1), span);
-        let facts = JobFacts { protected: is_protected(words), ..facts(job, project, timeout) };
+        let images = images::wanted(words);
+        let facts = JobFacts { protected: is_protected(words), images, ..facts(job, project, timeout) };
         self.request(facts, requested_at);
         self.attend(job, requested_at, None);
         let alive = !words.contains(&"dead");
@@ -383,6 +388,7 @@ impl World {
         self.begin(&id, words, is_static, &at, age);
         self.jobs(&id, words, &at, age);
         self.end_up(&id, words, at(age));
+        self.images(&id, words, at(age));
         self.witness(&id, words, is_static);
     }
 

@@ -11,6 +11,7 @@ use super::ids::TrustDomain;
 use super::job::JobFacts;
 use super::schedule::Schedule;
 use super::time::{Stamp, millis};
+use super::warm::WarmPolicy;
 
 /// The policy of one pool, as recorded in its state.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -37,6 +38,9 @@ pub struct Policy {
     #[serde(default)]
     pub schedules: Vec<ScheduledIdle>,
     pub timing: Timing,
+    /// What the keeper pulls on idle instances.
+    #[serde(default, skip_serializing_if = "WarmPolicy::is_off")]
+    pub warm: WarmPolicy,
 }
 
 /// An instance's age limit.
@@ -163,6 +167,9 @@ pub struct Timing {
     /// How long the instance's engine may take to start a job's container. Default 1 min.
     #[serde(with = "millis", default = "container_start", skip_serializing_if = "is_container_start")]
     pub container_start_timeout: Duration,
+    /// An image that was pulled in advance is compared with the registry's this often. Default 1 h.
+    #[serde(with = "millis", default = "image_check", skip_serializing_if = "is_image_check")]
+    pub image_check_interval: Duration,
     /// How long `run` waits for the keeper to report why an instance was lost. Default 10 s.
     #[serde(with = "millis")]
     pub loss_reason_timeout: Duration,
@@ -202,6 +209,7 @@ impl Default for Timing {
             health_interval: health_interval(),
             stop_grace: s(10),
             container_start_timeout: container_start(),
+            image_check_interval: image_check(),
             loss_reason_timeout: s(10),
             waiter_poll_interval: s(1),
         }
@@ -238,6 +246,14 @@ pub(crate) fn is_container_start(limit: &Duration) -> bool {
     *limit == container_start()
 }
 
+fn image_check() -> Duration {
+    Duration::from_hours(1)
+}
+
+fn is_image_check(interval: &Duration) -> bool {
+    *interval == image_check()
+}
+
 impl Default for IdlePolicy {
     fn default() -> Self {
         Self { idle_count: 0, idle_time: Duration::from_mins(20), scale_factor: 0.0, scale_factor_limit: 0 }
@@ -258,6 +274,7 @@ impl Default for Policy {
             idle: IdlePolicy::default(),
             schedules: Vec::new(),
             timing: Timing::default(),
+            warm: WarmPolicy::default(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The recorded state of one pool.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use super::instance::Instance;
 use super::policy::Policy;
 use super::reservation::{QueuePlace, Reservation, Ticket};
 use super::time::Stamp;
+use super::warm::RecentImages;
 
 /// The recorded state of a pool. Only `apply` (core/apply.rs) changes it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -45,6 +47,9 @@ pub struct PoolState {
     /// Static hosts that were forgotten, the last one at the end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former_hosts: Vec<FormerHost>,
+    /// The images of the last jobs, if the pool learns what to pull in advance.
+    #[serde(default, skip_serializing_if = "RecentImages::is_empty")]
+    pub recent_images: RecentImages,
     /// The reason and time of the operator's drain.
     pub drained: Option<Stamp>,
     /// The store loses nothing in a reboot or a power failure. The store says so each time; it is not recorded.
@@ -90,6 +95,11 @@ impl PoolState {
     /// The location of the first instance that is not `here`.
     pub fn location_outside(&self, here: &Location) -> Option<&Location> {
         self.instances.values().find(|instance| instance.is_outside(here))?.location.as_ref()
+    }
+
+    /// The images that its idle instances should have, the most important one first.
+    pub fn warm_images<'a>(&self, policy: &'a Policy) -> Cow<'a, [Arc<str>]> {
+        policy.warm.images(&self.recent_images)
     }
 
     pub fn instance(&self, id: &InstanceId) -> Option<&Instance> {

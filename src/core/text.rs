@@ -1,5 +1,12 @@
 //! Makes foreign text fit for messages and shells.
 
+const MIB: u64 = 1 << 20;
+
+/// An amount of data, as messages show it.
+pub fn size(bytes: u64) -> String {
+    if bytes < MIB { format!("{} KiB", bytes.div_ceil(1024)) } else { format!("{} MiB", bytes / MIB) }
+}
+
 /// Removes from a guest's text whatever could act on a terminal or on a log instead of being read: control characters
 /// (newline and tab stay), whole escape sequences, marks that change the direction of writing. Bytes that are not UTF-8
 /// become `U+FFFD`. A carriage return ends a line.

@@ -9,6 +9,7 @@ use super::{Engine, EngineError};
 use crate::core::attempt::{Closed, End};
 use crate::core::availability::Unavailable;
 use crate::core::ids::{AttemptName, InstanceId, OfferingName, PoolName};
+use crate::core::images::Images;
 use crate::core::instance::{Answer, Instance, LaunchRecord, Phase, Release};
 use crate::core::plan::{
     self,
@@ -63,6 +64,8 @@ pub struct Acquired {
     pub idle_for: Option<Duration>,
     /// From process start of the request to the committed grant.
     pub granted_after: Duration,
+    /// What the instance had when it was granted.
+    pub images: Images,
 }
 
 /// Why a job got no instance.
@@ -166,9 +169,9 @@ impl Engine {
         };
         let outcome = call.until_answering(&ask, state).await;
         match outcome {
-            Ok((assignment, idle_for, granted_after)) => {
+            Ok(Answering { assignment, idle_for, granted_after, images }) => {
                 let waited = self.now().since(began);
-                Ok(Acquired { lease, assignment, waited, idle_for, granted_after })
+                Ok(Acquired { lease, assignment, waited, idle_for, granted_after, images })
             }
             Err(error) => {
                 // The job log shows the cause. What stays behind ends with the attempt.
@@ -205,7 +208,13 @@ fn impossible(record: &AttemptRecord, policy: &Policy) -> Option<String> {
     ))
 }
 
-type Answering = (Assignment, Option<Duration>, Duration);
+/// The instance that responds, as the grant found it.
+struct Answering {
+    assignment: Assignment,
+    idle_for: Option<Duration>,
+    granted_after: Duration,
+    images: Images,
+}
 
 impl Call<'_> {
     /// Tries each granted instance until one responds.
@@ -228,7 +237,9 @@ impl Call<'_> {
                             (self.report)(Progress::NoKeeper { problem: error.to_string() });
                         }
                         let idle_for = idle_before(&state, &assignment.instance, self.began);
-                        return Ok((assignment, idle_for, granted_after));
+                        let images = state.instance(&assignment.instance).map(|i| i.images.clone());
+                        let images = images.unwrap_or_default();
+                        return Ok(Answering { assignment, idle_for, granted_after, images });
                     }
                     Err(problem @ ConnectError::HostFault { .. }) => {
                         state = self.hold_on(problem.to_string(), &state).await?;

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 
-use super::Engine;
+use super::{Engine, warm};
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::plan::Effect;
-use crate::core::policy::Timing;
+use crate::core::policy::Policy;
 use crate::core::time::Pretty;
 use crate::port::provider::ProviderError;
 
@@ -28,7 +28,8 @@ const STOPPING: Duration = Duration::from_secs(30);
 pub(super) const ASIDE: Duration = Duration::from_secs(10);
 
 /// The longest time that an effect may take.
-pub(super) fn of(effect: &Effect, timing: &Timing) -> Duration {
+pub(super) fn of(effect: &Effect, policy: &Policy) -> Duration {
+    let timing = &policy.timing;
     let reach = CALL + timing.connect_timeout;
     let limits: &[Duration] = match effect {
         // A cloud may look for capacity for minutes. Later than this, the instance would be given up anyway.
@@ -36,6 +37,7 @@ pub(super) fn of(effect: &Effect, timing: &Timing) -> Duration {
         Effect::Probe { .. } => &[timing.pass_interval, reach, timing.ready_timeout],
         Effect::CheckHealth { .. } => &[reach, timing.probe_interval, reach],
         Effect::CheckStages { .. } => &[reach, timing.connect_timeout * 2],
+        Effect::Warm { .. } => &[reach, policy.warm.pull_timeout, warm::MARGIN, STOPPING],
         Effect::Clean { .. } => {
             &[reach, timing.clean_timeout.saturating_add(STOPPING).saturating_mul(CLEAN_COMMANDS)]
         }
@@ -76,24 +78,29 @@ impl Engine {
 mod tests {
     use super::*;
     use crate::core::ids::{AttemptName, InstanceId};
+    use crate::core::policy::Timing;
 
     #[test]
     fn each_class_has_a_limit_that_its_own_steps_do_not_reach() {
-        let timing = Timing::default();
+        let policy = Policy::default();
+        let timing = &policy.timing;
         let instance = || InstanceId::new("i");
-        let launch = of(&Effect::Launch { instance: instance(), repeated: false }, &timing);
+        let launch = of(&Effect::Launch { instance: instance(), repeated: false }, &policy);
         assert!(launch > timing.launch_timeout);
         // Root's command, its proof, the proof once more after a lost connection, the operator's command.
-        assert!(of(&Effect::Clean { instance: instance() }, &timing) > timing.clean_timeout * 4);
+        assert!(of(&Effect::Clean { instance: instance() }, &policy) > timing.clean_timeout * 4);
         assert!(
-            of(&Effect::Probe { instance: instance() }, &timing)
+            of(&Effect::Probe { instance: instance() }, &policy)
                 > timing.pass_interval + timing.ready_timeout
         );
-        assert!(of(&Effect::CheckHealth { instance: instance() }, &timing) > timing.connect_timeout * 2);
-        assert!(of(&Effect::CheckStages { instance: instance() }, &timing) > timing.connect_timeout * 3);
-        assert_eq!(of(&Effect::Terminate { instance: instance() }, &timing), CALL + HERE);
-        assert_eq!(of(&Effect::ForgetAttempt { attempt: AttemptName::new("a") }, &timing), HERE);
-        let endless = Timing { clean_timeout: Duration::MAX, ..timing };
+        assert!(of(&Effect::CheckHealth { instance: instance() }, &policy) > timing.connect_timeout * 2);
+        assert!(of(&Effect::CheckStages { instance: instance() }, &policy) > timing.connect_timeout * 3);
+        let warm = of(&Effect::Warm { instance: instance(), image: "ruby".into() }, &policy);
+        assert!(warm > policy.warm.pull_timeout + warm::MARGIN);
+        assert_eq!(of(&Effect::Terminate { instance: instance() }, &policy), CALL + HERE);
+        assert_eq!(of(&Effect::ForgetAttempt { attempt: AttemptName::new("a") }, &policy), HERE);
+        let timing = Timing { clean_timeout: Duration::MAX, ..timing.clone() };
+        let endless = Policy { timing, ..policy };
         assert_eq!(of(&Effect::Clean { instance: instance() }, &endless), Duration::MAX, "no overflow");
     }
 }

@@ -87,6 +87,7 @@ impl Engine {
             Effect::Adopt { instance, capacity } => self.adopt(instance, *capacity, setup).await,
             Effect::CheckHealth { instance } => self.check_health(instance, setup).await,
             Effect::CheckStages { instance } => self.check_stages(instance, setup).await,
+            Effect::Warm { instance, image } => self.warm(instance, image, setup).await,
             Effect::Clean { instance } => self.clean(instance, setup).await,
             Effect::Terminate { instance } => self.terminate(instance, setup, Absence::Unproven).await,
             Effect::Forget { instance } => self.terminate(instance, setup, Absence::Proven).await,
@@ -177,7 +178,7 @@ impl Engine {
         let boots_here = setup.provider.capabilities().boots_here.is_some();
         loop {
             let problem = match self.reach(id, setup).await? {
-                Ok(()) => return self.make_ready(id, setup).await,
+                Ok(()) => return self.beside_pulls(id, setup, self.make_ready(id, setup)).await,
                 Err(problem) => problem.failure,
             };
             let now = self.now();

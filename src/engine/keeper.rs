@@ -2,9 +2,10 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{Either, LocalBoxFuture, select};
+use futures_util::future::{Abortable, Aborted, Either, LocalBoxFuture, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::Engine;
@@ -12,6 +13,7 @@ use super::accept::{Accepted, ActiveSetup};
 use super::deadline;
 use super::effect::{Done, EffectResult};
 use super::pass::{KeeperCache, Launching, PassResult};
+use crate::core::ids::InstanceId;
 use crate::core::plan::{self, Effect, backoff};
 use crate::core::pool::PoolState;
 use crate::core::report::Report;
@@ -195,6 +197,7 @@ impl PoolKeeper {
         let PassResult { plan, state } = passed?;
         self.revision.set(state.revision);
         self.has_idle = state.instances.values().any(|instance| instance.is_idle());
+        self.memory.warming.stop_unfit(&state);
         for effect in &plan.effects {
             self.start(effect.clone(), &state, setup);
         }
@@ -209,6 +212,9 @@ impl PoolKeeper {
     }
 
     fn start(&mut self, effect: Effect, state: &PoolState, setup: &PoolSetup) {
+        if let Effect::Warm { instance, image } = &effect {
+            return self.start_pull(instance.clone(), Arc::clone(image), setup);
+        }
         let fresh = match effect.instance() {
             Some(id) => self.memory.busy.insert(id.clone()),
             None => self.memory.may_try(&effect, self.engine.now()),
@@ -231,7 +237,7 @@ impl PoolKeeper {
                 Some(boot) => Some(engine.with_console(boot, &setup).await),
                 None => None,
             };
-            let limit = deadline::of(&effect, &setup.policy.timing);
+            let limit = deadline::of(&effect, &setup.policy);
             let outcome = engine.within(limit, engine.carry_out(&effect, &setup)).await;
             let outcome = outcome.unwrap_or_else(|| EffectResult::Failed(deadline::passed(limit)));
             Done { effect, outcome, boot }
@@ -275,8 +281,26 @@ impl PoolKeeper {
         self.running.len()
     }
 
-    /// Runs the started effects to completion.
+    /// Starts a pull in advance, which can be stopped.
+    fn start_pull(&mut self, instance: InstanceId, image: Arc<str>, setup: &PoolSetup) {
+        let Some(stop) = self.memory.warming.begin(&instance, &image) else { return };
+        let effect = Effect::Warm { instance, image };
+        tracing::info!(pool = %self.engine.pool, "{effect}");
+        let (engine, setup) = (self.engine.clone(), setup.clone());
+        self.running.push(Box::pin(async move {
+            let limit = deadline::of(&effect, &setup.policy);
+            let work = Box::pin(engine.within(limit, engine.carry_out(&effect, &setup)));
+            let outcome = match Abortable::new(work, stop).await {
+                Ok(outcome) => outcome.unwrap_or_else(|| EffectResult::Failed(deadline::passed(limit))),
+                Err(Aborted) => EffectResult::Refused,
+            };
+            Done { effect, outcome, boot: None }
+        }));
+    }
+
+    /// Runs the started effects to completion, except for pulls in advance, which a later keeper repeats.
     pub(super) async fn finish(&mut self, setup: &PoolSetup) {
+        self.memory.warming.stop_all();
         while let Some(done) = self.running.next().await {
             self.note(done, setup);
         }
@@ -289,6 +313,13 @@ impl PoolKeeper {
     }
 
     fn note(&mut self, done: Done, setup: &PoolSetup) {
+        if let Effect::Warm { instance, image } = done.effect {
+            if let EffectResult::Failed(failure) = &done.outcome {
+                tracing::warn!(pool = %self.engine.pool, "pull {image} on {instance}: {failure}");
+            }
+            let now = self.engine.now();
+            return self.memory.warming.note((instance, image), done.outcome, now, &setup.policy.timing);
+        }
         let Some(id) = done.effect.instance().cloned() else {
             let pause = setup.policy.timing.probe_interval;
             self.memory.tried.insert(done.effect.clone(), Some(self.engine.now().plus(pause)));

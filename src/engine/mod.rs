@@ -19,6 +19,7 @@ pub mod reap;
 pub mod release;
 pub mod stage;
 mod unbegun;
+mod warm;
 
 use std::rc::Rc;
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::join_all;
 
+use super::warm::Warming;
 use super::{Engine, EngineError, deadline};
 use crate::core::event::{Change, Event};
 use crate::core::failure::{ErrorClass, Failure};
@@ -32,6 +33,8 @@ pub(super) struct KeeperCache {
     /// True if the last pass suspected the runner host.
     pub(super) suspects_host: bool,
     pub(super) busy: BTreeSet<InstanceId>,
+    /// Pulls in advance.
+    pub(super) warming: Warming,
     /// Effects about attempts: under way (`None`), or done, with the time of the next try. Otherwise an effect that
     /// finds the lease held would be planned again immediately, for as long as it is held.
     pub(super) tried: BTreeMap<Effect, Option<Stamp>>,
@@ -88,6 +91,10 @@ impl Engine {
                 plan.effects.retain(|effect| !is_launch(effect));
             }
         }
+        if launching == Launching::No {
+            // Nor are images pulled in advance: `reap` ends soon.
+            plan.effects.retain(|effect| !matches!(effect, Effect::Warm { .. }));
+        }
         if let Some(problem) = problem {
             plan.report.notes.push(Note::ConfigInvalid { problem });
         }
@@ -127,7 +134,9 @@ impl Engine {
     pub(super) async fn preview(&self, setup: &PoolSetup) -> Result<Plan, EngineError> {
         let observed = self.observe(&mut KeeperCache::default(), setup, Launching::No).await?;
         let state = self.store.load().await?;
-        Ok(plan::plan(View { recorded: &state, observed: &observed }, &setup.policy, self.now()))
+        let mut plan = plan::plan(View { recorded: &state, observed: &observed }, &setup.policy, self.now());
+        plan.effects.retain(|effect| !matches!(effect, Effect::Warm { .. }));
+        Ok(plan)
     }
 
     async fn observe(
@@ -160,6 +169,7 @@ impl Engine {
             generations: identity.generations,
             launching: None,
             unrecordable: None,
+            pulls: memory.warming.seen(),
             failing_calls: memory.failing_calls.clone(),
             healthy: memory.healthy.clone(),
             unhealthy: memory.unhealthy.clone(),
@@ -293,6 +303,7 @@ impl KeeperCache {
         self.failing_calls.remove(gone);
         self.healthy.remove(gone);
         self.unhealthy.remove(gone);
+        self.warming.forget(gone);
     }
 
     /// Makes the next pass list again.

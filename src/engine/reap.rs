@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::EngineError;
 use super::keeper::{OwnPasses, Pool, PoolKeeper};
 use super::pass::Launching;
-use crate::core::plan::Plan;
+use crate::core::plan::{Plan, warm};
 use crate::core::report::Report;
 
 /// Passes in a row: the next one forgets what the previous one drained.
@@ -89,7 +89,7 @@ impl PoolKeeper {
 
 impl super::Engine {
     /// True if there is work that only a keeper does: a job waits or holds an instance, an instance is under way, or
-    /// idle capacity is missing.
+    /// idle capacity or one of its images is missing.
     async fn wants_keeper(&self) -> Result<bool, EngineError> {
         let state = self.store.load().await?;
         let (idle, target) = state.policy.as_ref().map_or((0, 0), |policy| {
@@ -97,7 +97,10 @@ impl super::Engine {
             (spare, policy.in_force(self.now()).0.target(state.in_use()))
         });
         let jobs = !state.waiting.is_empty() || !state.granted.is_empty();
-        Ok(jobs || idle < target || state.instances.values().any(|i| i.is_under_way()))
+        Ok(jobs
+            || idle < target
+            || warm::is_missing(&state)
+            || state.instances.values().any(|i| i.is_under_way()))
     }
 
     /// Waits until `done` holds for the state, polling every 200 ms; false after `within`. Starts a keeper where none

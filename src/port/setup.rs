@@ -7,6 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::provider::Provider;
+use crate::core::container::spec::ContainerJob;
 use crate::core::ids::InstanceId;
 use crate::core::policy::Policy;
 
@@ -21,6 +22,14 @@ pub struct PoolSetup {
     pub cleaning: Option<Rc<Cleaning>>,
     /// The operator's part of cleaning, run on a static host after Greenroom's part; must exit 0.
     pub clean_command: Option<String>,
+    /// How images are pulled for the pool; `None`: its instances run no containers.
+    pub pulls: Option<Rc<dyn Pulls>>,
+}
+
+/// Pulls for a pool, as its configuration describes them.
+pub trait Pulls {
+    /// What pulls an image with the operator's credentials, as for a job in it; or why it cannot be pulled.
+    fn pull(&self, image: &str) -> Result<ContainerJob, String>;
 }
 
 /// The argument of cleaning scripts that leaves the cache as it is.

@@ -185,6 +185,7 @@ impl Setup for SimSetup {
             provider: Rc::<SimProvider>::clone(&self.provider),
             ready_command: Some("ready".to_owned()),
             clean_command: Some("clean".to_owned()),
+            pulls: None,
         };
         (setup, problem)
     }

@@ -63,7 +63,7 @@ fn a_job_is_explained_with_its_images_its_services_and_its_failure() {
         }
         assert!(!explained.contains(secret), "{explained}");
     }
-    assert!(said(&place, &["explain", "1"]).contains(") pulled in "));
+    assert!(said(&place, &["explain", "1"]).contains(") pulled "));
     let json: Value = serde_json::from_str(&place.order(&["explain", "2", "--json"])).expect("JSON");
     let containers = &json["explained"][0]["containers"][0];
     assert_eq!(

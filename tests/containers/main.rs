@@ -45,4 +45,5 @@ mod stores;
 #[path = "../support/mod.rs"]
 mod support;
 mod waiting;
+mod warm;
 mod yaml;

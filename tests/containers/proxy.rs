@@ -15,6 +15,8 @@ pub enum Fault {
     Status(&'static str, u32),
     /// Accepts, and never answers.
     Stall,
+    /// The same with so many connections; then it passes all on.
+    StallFirst(u32),
 }
 
 #[derive(Debug)]
@@ -50,8 +52,9 @@ fn serve(site: &'static Site, listener: &TcpListener, fault: Fault, seen: &Atomi
         let count = seen.fetch_add(1, Ordering::Relaxed);
         match fault {
             Fault::Stall => stalled.push(client),
+            Fault::StallFirst(times) if count < times => stalled.push(client),
             Fault::Status(status, times) if count < times => refuse(client, status),
-            Fault::Status(..) => pass(site, client),
+            Fault::Status(..) | Fault::StallFirst(_) => pass(site, client),
         }
     }
 }

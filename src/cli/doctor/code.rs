@@ -77,6 +77,7 @@ codes! {
     CONTAINERS_AUTH_MODE Warning "containers-auth-mode" "Other users can read the passwords in `registry_auth`.";
     CONTAINERS_CA_UNREADABLE Error "containers-ca-unreadable" "The file `ca` of a pool cannot be read, or contains no certificate: registries that need it are refused.";
     CONTAINERS_PRIVILEGED_SHARED Warning "containers-privileged-shared" "Privileged containers of concurrent jobs share an instance, so each job can control the others.";
+    CONTAINERS_WARM_REFUSED Warning "containers-warm-refused" "The keeper pulls an image of `images_warm` that no job of the pool may use.";
     PROVIDER_UNKNOWN Error "provider-unknown" "A pool names an unknown provider.";
     PROVIDER_TIMEOUT Warning "provider-timeout" "A provider did not answer doctor's calls within 30 seconds.";
 
@@ -98,6 +99,7 @@ codes! {
     POOL_OVER_LIMIT Note "pool-over-limit" "More instances exist than `max_instances` allows.";
     POOL_LIST_FAILING Warning "pool-list-failing" "The provider's list of instances fails or is incomplete.";
     POOL_CALLS_FAILING Warning "pool-calls-failing" "Calls to the provider about an instance fail repeatedly.";
+    POOL_PULLS_FAILING Warning "pool-pulls-failing" "An image of `images_warm` cannot be pulled on idle instances: jobs in it wait for their own pull.";
     POOL_HOST_SUSPECTED Warning "pool-host-suspected" "So many instances do not respond that the runner host may be at fault.";
     POOL_HOST_UNAVAILABLE Warning "pool-host-unavailable" "A static host cannot be used at present.";
     POOL_OWNER_CONFLICT Error "pool-owner-conflict" "Another keeper works with a copy of this state directory.";

@@ -8,7 +8,9 @@ use serde_json::Value;
 
 use super::code;
 use crate::config::PoolConfig;
+use crate::core::container::image::ImageName;
 use crate::core::container::settings::{ContainerSettings, Privileged};
+use crate::core::glob::Glob;
 use crate::port::finding::Finding;
 
 /// Checks one pool's settings. Static hosts are refused elsewhere: with the configuration.
@@ -21,6 +23,7 @@ pub(super) fn check(pool: &PoolConfig, settings: &ContainerSettings) -> Vec<Find
         found.extend(ca(pool, path));
     }
     found.extend(shared(pool, &settings.privileged));
+    found.extend(warm(pool, settings));
     found
 }
 
@@ -102,6 +105,27 @@ fn shared(pool: &PoolConfig, privileged: &Privileged) -> Option<Finding> {
     })
 }
 
+/// Images that are pulled in advance, although jobs may use them neither as `image:` nor for a service.
+fn warm(pool: &PoolConfig, settings: &ContainerSettings) -> Option<Finding> {
+    let allowed = |list: &Option<Vec<Glob>>, image: &ImageName| {
+        list.as_ref().is_none_or(|list| list.iter().any(|pattern| image.is_covered_by(pattern)))
+    };
+    let default = settings.default_image.as_deref().map(ImageName::parse);
+    let refused = settings.images_warm.iter().filter(|image| {
+        let is_default = default.as_ref().is_some_and(|default| default.as_ref() == Ok(image));
+        !is_default && !allowed(&settings.images, image) && !allowed(&settings.services, image)
+    });
+    let refused: Vec<String> = refused.map(|image| format!("`{image}`")).collect();
+    (!refused.is_empty()).then(|| {
+        let what = format!(
+            "pool `{}`: `images_warm` has images that neither `images` nor `services` allows: {}",
+            pool.name,
+            refused.join(", ")
+        );
+        code::CONTAINERS_WARM_REFUSED.found(what, "remove them from `images_warm`, or allow them")
+    })
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use std::os::unix::fs::PermissionsExt as _;
@@ -175,10 +199,34 @@ pub(super) mod tests {
         }
     }
 
+    #[test]
+    fn an_image_that_no_job_may_use_is_not_pulled_silently() {
+        for (table, refused) in [
+            ("images_warm = [\"ruby:3.3\"]", None),
+            (
+                "images_warm = [\"ruby:3.3\", \"go\"]\nimages = \"ruby:*\"\nservices = \"postgres:*\"",
+                Some("library/go:latest`"),
+            ),
+            ("images_warm = \"postgres:16\"\nimages = \"ruby:*\"\nservices = \"postgres:*\"", None),
+            (
+                "images_warm = \"go\"\nimages = \"ruby:*\"\nservices = \"postgres:*\"\ndefault_image = \"go:latest\"",
+                None,
+            ),
+        ] {
+            let found = checked("", table);
+            assert_eq!(found.len(), usize::from(refused.is_some()), "{table}: {found:?}");
+            assert!(
+                found.iter().all(|found| found.message.ends_with(refused.unwrap_or_default())),
+                "{found:?}"
+            );
+        }
+    }
+
     /// One finding of each code.
     pub(in crate::cli::doctor) fn provoked() -> Vec<Finding> {
         let missing = checked("", "registry_auth = \"/no/such/file\"\nca = \"/no/such/file\"");
         let shared = checked("capacity_per_instance = 2\nmax_use_count = 2", "privileged = true");
-        [missing, shared, file("registry_auth", "", 0o644), file("ca", "", 0o644)].concat()
+        let warm = checked("", "images_warm = \"go\"\nimages = \"ruby:*\"\nservices = \"ruby:*\"");
+        [missing, shared, warm, file("registry_auth", "", 0o644), file("ca", "", 0o644)].concat()
     }
 }

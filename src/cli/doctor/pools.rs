@@ -156,6 +156,13 @@ fn noted(pool: &PoolName, note: &Note) -> Option<Finding> {
         Note::CallsFailing { instance, .. } => {
             code::POOL_CALLS_FAILING.found(what, format!("run `greenroom explain {instance}`"))
         }
+        Note::ImageNotPulled { .. } => {
+            let remedy = format!(
+                "correct the name in `images_warm`, or `registry_auth`, `mirrors` and `ca`; run `greenroom doctor --boot \
+                 {pool}` to try the registries. Jobs are not affected: they pull the image themselves"
+            );
+            code::POOL_PULLS_FAILING.found(what, remedy)
+        }
         Note::Unavailable { .. } => {
             let remedy = "start the host if it should be running; it gets jobs again as soon as it responds";
             code::POOL_HOST_UNAVAILABLE.found(what, remedy)

@@ -239,6 +239,7 @@ fn is_notable(change: &Change) -> bool {
         | Change::Requested { .. }
         | Change::Granted { .. }
         | Change::SlotFreed { .. }
+        | Change::ImagesFound { .. }
         | Change::CleaningBegun { .. }
         | Change::Cleaned { .. }
         | Change::Forgotten { .. } => false,
@@ -258,6 +259,7 @@ fn named(change: &Change) -> Option<&InstanceId> {
         | Change::BecameUnreachable { instance, .. }
         | Change::Granted { instance, .. }
         | Change::StageBegun { instance }
+        | Change::ImagesFound { instance, .. }
         | Change::CleaningBegun { instance }
         | Change::Cleaned { instance }
         | Change::OutOfService { instance, .. }

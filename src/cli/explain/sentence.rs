@@ -9,11 +9,13 @@ use crate::cli::ui::plural;
 use crate::cli::when::whole;
 use crate::core::event::{Change, Event};
 use crate::core::ids::{AttemptName, InstanceId, OfferingName};
+use crate::core::images::FoundImage;
 use crate::core::instance::{Answer, Instance};
 use crate::core::job::JobFacts;
 use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
 use crate::core::reservation::Reservation;
+use crate::core::text::size;
 use crate::core::time::{Pretty, Stamp};
 
 /// The request of an attempt, waiting or granted.
@@ -116,6 +118,7 @@ fn of_instance(before: &PoolState, change: &Change, at: Stamp) -> String {
             format!("{instance} unreachable, gets no jobs until it responds: {why}")
         }
         Change::StageBegun { instance } => format!("{instance} begins stages again"),
+        Change::ImagesFound { instance, images } => images_found(before, instance, images),
         Change::CleaningBegun { instance } => format!("{instance} is being cleaned"),
         Change::Cleaned { instance } => format!("{instance} cleaned{}", in_phase(before, instance, at)),
         Change::OutOfService { instance, reason: why } => format!("{instance} out of service: {why}"),
@@ -134,6 +137,17 @@ fn of_instance(before: &PoolState, change: &Change, at: Stamp) -> String {
         // `sentence` handles the other events.
         _ => String::new(),
     }
+}
+
+/// What the keeper pulled before a job needed it.
+fn images_found(before: &PoolState, instance: &InstanceId, images: &[FoundImage]) -> String {
+    let known = before.instance(instance);
+    let each = images.iter().map(|found| match known.and_then(|known| known.images.get(&found.name)) {
+        Some(fact) if fact.image.digest == found.digest => format!("image `{}` is up to date", found.name),
+        Some(_) => format!("image `{}` has changed in its registry, and was pulled again", found.name),
+        None => format!("image `{}` pulled in advance ({})", found.name, size(found.bytes)),
+    });
+    format!("{instance}: {}", each.collect::<Vec<_>>().join(", "))
 }
 
 fn age(at: Stamp, since: Stamp) -> Pretty {

@@ -233,7 +233,7 @@ fn the_containers_of_a_job_are_told_with_their_images_services_and_failure() {
     let story = day();
     let (name, keeper, when) = (pool(), KeeperStatus::Runs, when(440.0));
     let image = |name: &str, source| ImageAccount { name: name.to_owned(), digest: None, source };
-    let pulled = ImageSource::Pulled { after: Duration::from_millis(9_200) };
+    let pulled = ImageSource::Pulled { after: Duration::from_millis(9_200), bytes: Some(480 << 20) };
     let account = |job, of: &PoolName| ContainerAccount {
         job: JobKey::new("https://gitlab.example.com", job),
         pool: of.clone(),
@@ -253,9 +253,9 @@ fn the_containers_of_a_job_are_told_with_their_images_services_and_failure() {
     let chapter = || Chapter { containers: &accounts, ..chapter(&name, &story, None, &keeper) };
     let text = explain("4711", vec![chapter()], &when).unwrap().text(&when, 80);
     let expected = "\
-  containers at 14:03:47: image `ruby:3.3` pulled in 9.2 s
-  containers: service `postgres` answered after 2 s; image `postgres:16` was on
-    the instance
+  containers at 14:03:47: image `ruby:3.3` pulled 480 MiB in 9.2 s
+  containers: service `postgres` answered after 2 s; the instance had image
+    `postgres:16`
   containers: failed by its own fault: the image has no shell
   now: neither waiting nor running
 ";

@@ -1,9 +1,10 @@
 //! The keys of jobs in containers.
 
 use crate::core::container::settings::PullPolicy;
-use crate::keys::Applies::Job;
+use crate::keys::Applies::{Job, Pass};
 use crate::keys::Takes::{
-    Choice, Count, Duration, Factor, Globs, HostPath, Map, Size, Text, Texts, Word, Words as OneOrMore,
+    Choice, Count, Duration, Factor, Globs, HostPath, Map, Size, Text, TextOrTexts, Texts, Word,
+    Words as OneOrMore,
 };
 use crate::keys::Unset::{Value, Words};
 use crate::keys::{Key, KeyTable, key};
@@ -80,6 +81,10 @@ pub(in crate::config) const CONTAINERS: KeyTable = KeyTable {
         key("min_free_space", Size, Value("\"2G\""), Job)
             .means("Free space on a static host below which images go before a job, those that were not used for longest first.")
             .interacts("No effect where instances are launched. An image that was used within `pull_timeout` stays."),
+        IMAGES_WARM,
+        key("images_warm_size", Size, Words("10G"), Pass)
+            .means("Most data of all learned images on an instance, unpacked.")
+            .interacts("No effect without `images_warm = \"learn\"`."),
         UMASK_KEY,
         key("user", Text, Words("the job's, else the image's"), Job)
             .means("User of jobs' containers.")
@@ -116,6 +121,14 @@ const MIRRORS: Key = key("mirrors", Map, Words("none"), Job)
         "A mirror is `HOST`, `HOST:PORT` or one of these with a path; `http://` before it stands for one without TLS. \
          Where the mirror lacks an image, the registry itself is tried. Docker in Docker gets the mirror of `docker.io`, \
          unless it has a path.",
+    );
+
+const IMAGES_WARM: Key = key("images_warm", TextOrTexts, Words("none"), Pass)
+    .means("Images that the keeper pulls on idle instances, before a job needs them. With `\"learn\"`: those that at least \
+            two of the last 200 jobs used, the most used first.")
+    .interacts(
+        "Two instances of the pool pull at the same time. `registry_auth`, `mirrors` and `ca` are used, and each pull \
+         ends with `pull_timeout`. A job that gets the instance stops the pull.",
     );
 
 const UMASK_KEY: Key = key("umask", Word(UMASK), Value("\"auto\""), Job)

@@ -35,6 +35,10 @@ pub(in crate::config) const TIMING: KeyTable = KeyTable {
             .means("How long the engine of an instance may take to start a job's container. An entrypoint may take \
                     longer.")
             .interacts("A job keeps the value that was active when it got its instance."),
+        key("image_check_interval", Duration(1000), Value("\"1h\""), Pass)
+            .means("How often an image of `images_warm` is compared with the registry's, and pulled again if it has \
+                    changed.")
+            .interacts("Without `greenroom keep` as a service, only while a keeper has other work."),
         key("loss_reason_timeout", Duration(0), Value("\"10s\""), Pass)
             .means("How long a job that lost its instance waits for the keeper to find the reason.")
             .interacts("Should be longer than `list_interval`, or the list comes too late."),

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::spec::{ContainerJob, ContainerSpec};
 use crate::core::ids::{JobKey, PoolName};
+use crate::core::text::size;
 use crate::core::time::{Pretty, Stamp, millis};
 
 /// One attempt of a job.
@@ -44,6 +45,9 @@ pub enum ImageSource {
     Pulled {
         #[serde(with = "millis")]
         after: Duration,
+        /// Its size on the instance; `None`: written by a version that did not note it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bytes: Option<u64>,
     },
 }
 
@@ -125,13 +129,19 @@ impl ContainerAccount {
 
 impl fmt::Display for ImageAccount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.source == Some(ImageSource::Present) {
+            f.write_str("the instance had ")?;
+        }
         write!(f, "image `{}`", self.name)?;
         if let Some(digest) = &self.digest {
             write!(f, " ({digest})")?;
         }
         match self.source {
-            Some(ImageSource::Present) => f.write_str(" was on the instance"),
-            Some(ImageSource::Pulled { after }) => write!(f, " pulled in {}", Pretty(after)),
+            Some(ImageSource::Present) => Ok(()),
+            Some(ImageSource::Pulled { after, bytes: None }) => write!(f, " pulled in {}", Pretty(after)),
+            Some(ImageSource::Pulled { after, bytes: Some(bytes) }) => {
+                write!(f, " pulled {} in {}", size(bytes), Pretty(after))
+            }
             None => f.write_str(" not pulled"),
         }
     }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::engine::ContainerEngine;
 use crate::core::ids::AttemptName;
+use crate::core::time::Stamp;
 
 /// Begins the names of containers that the account of jobs runs.
 const ROOTLESS: &str = "rootless-greenroom-";
@@ -27,6 +28,12 @@ impl ContainerName {
     /// The same where the account of jobs runs the engine. The name says so to all who meet the container later.
     pub fn rootless(attempt: &AttemptName) -> Self {
         Self(format!("{ROOTLESS}{attempt}"))
+    }
+
+    /// What a pull in advance that began at `at` calls its files. `rootless`: the account of jobs runs the engine.
+    pub fn of_pull(at: Stamp, rootless: bool) -> Self {
+        let begin = if rootless { ROOTLESS } else { "greenroom-" };
+        Self(format!("{begin}pull-{}-{}", at.wall_ms, at.uptime_ms))
     }
 
     /// True if the account of jobs runs the engine, false if root does.

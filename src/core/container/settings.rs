@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::engine::ContainerEngine;
+use super::image::ImageName;
 use crate::core::glob::Glob;
+use crate::core::warm::WarmPolicy;
 
 /// `[pool.NAME.containers]`.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,12 +40,24 @@ pub struct ContainerSettings {
     pub pull_timeout: Duration,
     /// On static hosts, in bytes.
     pub min_free_space: u64,
+    /// Images that idle instances have: complete names, the most important one first.
+    pub images_warm: Vec<ImageName>,
+    /// Set if they are learned from the jobs: the most bytes of all of them.
+    pub images_learned: Option<u64>,
     pub umask: Umask,
     /// The user of jobs' containers; `None`: the job's or the image's.
     pub user: Option<String>,
     /// Users that jobs may name; `None`: any.
     pub allowed_users: Option<Vec<Glob>>,
     pub options: EngineOptions,
+}
+
+impl ContainerSettings {
+    /// What the keeper pulls on idle instances.
+    pub fn warm(&self) -> WarmPolicy {
+        let images = self.images_warm.iter().map(|image| image.to_string().into()).collect();
+        WarmPolicy { images, learn: self.images_learned, pull_timeout: self.pull_timeout }
+    }
 }
 
 /// Which jobs run in containers.
@@ -142,6 +156,8 @@ impl Default for ContainerSettings {
             wait_for_services: Some(Duration::from_secs(30)),
             pull_timeout: Duration::from_mins(15),
             min_free_space: 2 << 30,
+            images_warm: Vec::new(),
+            images_learned: None,
             umask: Umask::default(),
             user: None,
             allowed_users: None,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::engine::ContainerEngine;
 use super::settings::{EngineOptions, PullPolicy, Umask};
+use crate::core::images::WantedImages;
 use crate::core::secret::Secret;
 
 /// Everything that an instance needs to create a job's containers. Judged: what the pool does not allow is not in it.
@@ -31,6 +32,21 @@ pub struct ContainerJob {
     pub init: bool,
     /// Services' logs go to the job log while they run.
     pub debug_services: bool,
+}
+
+impl ContainerJob {
+    /// The complete names of its images.
+    pub fn images(&self) -> WantedImages {
+        let services = self.services.iter().map(|service| &service.container);
+        WantedImages::new(std::iter::once(&self.job).chain(services).map(|spec| spec.image.as_str().into()))
+    }
+
+    /// The complete name of an image that the job calls this.
+    pub fn complete_name(&self, called: &str) -> Option<&str> {
+        let services = self.services.iter().map(|service| &service.container);
+        let mut all = std::iter::once(&self.job).chain(services);
+        all.find(|spec| spec.called == called).map(|spec| spec.image.as_str())
+    }
 }
 
 /// One container.

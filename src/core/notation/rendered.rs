@@ -59,6 +59,7 @@ pub(crate) fn notes_of(world: &World) -> String {
         Note::HostSuspected { unreachable, responding, .. } => {
             format!("suspect the runner host: {unreachable} to {responding}")
         }
+        Note::ImageNotPulled { image, instances, .. } => format!("no {image} on {instances}"),
         Note::Announced { instance, .. } => format!("announced {instance}"),
         Note::Suspect { instance, .. } => format!("suspect {instance}"),
         Note::BootFailed(boot) => format!("failed {}", boot.instance),
@@ -95,6 +96,10 @@ fn describe(change: &Change) -> String {
         Change::Released { attempt, release: leaving } if leaving.used => format!("{attempt} leaves"),
         Change::Released { attempt, .. } => format!("{attempt} leaves unused"),
         Change::SlotFreed { attempt } => format!("{attempt} departs"),
+        Change::ImagesFound { instance, images } => {
+            let names: Vec<&str> = images.iter().map(|found| &*found.name).collect();
+            format!("{instance} has {}", names.join(" "))
+        }
         Change::CleaningBegun { instance } => format!("{instance} to clean"),
         Change::Cleaned { instance } => format!("{instance} cleaned"),
         Change::OutOfService { instance, .. } => format!("{instance} out-of-service"),

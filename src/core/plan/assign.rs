@@ -1,14 +1,17 @@
 //! Assigns waiting requests to free slots, first come first served.
 //!
-//! Fullest instance first, then the most recently used, then by id, so that surplus instances age out. Pure over the
+//! Fullest instance first, then the one with most of the job's images, then the most recently used, then by id, so that
+//! surplus instances age out. Pure over the
 //! state alone, because `prepare` and `cleanup` run it inside their transactions too.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::builder::PlanBuilder;
 use crate::core::event::Change;
 use crate::core::ids::InstanceId;
+use crate::core::images::Marks;
 use crate::core::instance::{DrainReason, Instance, Phase};
 use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
@@ -20,33 +23,23 @@ pub(super) fn step(draft: &mut PlanBuilder<'_>, policy: &Policy, held_back: &BTr
         return;
     }
     let now = draft.now;
-    let mut offerings: Vec<Arc<Instance>> = draft
-        .state()
-        .instances
-        .values()
-        .filter(|i| is_offered(i, draft.state(), now) && !held_back.contains(&i.id))
-        .cloned()
-        .collect();
-    if offerings.is_empty() {
+    let offered = |i: &&Arc<Instance>| is_offered(i, draft.state(), now) && !held_back.contains(&i.id);
+    let offered = draft.state().instances.values().filter(offered);
+    let mut candidates: Vec<Candidate> = offered.map(|i| Candidate::new(Arc::clone(i), now)).collect();
+    if candidates.is_empty() {
         return;
     }
     let mut turn = Ticket(0);
     while let Some(reservation) = draft.state().waiting.range(turn..).next().map(|(_, r)| Arc::clone(r)) {
         turn = Ticket(reservation.ticket.0 + 1);
-        let best = offerings
-            .iter()
-            .enumerate()
-            .filter(|(_, i)| suits(i, &reservation, policy, now))
-            .min_by(|(_, a), (_, b)| by_preference(a, b, now))
-            .map(|(index, _)| index);
-        let Some(index) = best else { continue };
-        let instance = offerings[index].id.clone();
+        let Some(index) = best(&candidates, &reservation, policy, now) else { continue };
+        let instance = candidates[index].instance.id.clone();
         draft.emit(Change::Granted { attempt: reservation.attempt.clone(), instance: instance.clone() });
         match draft.state().instances.get(&instance) {
-            Some(taken) if taken.usable() > 0 => offerings[index] = Arc::clone(taken),
-            _ => drop(offerings.swap_remove(index)),
+            Some(taken) if taken.usable() > 0 => candidates[index] = Candidate::new(Arc::clone(taken), now),
+            _ => drop(candidates.swap_remove(index)),
         }
-        if offerings.is_empty() {
+        if candidates.is_empty() {
             return;
         }
     }
@@ -68,10 +61,54 @@ pub(super) fn suits(instance: &Instance, job: &Reservation, policy: &Policy, now
     instance.admits(&job.domain) && has_time
 }
 
-fn by_preference(a: &Instance, b: &Instance, now: Stamp) -> std::cmp::Ordering {
-    let idle_for = |i: &Instance| now.since(i.idle_since());
-    let fullest = a.free_slots().cmp(&b.free_slots());
-    fullest.then_with(|| idle_for(a).cmp(&idle_for(b))).then_with(|| a.id.cmp(&b.id))
+/// An instance with room, and what decides between it and others.
+struct Candidate {
+    free: u32,
+    idle_for: Duration,
+    marks: Marks,
+    instance: Arc<Instance>,
+}
+
+impl Candidate {
+    fn new(instance: Arc<Instance>, now: Stamp) -> Self {
+        let (free, marks) = (instance.free_slots(), instance.images.marks());
+        Self { free, idle_for: now.since(instance.idle_since()), marks, instance }
+    }
+
+    /// The fullest one first, then the most recently used one.
+    fn rank(&self) -> (u32, Duration, &InstanceId) {
+        (self.free, self.idle_for, &self.instance.id)
+    }
+}
+
+/// The best candidate for a job. Among those with as many free slots, it is the one that has most of the job's images.
+fn best(candidates: &[Candidate], job: &Reservation, policy: &Policy, now: Stamp) -> Option<usize> {
+    let suitable = || {
+        let all = candidates.iter().enumerate();
+        all.filter(|(_, candidate)| suits(&candidate.instance, job, policy, now))
+    };
+    let (first, leader) = suitable().min_by(|(_, a), (_, b)| a.rank().cmp(&b.rank()))?;
+    let wanted = &job.job.images;
+    let count = leader.instance.images.count(wanted);
+    if count == wanted.count() {
+        return Some(first);
+    }
+    let mut best = (first, leader, count);
+    for (index, candidate) in candidates.iter().enumerate().filter(|(_, other)| other.free == leader.free) {
+        let at_most = candidate.marks.at_most(wanted);
+        // Most candidates are dismissed without a look at their instance. None is better with as few as the leader's.
+        if at_most <= count || at_most < best.2 || (at_most == best.2 && candidate.rank() >= best.1.rank()) {
+            continue;
+        }
+        if !suits(&candidate.instance, job, policy, now) {
+            continue;
+        }
+        let count = candidate.instance.images.count(wanted);
+        if count > best.2 || (count == best.2 && candidate.rank() < best.1.rank()) {
+            best = (index, candidate, count);
+        }
+    }
+    Some(best.0)
 }
 
 /// What follows for instances without jobs: drain if used up, or clean.

@@ -23,10 +23,12 @@ pub mod table;
 #[cfg(test)]
 mod tests;
 mod upcoming;
+pub mod warm;
 mod whereabouts;
 mod why;
 
 use std::fmt;
+use std::sync::Arc;
 
 use super::attempt::End;
 use super::event::{Change, Event};
@@ -36,7 +38,7 @@ use super::pool::PoolState;
 use super::report::{Note, Report};
 use super::time::Stamp;
 use builder::PlanBuilder;
-pub use observed::{FailingCall, Fresh, Observed};
+pub use observed::{FailingCall, Fresh, Observed, Pulls};
 use reconcile::Reconciled;
 pub use reconcile::unconfirmed_absences;
 use upcoming::{Shortfall, UpcomingCapacity};
@@ -72,6 +74,8 @@ pub enum Effect {
     CheckHealth { instance: InstanceId },
     /// Check that a stage begins on an instance that began none of its last jobs.
     CheckStages { instance: InstanceId },
+    /// Pull an image on an idle instance. It holds up nothing else about the instance.
+    Warm { instance: InstanceId, image: Arc<str> },
     /// Clean a static host between jobs.
     Clean { instance: InstanceId },
     /// Request its termination. *Not found* proves nothing: the provider may not show it yet.
@@ -98,7 +102,7 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
         return draft.into_plan(report);
     }
     if view.recorded.policy.as_deref() != Some(policy) {
-        draft.emit(Change::PolicySet { policy: std::sync::Arc::new(policy.clone()) });
+        draft.emit(Change::PolicySet { policy: Arc::new(policy.clone()) });
     }
     let offerings = &view.observed.capabilities.offerings;
     if view.recorded.availability.offerings() != &**offerings {
@@ -115,6 +119,7 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
     let scaled = scale::step(&mut draft, &input, &mut report);
     stages::check(&mut draft, view.observed, policy, &reconciled);
     health::check(&mut draft, view.observed, policy, &reconciled);
+    warm::step(&mut draft, view.observed, policy, &reconciled, &mut report);
     why::step(&draft, &input, &scaled, &mut report);
     draft.into_plan(report)
 }
@@ -163,6 +168,7 @@ impl Effect {
             | Self::Reap { .. } => true,
             Self::CheckHealth { .. }
             | Self::CheckStages { .. }
+            | Self::Warm { .. }
             | Self::Clean { .. }
             | Self::EndAttempt { .. }
             | Self::DropRequest { .. }
@@ -170,7 +176,7 @@ impl Effect {
         }
     }
 
-    /// The instance it is about, if it is about one.
+    /// The instance it is about, if it is about one. An instance has one such effect at a time.
     pub fn instance(&self) -> Option<&InstanceId> {
         match self {
             Self::Launch { instance, .. }
@@ -182,7 +188,10 @@ impl Effect {
             | Self::Terminate { instance }
             | Self::Forget { instance }
             | Self::Reap { instance } => Some(instance),
-            Self::EndAttempt { .. } | Self::DropRequest { .. } | Self::ForgetAttempt { .. } => None,
+            Self::Warm { .. }
+            | Self::EndAttempt { .. }
+            | Self::DropRequest { .. }
+            | Self::ForgetAttempt { .. } => None,
         }
     }
 }
@@ -196,6 +205,7 @@ impl fmt::Display for Effect {
             Self::Adopt { instance, .. } => write!(f, "adopt {instance}"),
             Self::CheckHealth { instance } => write!(f, "check the health of {instance}"),
             Self::CheckStages { instance } => write!(f, "check that stages begin on {instance}"),
+            Self::Warm { instance, image } => write!(f, "pull {image} on {instance}"),
             Self::Clean { instance } => write!(f, "clean {instance}"),
             Self::Terminate { instance } => write!(f, "terminate {instance}"),
             Self::Forget { instance } => write!(f, "forget {instance}"),

@@ -1,6 +1,7 @@
 //! What a pass observed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::core::attempt::AttemptSeen;
 use crate::core::failure::{ErrorClass, Failure};
@@ -41,6 +42,16 @@ pub struct Observed {
     pub unhealthy: BTreeMap<InstanceId, Stamp>,
     /// Instances with an effect under way in this process.
     pub busy: BTreeSet<InstanceId>,
+    /// The pulls of this process in advance.
+    pub pulls: Pulls,
+}
+
+/// Pulls in advance.
+#[derive(Debug, Clone, Default)]
+pub struct Pulls {
+    pub under_way: BTreeMap<InstanceId, Arc<str>>,
+    /// Those that failed last.
+    pub failing: BTreeMap<(InstanceId, Arc<str>), FailingCall>,
 }
 
 /// Names for new instances.
@@ -79,6 +90,7 @@ impl Observed {
             healthy: BTreeMap::new(),
             unhealthy: BTreeMap::new(),
             busy: BTreeSet::new(),
+            pulls: Pulls::default(),
         }
     }
 

@@ -5,7 +5,7 @@ mod dialect;
 mod docker;
 mod options;
 mod owners;
-mod progress;
+pub(super) mod progress;
 mod report;
 pub mod script;
 #[cfg(test)]

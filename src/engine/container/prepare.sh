@@ -1,8 +1,9 @@
 # Prepares the containers of a job as who runs the engine: pulls images, starts services, creates the job's container.
 # For any POSIX shell. Each line on standard output is a report. A container's number counts from 0, the job's own.
 # Set above: name, engine, shared (the engine's file of the job's container is there), last, pull_within, wait_within, most,
-# rootless, debug and closed (empty: no), and the functions write_files, pull_each, may_pass, share_all, ports, create,
-# recent, stamp, make_room. The engine's own: facts, log_path, and the functions ready, mirrored, fetch, network, started.
+# rootless, debug, closed and only_pulls (empty: no), and the functions write_files, pull_each, may_pass, share_all, ports,
+# create, recent, stamp, make_room. The engine's own: facts, log_path, and the functions ready, mirrored, fetch, network,
+# started.
 PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH LC_ALL=C
 unset IFS
@@ -276,6 +277,7 @@ main() {
   write_files
   make_room
   pull_all
+  if [ -n "$only_pulls" ]; then report done; return; fi
   share_all
   [ "$last" = 0 ] || connect
   # First of all, because it creates the volumes: containers that are created concurrently would conflict.

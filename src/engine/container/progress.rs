@@ -139,7 +139,7 @@ impl Begun {
 }
 
 /// Reads the script's output while it comes.
-pub(super) struct Watcher<'a> {
+pub(in crate::engine) struct Watcher<'a> {
     job: &'a ContainerJob,
     now: &'a dyn Fn() -> Stamp,
     tell: &'a mut dyn FnMut(ContainerProgress),
@@ -158,7 +158,7 @@ pub(super) struct Watcher<'a> {
 }
 
 impl<'a> Watcher<'a> {
-    pub(super) fn new(
+    pub(in crate::engine) fn new(
         job: &'a ContainerJob,
         now: &'a dyn Fn() -> Stamp,
         tell: &'a mut dyn FnMut(ContainerProgress),
@@ -197,6 +197,11 @@ impl<'a> Watcher<'a> {
         Err(ContainerError::Instance(format!(
             "the instance could not prepare the job's containers: the script ended with {end} ({errors})"
         )))
+    }
+
+    /// The facts of the only image of a script that only pulls, or why it did not come.
+    pub(in crate::engine) fn pulled(self, end: &StageEnd) -> Result<ImageFacts, ContainerError> {
+        self.outcome(end).map(|(facts, _)| facts)
     }
 
     /// The worst of the images that did not come: a job's own fault is found before the registry's.

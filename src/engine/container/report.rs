@@ -108,14 +108,14 @@ pub(super) enum Part {
 
 /// What an image says of its containers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
-pub(super) struct ImageFacts {
+pub(in crate::engine) struct ImageFacts {
     /// Of all its layers, unpacked.
-    pub(super) bytes: u64,
+    pub(in crate::engine) bytes: u64,
     pub(super) user: Option<String>,
     pub(super) entrypoint: Option<Vec<String>>,
     /// Of its manifest.
     #[serde(default)]
-    pub(super) digest: Option<String>,
+    pub(in crate::engine) digest: Option<String>,
 }
 
 impl Report {

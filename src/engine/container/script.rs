@@ -30,6 +30,15 @@ const SHELLS: [&str; 7] = [
 ///
 /// `dirs`: directories of the guest that all containers have at the same path.
 pub fn script(name: &ContainerName, job: &ContainerJob, dirs: &[&str]) -> String {
+    written(name, job, dirs, "")
+}
+
+/// The same, but it only pulls.
+pub(in crate::engine) fn pulling(name: &ContainerName, job: &ContainerJob) -> String {
+    written(name, job, &[], "yes")
+}
+
+fn written(name: &ContainerName, job: &ContainerJob, dirs: &[&str], only_pulls: &str) -> String {
     let containers: Vec<&ContainerSpec> =
         once(&job.job).chain(job.services.iter().map(|service| &service.container)).collect();
     let mut text = String::new();
@@ -37,7 +46,7 @@ pub fn script(name: &ContainerName, job: &ContainerJob, dirs: &[&str]) -> String
     _ = writeln!(
         text,
         "name={name} engine={} shared=\"{}\" rootless={} last={} pull_within={} wait_within={wait} most={MOST} debug={} \
-         closed={}",
+         closed={} only_pulls={only_pulls}",
         job.engine.program(),
         EnginePlace::of(name).dir(),
         if name.is_rootless() { "yes" } else { "" },

@@ -84,7 +84,7 @@ mod tests {
         let failure = |class| Some(FailureAccount { class, message: "why".to_owned() });
         let digest = Some("sha256:0a".to_owned());
         let full = ContainerAccount {
-            image: ImageAccount { digest, ..image(Some(ImageSource::Pulled { after: second })) },
+            image: ImageAccount { digest, ..image(Some(ImageSource::Pulled { after: second, bytes: None })) },
             services: vec![
                 service(None),
                 service(Some(ServiceStart::Answered { after: second })),

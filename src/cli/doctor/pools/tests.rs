@@ -197,6 +197,13 @@ fn of_reports() -> Vec<Trouble> {
              reach AWS STS, or set `sts_endpoint`; the call `sts:GetCallerIdentity` needs no permission",
         ),
         (
+            Note::ImageNotPulled { image: "ruby".into(), instances: 1, failure: failure(), until: at(90.0) },
+            "warning [pool-pulls-failing]: pool `linux`: image `ruby` of `images_warm` is missing on an idle instance: \
+             quota reached: 20 vCPU\n  help: correct the name in `images_warm`, or `registry_auth`, `mirrors` and `ca`; \
+             run `greenroom doctor --boot linux` to try the registries. Jobs are not affected: they pull the image \
+             themselves",
+        ),
+        (
             Note::Announced { instance: id(1), notice: "will be reclaimed by EC2 (spot)".into() },
             "note [pool-announced]: pool `linux`: linux-7f3a-1 will be reclaimed by EC2 (spot), while a job uses it",
         ),

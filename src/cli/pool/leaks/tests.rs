@@ -201,6 +201,7 @@ impl Bench {
             ready_command: None,
             cleaning: None,
             clean_command: None,
+            pulls: None,
         };
         let say = |text: &str| self.printed.borrow_mut().push_str(text);
         check(&self.engine, &setup, options, self.boots.clone(), &say).await

@@ -165,7 +165,9 @@ fn keeper(seen: &PoolView<'_>, when: &When) -> String {
 fn noted(note: &NoteView<'_>, when: &When) -> String {
     match note.kind {
         Note::HostSuspected { until, .. } => format!("{}, until {}", note.text, when.left(*until)),
-        Note::CallsFailing { until, .. } => format!("{}, next try {}", note.text, when.left(*until)),
+        Note::CallsFailing { until, .. } | Note::ImageNotPulled { until, .. } => {
+            format!("{}, next try {}", note.text, when.left(*until))
+        }
         _ => note.text.clone(),
     }
 }

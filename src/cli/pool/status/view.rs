@@ -19,6 +19,7 @@ use crate::core::container::engine::ContainerEngine;
 use crate::core::container::settings::Mode;
 use crate::core::failure::Failure;
 use crate::core::ids::{AttemptName, InstanceId, Location, OfferingName, PoolName, TrustDomain};
+use crate::core::images::ImageFact;
 use crate::core::instance::{Holder, Instance, Phase};
 use crate::core::plan::backoff::{self, LaunchGate};
 use crate::core::policy::{IdlePolicy, Policy};
@@ -204,11 +205,42 @@ pub(crate) struct InstanceView<'a> {
     location: Option<&'a Location>,
     #[serde(skip)]
     is_elsewhere: bool,
+    /// The images that it is known to have.
+    images: Vec<ImageView<'a>>,
+    /// The image that the keeper pulls there; null: none.
+    pulling: Option<&'a str>,
     /// The command that returns it to service.
     remedy: Option<String>,
     /// Only with `--wide`: its links, by slot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) links: Option<Vec<LinkView>>,
+}
+
+/// An image on an instance.
+#[derive(Debug, Serialize)]
+struct ImageView<'a> {
+    name: &'a str,
+    digest: Option<&'a str>,
+    /// Unpacked.
+    bytes: u64,
+    #[serde(serialize_with = "fields::moment")]
+    since: Stamp,
+    /// When it was last compared with the registry's.
+    #[serde(serialize_with = "fields::moment")]
+    checked: Stamp,
+}
+
+impl<'a> ImageView<'a> {
+    fn of(fact: &'a ImageFact) -> Self {
+        let (image, checked) = (&fact.image, fact.checked_at());
+        Self {
+            name: &image.name,
+            digest: image.digest.as_deref(),
+            bytes: image.bytes,
+            since: fact.since,
+            checked,
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -257,7 +289,7 @@ pub(super) struct WaitingFor<'a> {
 #[derive(Debug, Serialize)]
 pub(super) struct NoteView<'a> {
     /// `list-failed`, `list-incomplete`, `owner-conflict`, `copies`, `elsewhere`, `location-unknown`, `over-limit`,
-    /// `calls-failing`, `suspect`, `attempt-unreadable`, `host-suspected`, `unavailable`, `boot-failed`, `config-invalid`
+    /// `calls-failing`, `image-not-pulled`, `suspect`, `attempt-unreadable`, `host-suspected`, `unavailable`, `boot-failed`, `config-invalid`
     /// or `moved`.
     #[serde(serialize_with = "note_kind")]
     pub(super) kind: &'a Note,
@@ -421,6 +453,8 @@ impl<'a> InstanceView<'a> {
             offering: known.offering(),
             location: known.location.as_ref(),
             is_elsewhere: report.is_some_and(|report| report.is_elsewhere(known)),
+            images: known.images.iter().map(ImageView::of).collect(),
+            pulling: report.and_then(|report| report.pull_on(&known.id)),
             remedy: is_out_of_service.then(|| bring_back(pool, &known.id)),
             links: links.map(link_views),
         }
@@ -436,11 +470,20 @@ impl<'a> InstanceView<'a> {
             location.map(|location| format!("in {location}, which the provider does not list now"));
         let bound = self.bound.clone();
         let remedy = self.remedy.as_ref().map(|remedy| format!("return it to service with `{remedy}`"));
+        let warm = (!self.images.is_empty()).then(|| {
+            let names: Vec<String> = self.images.iter().map(|image| format!("`{}`", image.name)).collect();
+            format!("has {}", names.join(", "))
+        });
+        let pulling = self.pulling.map(|image| format!("pulls `{image}`"));
         let images = self
             .jobs
             .iter()
             .filter_map(|each| each.image.map(|image| format!("job {} runs in image `{image}`", each.job)));
-        [reason, bound, offering, location, detail, remedy].into_iter().flatten().chain(images).collect()
+        [reason, bound, offering, location, detail, remedy, warm, pulling]
+            .into_iter()
+            .flatten()
+            .chain(images)
+            .collect()
     }
 }
 

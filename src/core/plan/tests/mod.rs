@@ -14,5 +14,6 @@ mod retire;
 mod scale;
 mod settle;
 mod stages;
+mod warm;
 mod whereabouts;
 mod why;

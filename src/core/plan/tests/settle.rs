@@ -7,11 +7,12 @@ use proptest::prelude::*;
 use super::random::a_world;
 use crate::core::attempt::{Closed, End};
 use crate::core::event::Change;
+use crate::core::images::FoundImage;
 use crate::core::instance::{Answer, Instance, Phase, Release};
 use crate::core::invariants::check;
 use crate::core::inventory::{Listed, Status, Tags};
 use crate::core::notation::{World, cleaned, endpoint, render, world};
-use crate::core::plan::{Effect, Plan, request, stages};
+use crate::core::plan::{Effect, Plan, request, stages, warm};
 use crate::core::report::WaitingOn;
 
 /// How many passes may act before the plan must have settled.
@@ -100,6 +101,10 @@ impl World {
             }
             Effect::CheckHealth { instance } => drop(self.observed.healthy.insert(instance.clone(), now)),
             Effect::CheckStages { instance } => self.carry(&stages::begun(&self.state, instance, now)),
+            Effect::Warm { instance, image } => {
+                let image = FoundImage { name: image.clone(), digest: None, bytes: 1 };
+                self.carry(&warm::found(&self.state, instance, image, now));
+            }
             Effect::Clean { instance } => {
                 let begun = self.state.instance(instance).map_or(now, |host| host.since);
                 self.carry(&request::cleaned(&self.state, instance, begun, now));

@@ -1,0 +1,223 @@
+//! Images that instances have, and those that jobs want.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::time::Stamp;
+
+/// An image as it was found on an instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FoundImage {
+    /// Its complete name: registry, path, and tag or digest.
+    pub name: Arc<str>,
+    /// Of its manifest; `None`: the engine did not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<Arc<str>>,
+    /// Its size there, unpacked.
+    pub bytes: u64,
+}
+
+/// An image that an instance has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageFact {
+    #[serde(flatten)]
+    pub image: FoundImage,
+    /// Since when it has had this name there, with this digest.
+    pub since: Stamp,
+    /// When it was last compared with the registry's, if that was later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checked: Option<Stamp>,
+}
+
+impl ImageFact {
+    /// When it was last compared with the registry's.
+    pub fn checked_at(&self) -> Stamp {
+        self.checked.unwrap_or(self.since)
+    }
+}
+
+/// The images of an instance.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<ImageFact>", into = "Vec<ImageFact>")]
+pub struct Images {
+    facts: Vec<ImageFact>,
+    marks: Marks,
+}
+
+/// The complete names of a job's images, each once.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<Arc<str>>", into = "Vec<Arc<str>>")]
+pub struct WantedImages {
+    names: Vec<Arc<str>>,
+    /// Those of each name.
+    marks: Vec<Marks>,
+}
+
+/// Two of 128 bits for each name of a set. Names may share bits: a set that has a name has its bits, and rarely one that
+/// lacks it. So most comparisons need no look at the texts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Marks([u64; 2]);
+
+impl Marks {
+    /// FNV-1a: the same in each process.
+    fn of(name: &str) -> Self {
+        let begin = 0xcbf2_9ce4_8422_2325;
+        let hash = name
+            .bytes()
+            .fold(begin, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+        Self([1 << (hash % 64), 1 << ((hash >> 32) % 64)])
+    }
+
+    fn with(self, other: Self) -> Self {
+        Self([self.0[0] | other.0[0], self.0[1] | other.0[1]])
+    }
+
+    fn has(self, other: Self) -> bool {
+        self.0[0] & other.0[0] == other.0[0] && self.0[1] & other.0[1] == other.0[1]
+    }
+
+    /// The most of these names that the set may have; the true number is never larger.
+    pub fn at_most(self, wanted: &WantedImages) -> u32 {
+        wanted.marks.iter().map(|marks| u32::from(self.has(*marks))).sum()
+    }
+}
+
+impl Images {
+    pub fn is_empty(&self) -> bool {
+        self.facts.is_empty()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &ImageFact> {
+        self.facts.iter()
+    }
+
+    pub fn get(&self, name: &str) -> Option<&ImageFact> {
+        self.facts.iter().find(|fact| *fact.image.name == *name)
+    }
+
+    /// Notes an image that was found at `at`.
+    pub(super) fn note(&mut self, found: &FoundImage, at: Stamp) {
+        let known = self.facts.iter_mut().find(|fact| fact.image.name == found.name);
+        match known {
+            Some(known) if known.image.digest == found.digest => {
+                known.image.bytes = found.bytes;
+                known.checked = Some(at);
+            }
+            Some(known) => *known = ImageFact { image: found.clone(), since: at, checked: None },
+            None => self.facts.push(ImageFact { image: found.clone(), since: at, checked: None }),
+        }
+        self.marks = self.marks.with(Marks::of(&found.name));
+    }
+
+    pub fn marks(&self) -> Marks {
+        self.marks
+    }
+
+    /// How many of these names it has.
+    pub fn count(&self, wanted: &WantedImages) -> u32 {
+        if self.marks.at_most(wanted) == 0 {
+            return 0;
+        }
+        let count = wanted.names.iter().filter(|name| self.get(name).is_some()).count();
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+}
+
+impl WantedImages {
+    pub fn new(names: impl IntoIterator<Item = Arc<str>>) -> Self {
+        let mut all: Vec<Arc<str>> = Vec::new();
+        for name in names {
+            if !all.contains(&name) {
+                all.push(name);
+            }
+        }
+        let marks = all.iter().map(|name| Marks::of(name)).collect();
+        Self { names: all, marks }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    pub fn names(&self) -> &[Arc<str>] {
+        &self.names
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u32 {
+        u32::try_from(self.names.len()).unwrap_or(u32::MAX)
+    }
+}
+
+impl From<Vec<ImageFact>> for Images {
+    fn from(facts: Vec<ImageFact>) -> Self {
+        let marks = facts.iter().map(|fact| Marks::of(&fact.image.name)).fold(Marks::default(), Marks::with);
+        Self { facts, marks }
+    }
+}
+
+impl From<Images> for Vec<ImageFact> {
+    fn from(images: Images) -> Self {
+        images.facts
+    }
+}
+
+impl From<Vec<Arc<str>>> for WantedImages {
+    fn from(names: Vec<Arc<str>>) -> Self {
+        Self::new(names)
+    }
+}
+
+impl From<WantedImages> for Vec<Arc<str>> {
+    fn from(wanted: WantedImages) -> Self {
+        wanted.names
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::core::notation::NOW;
+
+    fn found(name: &str, digest: &str) -> FoundImage {
+        FoundImage { name: name.into(), digest: Some(digest.into()), bytes: 7 }
+    }
+
+    #[test]
+    fn a_digest_that_changes_begins_anew_and_the_same_one_is_only_checked() {
+        let mut images = Images::default();
+        let (later, last) = (NOW.plus(Duration::from_secs(1)), NOW.plus(Duration::from_secs(2)));
+        images.note(&found("a:1", "x"), NOW);
+        images.note(&found("a:1", "x"), later);
+        let fact = images.get("a:1").unwrap();
+        assert_eq!((fact.since, fact.checked_at()), (NOW, later));
+        images.note(&found("a:1", "y"), last);
+        let fact = images.get("a:1").unwrap();
+        assert_eq!((fact.since, fact.checked_at(), fact.image.digest.as_deref()), (last, last, Some("y")));
+        assert_eq!(images.iter().count(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn the_bound_is_never_too_low_and_both_survive_their_text(
+            has in proptest::collection::vec("[a-c]{1,2}", 0..6),
+            wants in proptest::collection::vec("[a-c]{1,2}", 0..6),
+        ) {
+            let mut images = Images::default();
+            for name in &has {
+                images.note(&found(name, "x"), NOW);
+            }
+            let wanted = WantedImages::new(wants.iter().map(|name| name.as_str().into()));
+            let common = wanted.names().iter().filter(|name| has.iter().any(|own| **own == ***name)).count();
+            prop_assert_eq!(images.count(&wanted), u32::try_from(common).unwrap());
+            prop_assert!(images.marks().at_most(&wanted) >= images.count(&wanted));
+            let text = serde_json::to_string(&(&images, &wanted)).unwrap();
+            prop_assert_eq!(serde_json::from_str::<(Images, WantedImages)>(&text).unwrap(), (images, wanted));
+        }
+    }
+}
