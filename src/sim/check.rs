@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::choosing;
 use super::cloud::Machine;
 use super::fault::Fault;
+use super::images;
 use super::keeping;
 use super::provider::HERE;
 use super::rig::Order;
@@ -367,6 +368,7 @@ pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, even
             _ => {}
         }
     }
+    images::committed(world, machine, &state, events);
     if let Some(law) = invariants::check(&state).into_iter().next() {
         world.broken(format!("promise 1: {law}"));
     }

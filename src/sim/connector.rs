@@ -1,5 +1,6 @@
 //! Reaches an instance exactly when it would respond.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -7,6 +8,7 @@ use futures_util::future::{Either, pending, select};
 
 use super::check;
 use super::fault::Fault;
+use super::images::{self, Pull};
 use super::process::Proc;
 use super::scenario::IMPOSSIBLE;
 use super::stages;
@@ -15,6 +17,7 @@ use super::truth::Session;
 use super::world::World;
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::{AttemptName, InstanceId};
+use crate::engine::container::script::READER;
 use crate::port::connector::{
     ConnectError, Connector, Mark, Output, RemoteCommand, Stage, StageEnd, Stop, Stream,
 };
@@ -115,6 +118,26 @@ impl SimConnector {
         };
         self.proc.log(format_args!("connector {id}: no stage begins: {answer:?}"));
         answer
+    }
+
+    /// A pull in advance, on a connection of its own.
+    async fn pull(
+        &self,
+        id: &InstanceId,
+        at: &Endpoint,
+        image: &Arc<str>,
+        output: &mut dyn Output,
+    ) -> Result<StageEnd, ConnectError> {
+        let (takes, fails) = images::course(&mut self.proc.world.borrow_mut());
+        let pull = Pull::begin(&self.proc, id);
+        self.proc.log(format_args!("pull {image} on {id}"));
+        if !self.work(id, takes).await {
+            return Err(lost(at, true));
+        }
+        let report = pull.end(image, fails);
+        self.proc.log(format_args!("pulled {image} on {id}: {}", !fails));
+        let written = output.write(Stream::Stdout, format!("pulling 0 always 1\n{report}").as_bytes()).await;
+        Ok(StageEnd::Exited(u32::from(fails || written.is_err())))
     }
 
     /// Time passes on the instance; ends early when it dies.
@@ -227,10 +250,15 @@ impl Connector for SimConnector {
         &self,
         id: &InstanceId,
         at: &Endpoint,
-        RemoteCommand { text: command, within, .. }: RemoteCommand<'_>,
+        RemoteCommand { text: command, input, within, .. }: RemoteCommand<'_>,
         output: &mut dyn Output,
     ) -> Result<StageEnd, ConnectError> {
         self.handshake("connector.command", id, at, within).await?;
+        if command == READER
+            && let Some(image) = images::pulled_by(input)
+        {
+            return self.pull(id, at, &image, output).await;
+        }
         let _session = Open::new(&self.proc, Session { instance: id.clone(), attempt: None });
         check::command_begun(&mut self.proc.world.borrow_mut(), id, command);
         let (takes, passes) = {

@@ -12,6 +12,7 @@ pub mod exec;
 pub mod fate;
 pub mod fault;
 pub mod host;
+pub mod images;
 pub mod journal;
 pub mod keeping;
 pub mod operator;

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 
 use super::check;
 use super::fault::Fault;
+use super::images::SimPulls;
 use super::keeping;
 use super::process::{Kind, Proc};
 use super::provider::SimProvider;
@@ -16,7 +17,7 @@ use crate::core::instance::Answer;
 use crate::core::pool::PoolState;
 use crate::core::time::Stamp;
 use crate::port::clock::Clock;
-use crate::port::setup::{PoolSetup, Setup};
+use crate::port::setup::{PoolSetup, Pulls, Setup};
 use crate::port::store::{Committed, Decide, Store, StoreError};
 
 /// A machine's clocks.
@@ -185,7 +186,7 @@ impl Setup for SimSetup {
             provider: Rc::<SimProvider>::clone(&self.provider),
             ready_command: Some("ready".to_owned()),
             clean_command: Some("clean".to_owned()),
-            pulls: None,
+            pulls: (!plan.policy.warm.is_off()).then(|| Rc::new(SimPulls) as Rc<dyn Pulls>),
         };
         (setup, problem)
     }

@@ -70,6 +70,8 @@ pub struct Streams {
     pub latency: Rng,
     /// Nonces.
     pub ids: Rng,
+    /// How pulls of images go.
+    pub images: Rng,
 }
 
 impl Streams {
@@ -81,6 +83,7 @@ impl Streams {
             faults: Rng::new(seed, "faults"),
             latency: Rng::new(seed, "latency"),
             ids: Rng::new(seed, "ids"),
+            images: Rng::new(seed, "pulls"),
         }
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::exec::PlannedKill;
 use super::fault::{Fault, WINDOWED, Windows};
+use super::images;
 use super::process::Kind;
 use super::rng::Rng;
 use super::stock::Stock;
@@ -85,7 +86,8 @@ impl Scenario {
         let mut faults = Rng::new(seed, "fault plan");
         let mut cloud = cloud_pool(&mut rng);
         let metal = metal_pool(&mut rng);
-        let jobs = draw_jobs(seed, &mut faults);
+        let mut jobs = draw_jobs(seed, &mut faults);
+        images::draw(seed, &mut cloud, &mut jobs);
         let calm = jobs.last().map_or(0, |job| job.comes);
         cloud.stock = Stock::draw(seed, calm);
         cloud.capabilities.offerings = cloud.stock.offerings.clone();

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::choosing::OfferingAnswers;
+use super::images::ImageTruth;
 use super::steps::Pid;
 use crate::core::ids::{AttemptName, InstanceId, PoolName};
 use crate::core::job::JobFacts;
@@ -102,6 +103,7 @@ pub struct Truth {
     pub elsewhere: BTreeSet<PoolName>,
     /// Limits that applied until a moment ago: pool, until when, how many.
     pub old_limits: BTreeMap<PoolName, (u64, u32)>,
+    pub images: ImageTruth,
     /// Counters for names.
     pub keepers: u32,
     pub runners: u32,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The kinds of code with seeded bugs, two in each.
-const PLACES: [&str; 15] = [
+const PLACES: [&str; 16] = [
     "assign",
     "bound",
     "deadline",
@@ -16,6 +16,7 @@ const PLACES: [&str; 15] = [
     "exit",
     "forget",
     "health",
+    "images",
     "lease",
     "location",
     "matrix",
