@@ -15,9 +15,9 @@ use super::stages;
 use super::steps::Channel;
 use super::truth::Session;
 use super::world::World;
+use crate::core::container::place::EnginePlace;
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::{AttemptName, InstanceId};
-use crate::engine::container::script::READER;
 use crate::port::connector::{
     ConnectError, Connector, Mark, Output, RemoteCommand, Stage, StageEnd, Stop, Stream,
 };
@@ -254,7 +254,7 @@ impl Connector for SimConnector {
         output: &mut dyn Output,
     ) -> Result<StageEnd, ConnectError> {
         self.handshake("connector.command", id, at, within).await?;
-        if command == READER
+        if [EnginePlace::Root, EnginePlace::Account].iter().any(|place| place.reader() == command)
             && let Some(image) = images::pulled_by(input)
         {
             return self.pull(id, at, &image, output).await;
