@@ -33,7 +33,7 @@ pub fn a_running_job_is_shown_with_its_image() {
 }
 
 #[test]
-fn a_job_is_explained_with_its_images_its_services_and_its_failure() {
+pub fn a_job_is_explained_with_its_images_its_services_and_its_failure() {
     let Some(site) = site() else { return };
     let setting = containers(site, |table| {
         table.insert("pull_timeout".into(), "20s".into());

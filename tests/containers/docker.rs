@@ -9,8 +9,8 @@ use crate::site::{PLAIN, STOPPED, Site, site};
 use crate::support::job::Job;
 use crate::support::record::Outcome;
 use crate::{
-    accounts, debug, limits, owners, pipelines, platforms, registries, secrets, services, shells, starts,
-    stopping,
+    accounts, debug, examples, limits, owners, pipelines, platforms, registries, secrets, services, shells,
+    starts, stopping,
 };
 
 macro_rules! with_docker {
@@ -25,10 +25,12 @@ macro_rules! with_docker {
 }
 
 with_docker! {
+    accounts::a_job_is_explained_with_its_images_its_services_and_its_failure;
     accounts::a_running_job_is_shown_with_its_image;
     debug::a_job_that_asks_for_it_sees_each_line_of_its_services_once;
     debug::a_service_that_writes_without_end_stalls_no_stage_and_is_shown_in_part;
     debug::the_last_lines_of_a_service_that_dies_are_shown_once;
+    examples::the_examples_of_the_page_run;
     limits::limits_and_gpus_of_the_pool_reach_the_engine_for_all_containers;
     owners::a_user_and_a_group_of_the_job_are_found_by_name_or_number;
     owners::with_the_feature_flag_the_images_user_owns_the_sources;

@@ -56,7 +56,7 @@ fn run_all(place: &Place, page: &str) -> usize {
 }
 
 #[test]
-fn the_examples_of_the_page_run() {
+pub fn the_examples_of_the_page_run() {
     let Some(site) = site() else { return };
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/containers.md"));
     let place = setting(site).open();
