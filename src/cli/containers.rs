@@ -162,6 +162,7 @@ fn count(account: &mut ContainerAccount, progress: &ContainerProgress) {
         ContainerProgress::Pulled { image, digest, after, bytes } => {
             (image, digest, ImageSource::Pulled { after: *after, bytes: Some(*bytes) })
         }
+        ContainerProgress::Removed { image, .. } => return account.removed.push(image.clone()),
         other => return count_service(account, other),
     };
     // A job and its service may have the same image, and each reports it.

@@ -4,9 +4,11 @@ use serde_json::json;
 
 use crate::cleaned::cleaned;
 use crate::engine::{CONTENT, IMAGE, OLD, bare_hosts, host_with_old, hosts, setting};
-use crate::machine::Make;
+use crate::images::{Image, PLAIN, publish};
+use crate::machine::{Machine, Make};
 use crate::place::{Place, SOON};
 use crate::processes::wait_for;
+use crate::skipped::skipped;
 use crate::support::job::Job;
 use crate::support::record::Outcome;
 
@@ -60,9 +62,12 @@ fn a_job_that_is_cancelled_ends_in_its_container() {
     let Some(hosts) = hosts(&[Make::named("a")]) else { return };
     let place = setting(&hosts, |_| {}).open();
     let host = &hosts.machines[0];
+    // Another id than the account's, which has to end it nevertheless.
+    let user = json!({"docker": {"user": "app"}});
     let busy = job(1)
-        .script(["echo left > /file; setsid sleep 47.11 & (trap '' TERM; while sleep 47.11; do :; done) & echo busy; while :; do sleep 0.1; done"])
-        .after_script(["cat /file"]);
+        .image_option("executor_opts", user)
+        .script(["echo left > /tmp/file; setsid sleep 47.11 & (trap '' TERM; while sleep 47.11; do :; done) & echo busy; while :; do sleep 0.1; done"])
+        .after_script(["cat /tmp/file"]);
     let mut handle = place.runner().start(&busy);
     handle.wait_for_log("busy");
     wait_for("the job's processes", SOON, || {
@@ -163,6 +168,8 @@ fn little_room_removes_images_that_were_not_used_for_longest() {
     let removed =
         format!("removed image `{OLD}`, which no job has used: less than `min_free_space` was free");
     assert!(log.contains(&removed) && !log.contains(&format!("removed image `{IMAGE}`")), "{log}");
+    let explained = place.order(&["explain", "1"]);
+    assert!(explained.contains(&format!("image `{OLD}` was removed to make room")), "{explained}");
     assert_eq!(cleaned(&place), None);
     place.expect_sound();
 }
@@ -172,12 +179,15 @@ fn a_full_disk_is_named_and_the_next_attempt_gets_another_host() {
     let Some(hosts) = hosts(&[Make::named("a"), Make::named("b")]) else { return };
     let place = setting(&hosts, |_| {}).open();
     place.run(&Job::new(1)).expect_outcome(&Outcome::Success);
-    // Filled by somebody else; the job gets the host that comes first.
-    let full = "head -c 1000M /dev/zero >/home/other 2>/dev/null; df -Pk /home | tail -n 1";
-    hosts.machines[0].sh(full);
-    let result = place.run(&job(2).project(3, "g/three").script(["cat /content"]));
+    place.wait_until_idle(2);
+    // Filled by somebody else; the other host is there for the second attempt.
+    hosts.machines[0].sh("head -c 1000M /dev/zero >/home/other");
+    place.order(&["pool", "drain", "--instance", "b"]);
+    let handle = place.runner().start(&job(2).project(3, "g/three").script(["cat /content"]));
+    handle.wait_for_log("disk is full");
+    place.order(&["pool", "resume", "--instance", "b"]);
+    let result = handle.finish();
     let log = result.log_text();
-    assert!(log.contains("disk is full"), "{log}");
     result.expect_outcome(&Outcome::Success);
     assert!(log.contains(CONTENT), "{log}");
     let status = place.order(&["pool", "status"]);
@@ -185,5 +195,103 @@ fn a_full_disk_is_named_and_the_next_attempt_gets_another_host() {
     hosts.machines[0].sh("rm /home/other");
     place.order(&["pool", "resume", "--instance", "a"]);
     place.wait_until_idle(2);
+    place.expect_sound();
+}
+
+#[test]
+fn files_of_the_images_user_and_the_output_of_services_are_those_of_the_job() {
+    let Some(hosts) = hosts(&[Make::named("a")]) else { return };
+    let place = setting(&hosts, |_| {}).open();
+    let talks = json!({"name": IMAGE, "alias": "talker", "command":
+        ["sh", "-c", "while :; do echo asked | nc -l -p 8080 >/dev/null; echo one more; done"],
+        "variables": [{"key": "HEALTHCHECK_TCP_PORT", "value": "8080"}]});
+    let owned = job(1)
+        .variable("FF_DISABLE_UMASK_FOR_DOCKER_EXECUTOR", "true")
+        .variable("CI_DEBUG_SERVICES", "true")
+        .image_option("executor_opts", json!({"docker": {"user": "app"}}))
+        .file("KEY", "content of a file")
+        .service(talks)
+        .script([
+            "ls -ld . \"$KEY\" | awk '{ print $1, $3 }'; cat $KEY; echo; echo made >file",
+            "nc -w 5 talker 8080 </dev/null; sleep 0.5",
+        ])
+        .after_script(["cat file; echo more >>file"]);
+    let result = place.run(&owned);
+    result.expect_outcome(&Outcome::Success);
+    let log = result.log_text();
+    for said in ["drwxr-xr-x app", "-rw-r--r-- app", "content of a file", "made"] {
+        assert!(log.lines().any(|line| line == said), "{said}: {log}");
+    }
+    assert!(
+        log.lines()
+            .any(|line| line.starts_with("greenroom:   localhost__tool ") && line.ends_with("| one more")),
+        "{log}"
+    );
+    assert_eq!(cleaned(&place), None);
+    place.expect_sound();
+}
+
+#[test]
+fn jobs_that_share_a_host_have_containers_of_their_own() {
+    let Some(hosts) = hosts(&[Make::named("a")]) else { return };
+    let place = setting(&hosts, |_| {}).pool("capacity_per_instance", 2).pool("max_instances", 1).open();
+    let runner = place.runner();
+    let handles: Vec<_> = [1, 2]
+        .into_iter()
+        .map(|id| {
+            let served = json!({"name": IMAGE, "alias": "store", "command":
+                ["sh", "-c", format!("while :; do echo hello from {id} | nc -l -p 8080; done")],
+                "variables": [{"key": "HEALTHCHECK_TCP_PORT", "value": "8080"}]});
+            let meets = "echo begun; touch /tmp/mine; sleep 3; nc -w 5 store 8080 </dev/null; ls /tmp";
+            runner.start(&job(id).service(served).script([meets]))
+        })
+        .collect();
+    for (handle, id) in handles.into_iter().zip([1, 2]) {
+        let result = handle.finish();
+        result.expect_outcome(&Outcome::Success);
+        assert!(result.log_text().contains(&format!("hello from {id}\n")), "{}", result.log_text());
+    }
+    assert_eq!(cleaned(&place), None);
+    place.expect_sound();
+}
+
+/// Serves an image on the host's loopback interface, to one account.
+fn serve(host: &Machine) {
+    let image = Image { name: "private:1", ..PLAIN };
+    publish(&image, &host.dir().join("registry"), host.dir());
+    let write = |name: &str, text: &str| std::fs::write(host.dir().join(name), text).expect("a file");
+    write("htpasswd", "reader:$2y$05$greenroomgreenroomgreukbtVYDDmlBUYWrU.or5DiBA1rLozTP6\n");
+    write(
+        "registry.yml",
+        "version: 0.1\nstorage: {filesystem: {rootdirectory: /mnt/registry}}\nhttp: {addr: 127.0.0.1:5005, secret: lab}\n\
+         auth: {htpasswd: {realm: lab, path: /mnt/htpasswd}}\n",
+    );
+    host.sh("setsid docker-registry serve /mnt/registry.yml >/mnt/registry.log 2>&1 </dev/null & \
+             until grep -q ' 0100007F:138D ' /proc/net/tcp; do sleep 0.05; done");
+}
+
+#[test]
+fn an_image_that_a_password_brought_is_there_for_its_job_only() {
+    let Some(hosts) = hosts(&[Make::named("a")]) else { return };
+    let host = &hosts.machines[0];
+    if host.sh("command -v docker-registry").is_empty() {
+        skipped("`docker-registry` is missing");
+        return;
+    }
+    serve(host);
+    let place = setting(&hosts, |_| {}).open();
+    let private =
+        |id| Job::new(id).image("127.0.0.1:5005/private:1").script(["echo ran; cat /proc/self/uid_map"]);
+    let result = place.run(&private(1).credential("127.0.0.1:5005", "reader", "a made-up password"));
+    result.expect_outcome(&Outcome::Success);
+    let log = result.log_text();
+    assert!(log.contains("\nran\n") && log.contains("pulling image"), "{log}");
+    assert_eq!(cleaned(&place), None);
+    let result = place.run(&private(2).project(4, "g/four"));
+    let log = result.log_text();
+
+    assert!(!log.contains("\nran\n") && log.contains("for which there are no credentials"), "{log}");
+    assert_eq!(cleaned(&place), None);
+    assert_eq!(host.sh("grep -rl 'a made-up password' /home /tmp /dev/shm /run /var/tmp"), "");
     place.expect_sound();
 }

@@ -89,6 +89,7 @@ fn prepare(machine: &Machine) {
 pub fn setting(hosts: &Hosts, change: impl FnOnce(&mut Table)) -> Setting {
     let mut table = Table::new();
     table.insert("pull_policy".into(), "if-not-present".into());
+    table.insert("min_free_space".into(), "1M".into());
     change(&mut table);
     hosts.cleaned_by("root").pool("containers", table).timing("health_interval", "1h")
 }

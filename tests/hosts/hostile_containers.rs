@@ -72,7 +72,7 @@ const PROCESSES: [Attack; 6] = [
         own!(
             "setsid podman unshare perl -e '$SIG{TERM} = \"IGNORE\"; open my $f, \">\", \"/tmp/hops\"; chown 9, 9, \"/tmp/hops\"; \
              while (1) { $i = $i % 60000 + 1; syscall 117, $i, 0, $i; fork and exit; select undef, undef, undef, 0.0002 }' \
-             >/dev/null 2>&1 </dev/null & until_true '[ \"$(stat -c %u /tmp/hops 2>/dev/null)\" = 200008 ]'; pgrep -x perl"
+             >/dev/null 2>&1 </dev/null & until_true '[ \"$(stat -c %u /tmp/hops 2>/dev/null)\" = 200008 ]'; until_true 'pgrep -x perl'"
         ),
     ),
     sure(

@@ -103,7 +103,7 @@ const SSHD: &str = "/usr/sbin/sshd";
 const ENGINE: &str = "mount -t tmpfs -o mode=755 own /etc/containers\n\
      echo '{\"default\": [{\"type\": \"insecureAcceptAnything\"}]}' > /etc/containers/policy.json\n\
      printf '[storage]\\ndriver = \"overlay\"\\nrunroot = \"/run/containers/storage\"\\ngraphroot = \"/var/lib/containers/storage\"\\n' > /etc/containers/storage.conf\n\
-     printf '[[registry]]\\nlocation = \"127.0.0.1:5000\"\\ninsecure = true\\n' > /etc/containers/registries.conf\n\
+     printf '[[registry]]\\nlocation = \"127.0.0.1:5005\"\\ninsecure = true\\n' > /etc/containers/registries.conf\n\
      mknod -m 666 /run/tun c 10 200\nmount --bind /run/tun /dev/net/tun\n\
      mount -t cgroup2 none /sys/fs/cgroup\n";
 
@@ -230,6 +230,11 @@ impl Machine {
     fn wait_until_up(&self) {
         let answers = || std::net::TcpStream::connect((self.address.as_str(), 22)).ok().map(drop);
         wait_for("a host that answers", BOOT, answers);
+    }
+
+    /// What it sees as /mnt.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
     }
 
     /// Its first process, as this side numbers it.

@@ -14,6 +14,9 @@ mod domains;
 mod engine;
 mod hostile;
 mod hostile_containers;
+#[path = "../containers/images.rs"]
+#[expect(dead_code, reason = "what only machines that are launched need")]
+mod images;
 mod machine;
 mod operators;
 #[path = "../jobs/place.rs"]

@@ -244,6 +244,7 @@ fn the_containers_of_a_job_are_told_with_their_images_services_and_failure() {
             image: image("postgres:16", Some(ImageSource::Present)),
             start: Some(ServiceStart::Answered { after: Duration::from_secs(2) }),
         }],
+        removed: vec!["ruby:2.7".to_owned()],
         failure: Some(FailureAccount {
             class: FailureClass::Job,
             message: "the image has no shell".to_owned(),
@@ -256,6 +257,7 @@ fn the_containers_of_a_job_are_told_with_their_images_services_and_failure() {
   containers at 14:03:47: image `ruby:3.3` pulled 480 MiB in 9.2 s
   containers: service `postgres` answered after 2 s; the instance had image
     `postgres:16`
+  containers: image `ruby:2.7` was removed to make room
   containers: failed by its own fault: the image has no shell
   now: neither waiting nor running
 ";

@@ -20,6 +20,9 @@ pub struct ContainerAccount {
     pub image: ImageAccount,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<ServiceAccount>,
+    /// Other images that went from a static host to make room.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<FailureAccount>,
 }
@@ -109,7 +112,8 @@ impl ContainerAccount {
             image: image(&service.container),
             start: None,
         });
-        Self { job, pool, at, image: image(&containers.job), services: services.collect(), failure: None }
+        let (image, services) = (image(&containers.job), services.collect());
+        Self { job, pool, at, image, services, removed: Vec::new(), failure: None }
     }
 
     /// All images with this name.
@@ -122,6 +126,7 @@ impl ContainerAccount {
     pub fn sentences(&self) -> Vec<String> {
         let mut all = vec![self.image.to_string()];
         all.extend(self.services.iter().map(ToString::to_string));
+        all.extend(self.removed.iter().map(|image| format!("image `{image}` was removed to make room")));
         all.extend(self.failure.as_ref().map(ToString::to_string));
         all
     }

@@ -327,15 +327,14 @@ impl<'a> Watcher<'a> {
 
     fn broken(&mut self, part: Part, text: &str) {
         let wanted = &self.job.job;
+        let cause = Cause::of(text, &wanted.image);
         self.fault.get_or_insert(match part {
+            _ if cause == Cause::DiskFull => error(cause, cause.of_create(wanted, text)),
             Part::Engine => ContainerError::Instance(format!("the instance cannot run containers: {text}")),
             Part::Network => ContainerError::Instance(format!(
                 "the instance cannot connect containers by a network: {text}"
             )),
-            Part::Create => {
-                let cause = Cause::of(text, &wanted.image);
-                error(cause, cause.of_create(wanted, text))
-            }
+            Part::Create => error(cause, cause.of_create(wanted, text)),
         });
     }
 

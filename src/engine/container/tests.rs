@@ -284,6 +284,11 @@ fn the_worst_failure_decides_whom_it_concerns() {
     );
     assert!(matches!(error("broken create Error: invalid container path\n"), ContainerError::Unavailable(_)));
     assert!(matches!(error("broken network no iptables\n"), ContainerError::Instance(_)));
+    for part in ["engine", "network", "create"] {
+        let full = error(&format!("broken {part} Error: write bolt_state.db: no space left on device\n"))
+            .to_string();
+        assert!(full.starts_with("the instance's disk is full: "), "{full}");
+    }
 }
 
 /// What the job log shows of these lines, each of which comes at its second.

@@ -79,6 +79,7 @@ mod tests {
             at: Stamp { wall_ms: 1, manager: ManagerId(1), boot: BootId(1), uptime_ms: 1 },
             image: image(None),
             services: Vec::new(),
+            removed: Vec::new(),
             failure: None,
         };
         let failure = |class| Some(FailureAccount { class, message: "why".to_owned() });
@@ -96,6 +97,7 @@ mod tests {
             ..bare.clone()
         };
         let failed = ContainerAccount { failure: failure(FailureClass::Job), ..bare.clone() };
-        golden::hold(golden::recorded!("containers.jsonl"), &[bare, full, failed]);
+        let made_room = ContainerAccount { removed: vec!["ruby:2.7".to_owned()], ..bare.clone() };
+        golden::hold(golden::recorded!("containers.jsonl"), &[bare, full, failed, made_room]);
     }
 }
