@@ -93,6 +93,25 @@ impl Folder<'_> {
         self.images().join(".stores").join(name).join(format!("{digest}.img"))
     }
 
+    /// Podman's settings with a store, once it was looked into.
+    fn settings(&self) -> PathBuf {
+        self.dir.path().join("storage.conf")
+    }
+
+    /// Has Podman pull an image although a store has it; true if a layer came.
+    fn pulls_a_layer(&self, image: &str) -> bool {
+        let mut podman = Command::new("unshare");
+        podman
+            .args(["--mount", "--propagation", "private", "sh", "-c", ON_THE_SITE, "sh"])
+            .arg(&self.site.dir);
+        podman.args(["podman", "pull", "--quiet", image]).env("CONTAINERS_STORAGE_CONF", self.settings());
+        let pulled = self.site.inside(|| podman.output().expect("podman starts"));
+        assert!(pulled.status.success(), "{}", text(&pulled.stderr));
+        let own = self.dir.path().join("root");
+        assert!(own.join("overlay-images/images.json").exists(), "the image has a name there");
+        own.join("overlay-layers/layers.json").exists()
+    }
+
     /// The images that Podman finds in a store.
     fn seen_by_podman(&self, name: &str) -> String {
         let unpacked = self.dir.path().join("unpacked");
@@ -107,11 +126,10 @@ impl Folder<'_> {
              additionalimagestores = [\"{}\"]\n",
             unpacked.display()
         );
-        let file = self.dir.path().join("storage.conf");
-        fs::write(&file, settings).expect("settings");
+        fs::write(self.settings(), settings).expect("settings");
         let mut podman = Command::new("unshare");
         podman.args(["--mount", "--propagation", "private", "podman", "images", "--format"]);
-        podman.arg("{{.Repository}}:{{.Tag}} {{.ReadOnly}}").env("CONTAINERS_STORAGE_CONF", file);
+        podman.arg("{{.Repository}}:{{.Tag}} {{.ReadOnly}}").env("CONTAINERS_STORAGE_CONF", self.settings());
         text(&podman.output().expect("podman starts").stdout)
     }
 }
@@ -136,6 +154,7 @@ fn a_store_has_the_images_of_its_registries_and_stays_as_it_is_until_one_changes
     assert!(said.contains("image store `ci` is complete: 2 images"), "{said}");
     let first = folder.manifest("ci");
     assert_eq!(folder.seen_by_podman("ci").lines().count(), 2);
+    assert!(!folder.pulls_a_layer(&ash), "the policy `always` asks for the manifest, and finds all layers");
     assert_eq!(folder.says(&["check", "ci", "--registry"]), "image store `ci` is intact, and current\n");
 
     let said = folder.says(&["build", "ci"]);

@@ -65,11 +65,17 @@ fn what_a_store_saves() {
     let dir = tempfile::tempdir().expect("a directory");
     let registries = Registries::serve(dir.path(), &["big:1"]);
     let _turn = images::turn();
-    let with = setting(&folder).provider("image_store", "ci").pool("containers", from_store());
-    let without = setting(&folder).provider("network", "open").pool("containers", registries.keys());
-    let (with, without) = (with.open(), without.open());
-    let prepare = |place: &Place, id: u64, image: &str| {
+    let idle = || setting(&folder).pool("idle_count", 1).pool("max_instances", 1);
+    let with = idle().provider("image_store", "ci").pool("containers", from_store()).open();
+    let without = idle().provider("network", "open").pool("containers", registries.keys()).open();
+    for place in [&with, &without] {
         place.warm_up(1);
+    }
+    let prepare = |place: &Place, id: u64, image: &str| {
+        // The machine that boots in place of the last one would disturb the other pool's job.
+        for place in [&with, &without] {
+            place.wait_until_idle(1);
+        }
         let result = place.runner().run(&Job::new(id).image(image).script(["echo ran"]));
         expect(&result, &Outcome::Success, &["ran"]);
         result.call("prepare").took().expect("it ended").as_secs_f64()
