@@ -285,7 +285,7 @@ fn a_build_that_is_killed_leaves_the_store_that_there_was() {
         );
         output.status.success().then_some(said)
     });
-    assert!(said.contains("is complete: 1 images"), "{said}");
+    assert!(said.contains("is complete: 1 image, "), "{said}");
     assert_eq!(folder.files().len(), 2, "{:?}", folder.files());
 }
 

@@ -43,9 +43,9 @@ fn build_store(stores: &Stores, options: StoreBuildOptions) -> Result<bool, CliE
         Built::New(store) => {
             let manifest = &store.manifest;
             format!(
-                "image store `{}` is complete: {} images, {}, built in {}\n",
+                "image store `{}` is complete: {}, {}, built in {}\n",
                 manifest.name,
-                manifest.images.len(),
+                ui::plural(manifest.images.len(), "image"),
                 mib(size(&store)?),
                 Pretty(begun.elapsed())
             )
