@@ -1,5 +1,7 @@
 //! Sources that belong to the user of the job's image.
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use crate::place::Place;
 use crate::pool::{containers, job, setting};
 use crate::site::{Site, site};
@@ -11,10 +13,12 @@ use crate::support::repository::repository;
 const OWNED: &str = "id -u; ls -ld . .git README.md \"$KEY\" | awk '{ print $1, $3 }'";
 
 fn checked(site: &Site, place: &Place, home: &str, job: Job) {
-    let home = site.dir.join(home);
-    std::fs::create_dir(&home).expect("a folder");
+    // Both engines have the site.
+    let mode = std::fs::Permissions::from_mode(0o755);
+    let home =
+        tempfile::Builder::new().prefix(home).permissions(mode).tempdir_in(&site.dir).expect("a folder");
     let job = job
-        .repository(&repository(&home))
+        .repository(&repository(home.path()))
         .file("KEY", "content of a file")
         .script([
             OWNED,
