@@ -69,7 +69,8 @@ impl Marks {
         Self([1 << (hash % 64), 1 << ((hash >> 32) % 64)])
     }
 
-    fn with(self, other: Self) -> Self {
+    /// Those of both sets.
+    pub fn with(self, other: Self) -> Self {
         Self([self.0[0] | other.0[0], self.0[1] | other.0[1]])
     }
 

@@ -29,10 +29,12 @@ pub(super) fn step(draft: &mut PlanBuilder<'_>, policy: &Policy, held_back: &BTr
     if candidates.is_empty() {
         return;
     }
+    // Of all of them together; that some leave meanwhile is no matter.
+    let marks = candidates.iter().fold(Marks::default(), |all, candidate| all.with(candidate.marks));
     let mut turn = Ticket(0);
     while let Some(reservation) = draft.state().waiting.range(turn..).next().map(|(_, r)| Arc::clone(r)) {
         turn = Ticket(reservation.ticket.0 + 1);
-        let Some(index) = best(&candidates, &reservation, policy, now) else { continue };
+        let Some(index) = best(&candidates, marks, &reservation, policy, now) else { continue };
         let instance = candidates[index].instance.id.clone();
         draft.emit(Change::Granted { attempt: reservation.attempt.clone(), instance: instance.clone() });
         match draft.state().instances.get(&instance) {
@@ -82,7 +84,14 @@ impl Candidate {
 }
 
 /// The best candidate for a job. Among those with as many free slots, it is the one that has most of the job's images.
-fn best(candidates: &[Candidate], job: &Reservation, policy: &Policy, now: Stamp) -> Option<usize> {
+/// `marks`: those of all candidates.
+fn best(
+    candidates: &[Candidate],
+    marks: Marks,
+    job: &Reservation,
+    policy: &Policy,
+    now: Stamp,
+) -> Option<usize> {
     let suitable = || {
         let all = candidates.iter().enumerate();
         all.filter(|(_, candidate)| suits(&candidate.instance, job, policy, now))
@@ -90,7 +99,7 @@ fn best(candidates: &[Candidate], job: &Reservation, policy: &Policy, now: Stamp
     let (first, leader) = suitable().min_by(|(_, a), (_, b)| a.rank().cmp(&b.rank()))?;
     let wanted = &job.job.images;
     let count = leader.instance.images.count(wanted);
-    if count == wanted.count() {
+    if count == wanted.count() || marks.at_most(wanted) <= count {
         return Some(first);
     }
     let mut best = (first, leader, count);
