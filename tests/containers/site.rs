@@ -127,6 +127,8 @@ impl Site {
         for name in ["sshd", "init", "gitlab-runner", "runtime"] {
             fs::copy(lab(name), dir.join(name)).expect("a file of the lab");
         }
+        // `sshd -t` on the runner host needs it.
+        fs::create_dir_all("/run/sshd").expect("a folder");
         fs::create_dir(dir.join("etc")).expect("a folder");
         fs::create_dir(dir.join("store")).expect("a folder");
         write("hosts", &format!("127.0.0.1 localhost\n198.18.0.1 {HOST}\n"));
