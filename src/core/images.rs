@@ -70,6 +70,7 @@ impl Marks {
     }
 
     /// Those of both sets.
+    #[must_use]
     pub fn with(self, other: Self) -> Self {
         Self([self.0[0] | other.0[0], self.0[1] | other.0[1]])
     }

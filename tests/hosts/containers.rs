@@ -271,6 +271,42 @@ fn serve(host: &Machine) {
 }
 
 #[test]
+fn the_keeper_pulls_images_in_advance_and_again_after_each_cleaning() {
+    let Some(hosts) = hosts(&[Make::named("a")]) else { return };
+    let host = &hosts.machines[0];
+    if host.sh("command -v docker-registry").is_empty() {
+        skipped("`docker-registry` is missing");
+        return;
+    }
+    serve(host);
+    let name = "127.0.0.1:5005/private:1";
+    let auth = <base64ct::Base64 as base64ct::Encoding>::encode_string(b"reader:a made-up password");
+    let file = host.dir().join("auth.json");
+    std::fs::write(&file, json!({"auths": {"127.0.0.1:5005": {"auth": auth}}}).to_string()).expect("a file");
+    let warm = setting(&hosts, |table| {
+        table.insert("images_warm".into(), name.into());
+        table.insert("registry_auth".into(), file.display().to_string().into());
+    });
+    let place = warm.open();
+    let keeper = place.keep();
+    for id in [1, 2] {
+        wait_for("the image", place.setting.patience, || {
+            let state = place.state();
+            let has = state.instances.values().any(|i| i.is_idle() && i.images.get(name).is_some());
+            has.then_some(())
+        });
+        let result = place.run(&Job::new(id).project(id, "g/any").image(name).script(["echo ran"]));
+        result.expect_outcome(&Outcome::Success);
+        let log = result.log_text();
+        assert!(log.contains(&format!("image `{name}` is on the instance already")), "{log}");
+        assert_eq!(cleaned(&place), None);
+    }
+    assert_eq!(host.sh("grep -rl 'made-up password' /home /tmp /dev/shm /run /var/tmp"), "");
+    place.expect_sound();
+    keeper.kill();
+}
+
+#[test]
 fn an_image_that_a_password_brought_is_there_for_its_job_only() {
     let Some(hosts) = hosts(&[Make::named("a")]) else { return };
     let host = &hosts.machines[0];
