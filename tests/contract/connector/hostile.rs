@@ -46,7 +46,7 @@ struct Report {
     stdout: usize,
     stderr: String,
     took: Duration,
-    /// Growth of the process's memory at its peak, in bytes.
+    /// Growth of the process's own memory at its peak, in bytes.
     grown: u64,
 }
 
@@ -78,7 +78,7 @@ async fn act(order: &Order) -> Report {
     let ssh: &dyn Connector = if through_links() { &linked } else { &ssh };
     let id = InstanceId::new("guest");
     let mut kept = Kept::default();
-    let before = super::support::memory("VmRSS");
+    let before = super::support::own_memory("VmRSS");
     let begun = Instant::now();
     let half = || after(Duration::from_millis(500));
     let run = async |output: &mut dyn Output, stop| {
@@ -98,7 +98,7 @@ async fn act(order: &Order) -> Report {
         stdout: kept.stdout.len(),
         stderr: kept.err(),
         took: begun.elapsed(),
-        grown: super::support::memory("VmHWM").saturating_sub(before),
+        grown: super::support::own_memory("VmHWM").saturating_sub(before),
     }
 }
 

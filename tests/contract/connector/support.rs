@@ -166,6 +166,11 @@ pub(crate) fn memory(what: &str) -> u64 {
     kib << 10
 }
 
+/// The same without the pages of programs and files, which the kernel maps: more with each function that runs first.
+pub(crate) fn own_memory(what: &str) -> u64 {
+    memory(what).saturating_sub(memory("RssFile"))
+}
+
 /// True in the suite's second run, in which every call uses a link.
 pub(crate) fn through_links() -> bool {
     module_path!().contains("linked")

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Sleepy;
 use crate::linked::sshd::Sshd;
-use crate::linked::support::{linked_through, memory, never, stage};
+use crate::linked::support::{linked_through, never, own_memory, stage};
 
 /// The caller's task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -40,7 +40,7 @@ pub(super) struct Report {
     pub(super) said: String,
     /// Bytes of output.
     pub(super) taken: u64,
-    /// Growth of the process's memory at its peak, in bytes.
+    /// Growth of the process's own memory at its peak, in bytes.
     pub(super) grown: u64,
 }
 
@@ -59,7 +59,7 @@ fn call() {
 async fn act(order: &Order) -> Report {
     let linked = linked_through(&order.settings, &order.dir);
     let id = InstanceId::new("guest");
-    let before = memory("VmRSS");
+    let before = own_memory("VmRSS");
     let mut reader = Sleepy { sleeps: None, taken: 0 };
     let end = match &order.task {
         Task::Check => {
@@ -77,7 +77,7 @@ async fn act(order: &Order) -> Report {
     Report {
         said: end.unwrap_or_else(|error| error.to_string()),
         taken: reader.taken,
-        grown: memory("VmHWM").saturating_sub(before),
+        grown: own_memory("VmHWM").saturating_sub(before),
     }
 }
 
