@@ -1,4 +1,4 @@
-//! The essential tests once more, with Debian's Docker: each machine has a daemon of its own. And its mirrors.
+//! Tests once more, with Debian's Docker: each machine has a daemon of its own. And its mirrors.
 
 use serde_json::json;
 
@@ -14,9 +14,10 @@ use crate::{
 };
 
 macro_rules! with_docker {
-    ($($module:ident::$test:ident;)*) => {
+    ($($(#[$kept:meta])* $module:ident::$test:ident;)*) => {
         $(
             #[test]
+            $(#[$kept])*
             fn $test() {
                 on_docker($module::$test);
             }
@@ -26,41 +27,59 @@ macro_rules! with_docker {
 
 with_docker! {
     accounts::a_job_is_explained_with_its_images_its_services_and_its_failure;
+    #[ignore = "in `scripts/test --full`"]
     accounts::a_running_job_is_shown_with_its_image;
+    #[ignore = "in `scripts/test --full`"]
     debug::a_job_that_asks_for_it_sees_each_line_of_its_services_once;
+    #[ignore = "in `scripts/test --full`"]
     debug::a_service_that_writes_without_end_stalls_no_stage_and_is_shown_in_part;
     debug::the_last_lines_of_a_service_that_dies_are_shown_once;
+    #[ignore = "in `scripts/test --full`"]
     examples::the_examples_of_the_page_run;
     limits::limits_and_gpus_of_the_pool_reach_the_engine_for_all_containers;
+    #[ignore = "in `scripts/test --full`"]
     owners::a_user_and_a_group_of_the_job_are_found_by_name_or_number;
     owners::with_the_feature_flag_the_images_user_owns_the_sources;
+    #[ignore = "in `scripts/test --full`"]
     pipelines::a_job_without_an_image_runs_on_the_machine_and_hears_that_its_services_are_ignored;
     pipelines::an_image_of_docker_hub_comes_from_the_mirror;
+    #[ignore = "in `scripts/test --full`"]
     pipelines::artifacts_and_caches_pass_between_jobs_on_different_machines;
     pipelines::scripts_keep_their_exit_codes_and_after_script_sees_what_they_left;
+    #[ignore = "in `scripts/test --full`"]
     pipelines::the_container_has_the_variables_of_the_job_and_the_directories_of_the_machine;
     pipelines::the_job_and_the_pool_choose_the_user_the_volumes_and_the_options;
+    #[ignore = "in `scripts/test --full`"]
     pipelines::twenty_jobs_on_four_machines_all_run_once;
     platforms::an_image_is_for_the_machine_or_for_the_platform_that_the_job_names;
+    #[ignore = "in `scripts/test --full`"]
     platforms::an_image_of_another_platform_that_is_there_is_pulled_for_this_one;
     registries::a_private_image_is_pulled_with_each_source_of_credentials;
+    #[ignore = "in `scripts/test --full`"]
     registries::a_registry_that_recovers_within_three_tries_serves_the_job;
+    #[ignore = "in `scripts/test --full`"]
     registries::a_registry_that_stalls_is_given_up_after_pull_timeout;
     registries::a_registry_with_a_certificate_of_its_own_is_trusted_if_the_pool_says_so;
     registries::an_image_or_tag_that_does_not_exist_fails_the_job_and_takes_one_machine;
+    #[ignore = "in `scripts/test --full`"]
     registries::an_instance_whose_disk_is_full_is_replaced;
+    #[ignore = "in `scripts/test --full`"]
     registries::without_the_right_password_the_job_fails_and_takes_one_machine;
     secrets::a_password_is_gone_before_the_first_step_and_a_token_is_not_in_services;
     services::a_service_that_dies_is_reported_with_its_code_and_last_lines_and_the_job_goes_on;
     services::services_reach_each_other_and_the_job_reaches_both_by_all_their_names;
     shells::a_script_runs_in_its_image_or_the_job_fails_with_the_reason;
     starts::an_engine_that_hangs_is_a_system_failure_within_its_limit;
+    #[ignore = "in `scripts/test --full`"]
     starts::an_entrypoint_that_takes_longer_than_the_limit_is_waited_for;
     stopping::a_cancelled_job_runs_its_after_script_in_its_container;
     stopping::a_container_that_is_killed_ends_its_stage_and_the_next_one_starts_it_again;
+    #[ignore = "in `scripts/test --full`"]
     stopping::a_script_whose_link_and_run_are_killed_ends_although_nothing_connects_again;
+    #[ignore = "in `scripts/test --full`"]
     stopping::a_script_whose_link_is_killed_ends_without_another_stage;
     stopping::a_script_whose_run_is_killed_ends;
+    #[ignore = "in `scripts/test --full`"]
     stopping::a_stopped_script_leaves_no_process_and_its_files;
 }
 
