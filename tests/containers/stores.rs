@@ -13,9 +13,9 @@ use crate::processes::wait_for;
 use crate::site::{Site, site};
 use crate::skipped::skipped;
 
-/// Names registries and their settings as machines of the site have them.
-const ON_THE_SITE: &str =
-    "mount --bind \"$1/hosts\" /etc/hosts; mount --bind \"$1/etc\" /etc/containers; shift; exec \"$@\"";
+/// Names registries and their settings as machines of the site have them. Podman writes beside the settings.
+const ON_THE_SITE: &str = "mount --bind \"$1/hosts\" /etc/hosts; mount -t tmpfs own /mnt; cp \"$1/etc/\"* /mnt; \
+                           mount --move /mnt /etc/containers; shift; exec \"$@\"";
 const PATIENCE: Duration = Duration::from_mins(5);
 
 /// A folder of images in a directory of its own.
