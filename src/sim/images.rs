@@ -44,6 +44,13 @@ pub struct ImageTruth {
     granted: BTreeMap<InstanceId, u64>,
 }
 
+impl ImageTruth {
+    /// True if a pull on an idle instance runs.
+    pub(super) fn any_pull(&self) -> bool {
+        !self.pulls.is_empty()
+    }
+}
+
 /// Gives images to the jobs and to the pool of some seeds.
 pub(super) fn draw(seed: u64, pool: &mut PoolPlan, jobs: &mut [JobPlan]) {
     let mut rng = Rng::new(seed, "images");
