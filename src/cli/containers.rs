@@ -1,6 +1,6 @@
 //! `prepare`'s part for jobs in containers.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use super::container_messages::container_progress;
 use super::error::CliError;
@@ -50,9 +50,8 @@ pub(super) fn wanted(
         }
         let about = JobContext {
             single_use: launches && configured.policy.max_use_count == Some(1),
-            registry_auth: text(settings.registry_auth.as_deref())?.map(Secret::new),
-            ca: text(settings.ca.as_deref())?,
             runner_variables: added_by_runner(|name| std::env::var_os(name)),
+            ..operators(settings)?
         };
         judge(settings, request, &about).map_err(CliError::impossible)
     });
@@ -76,12 +75,7 @@ pub(super) struct PoolPulls(pub(super) ContainerSettings);
 
 impl Pulls for PoolPulls {
     fn pull(&self, image: &str) -> Result<ContainerJob, String> {
-        let read = |file: Option<&Path>| text(file).map_err(|error| error.in_a_line());
-        let about = JobContext {
-            registry_auth: read(self.0.registry_auth.as_deref())?.map(Secret::new),
-            ca: read(self.0.ca.as_deref())?,
-            ..JobContext::default()
-        };
+        let about = operators(&self.0).map_err(|error| error.in_a_line())?;
         let image = ImageRequest { name: image.to_owned(), ..ImageRequest::default() };
         let request = ContainerRequest { image: Some(image), ..ContainerRequest::default() };
         // The operator's own choice, whatever jobs may name. The registry is asked in any case.
@@ -190,6 +184,10 @@ fn count_service(account: &mut ContainerAccount, progress: &ContainerProgress) {
     }
 }
 
-fn text(file: Option<&Path>) -> Result<Option<String>, CliError> {
-    file.map(|file| fs_err::read_to_string(file).map_err(CliError::system)).transpose()
+/// What the operator's files add to each pull.
+fn operators(settings: &ContainerSettings) -> Result<JobContext, CliError> {
+    let text = |file: &Option<PathBuf>| file.as_ref().map(fs_err::read_to_string).transpose();
+    let (auth, ca) = (text(&settings.registry_auth), text(&settings.ca));
+    let registry_auth = auth.map_err(CliError::system)?.map(Secret::new);
+    Ok(JobContext { registry_auth, ca: ca.map_err(CliError::system)?, ..JobContext::default() })
 }

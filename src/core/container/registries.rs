@@ -1,14 +1,17 @@
-//! The engine's file of registries, for mirrors.
+//! Mirrors of registries, and the engine's file of them.
+
+/// A mirror's scheme, and its host with port and path.
+pub fn place(mirror: &str) -> (&str, &str) {
+    let (scheme, place) = mirror.split_once("://").unwrap_or(("https", mirror));
+    (scheme, place.trim_end_matches('/'))
+}
 
 /// A mirror is asked first, then the registry itself.
 pub fn mirrors<'a>(mirrors: impl IntoIterator<Item = (&'a String, &'a String)>) -> String {
     let text = |text: &str| serde_json::Value::from(text).to_string();
     let of = |(registry, mirror): (&String, &String)| {
-        let (insecure, place) = match mirror.split_once("://") {
-            Some((scheme, place)) => (scheme == "http", place),
-            None => (false, mirror.as_str()),
-        };
-        let (registry, place) = (text(registry), text(place.trim_end_matches('/')));
+        let (scheme, place) = place(mirror);
+        let (insecure, registry, place) = (scheme == "http", text(registry), text(place));
         format!(
             "\n[[registry]]\nprefix = {registry}\nlocation = {registry}\n[[registry.mirror]]\nlocation = {place}\n\
              insecure = {insecure}\n"

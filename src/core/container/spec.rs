@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::engine::ContainerEngine;
+use super::image::ImageName;
 use super::settings::{EngineOptions, PullPolicy, Umask};
 use crate::core::images::WantedImages;
 use crate::core::secret::Secret;
@@ -35,17 +36,25 @@ pub struct ContainerJob {
 }
 
 impl ContainerJob {
+    /// All its containers, the job's own first.
+    pub fn containers(&self) -> impl Iterator<Item = &ContainerSpec> {
+        std::iter::once(&self.job).chain(self.services.iter().map(|service| &service.container))
+    }
+
     /// The complete names of its images.
     pub fn images(&self) -> WantedImages {
-        let services = self.services.iter().map(|service| &service.container);
-        WantedImages::new(std::iter::once(&self.job).chain(services).map(|spec| spec.image.as_str().into()))
+        WantedImages::new(self.containers().map(|spec| spec.image.as_str().into()))
+    }
+
+    /// The registries of its images.
+    pub fn registries(&self) -> impl Iterator<Item = String> {
+        let names = self.containers().filter_map(|spec| ImageName::parse(&spec.image).ok());
+        names.map(|image| image.registry().to_owned())
     }
 
     /// The complete name of an image that the job calls this.
     pub fn complete_name(&self, called: &str) -> Option<&str> {
-        let services = self.services.iter().map(|service| &service.container);
-        let mut all = std::iter::once(&self.job).chain(services);
-        all.find(|spec| spec.called == called).map(|spec| spec.image.as_str())
+        self.containers().find(|spec| spec.called == called).map(|spec| spec.image.as_str())
     }
 }
 

@@ -132,24 +132,17 @@ pub(super) fn file(content: &str, name: &str) -> String {
     format!("printf %s {} >\"$work/{name}\"", quoted(content))
 }
 
-/// A mirror's place, and whether it has no TLS.
-fn place(mirror: &str) -> (&str, bool) {
-    let (scheme, place) = mirror.split_once("://").unwrap_or(("https", mirror));
-    (place.trim_end_matches('/'), scheme == "http")
-}
-
 /// The name of an image at the pool's mirror.
 fn mirrored(job: &ContainerJob, image: &str) -> Option<String> {
     let (registry, path) = image.split_once('/')?;
     let (_, mirror) = job.mirrors.iter().find(|(of, _)| of == registry)?;
-    Some(format!("{}/{path}", place(mirror).0))
+    Some(format!("{}/{path}", registries::place(mirror).1))
 }
 
 /// Registries of the job's images and their mirrors, which the pool's certificates verify.
 fn verified(job: &ContainerJob) -> BTreeSet<String> {
-    let images = job.services.iter().map(|service| &service.container).chain([&job.job]);
-    let own = images.filter_map(|container| ImageName::parse(&container.image).ok());
-    let own = own.map(|image| image.registry().to_owned()).filter(|registry| registry != HUB);
-    let mirrors = job.mirrors.iter().map(|(_, mirror)| place(mirror)).filter(|(_, insecure)| !insecure);
-    own.chain(mirrors.filter_map(|(place, _)| place.split('/').next().map(str::to_owned))).collect()
+    let own = job.registries().filter(|registry| registry != HUB);
+    let mirrors = job.mirrors.iter().map(|(_, mirror)| registries::place(mirror));
+    let verified = mirrors.filter(|(scheme, _)| *scheme != "http");
+    own.chain(verified.filter_map(|(_, place)| place.split('/').next().map(str::to_owned))).collect()
 }

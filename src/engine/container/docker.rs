@@ -5,8 +5,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::core::container::image::ImageName;
 use crate::core::container::name::ContainerName;
+use crate::core::container::registries::place;
 use crate::core::container::spec::{ContainerJob, ContainerSpec};
 use crate::core::text::quoted;
 
@@ -83,16 +83,13 @@ fn covers_files(volume: &str) -> bool {
 
 /// A mirror as Docker takes it: without a path.
 fn url(mirror: &str) -> Option<String> {
-    let (scheme, place) = mirror.split_once("://").unwrap_or(("https", mirror));
-    let place = place.trim_end_matches('/');
+    let (scheme, place) = place(mirror);
     (!place.contains('/')).then(|| format!("{scheme}://{place}"))
 }
 
 /// Registries that a daemon may meet: the mirrors, and those of the job's own images.
 fn registries(job: &ContainerJob, mirrors: &[String]) -> BTreeSet<String> {
-    let images = job.services.iter().map(|service| &service.container).chain([&job.job]);
-    let own = images.filter_map(|container| ImageName::parse(&container.image).ok());
-    let own = own.map(|image| image.registry().to_owned()).filter(|registry| registry != MIRRORED);
+    let own = job.registries().filter(|registry| registry != MIRRORED);
     let mirrors = mirrors.iter().filter_map(|url| url.strip_prefix("https://")).map(str::to_owned);
     own.chain(mirrors).collect()
 }

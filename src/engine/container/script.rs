@@ -39,8 +39,7 @@ pub(in crate::engine) fn pulling(name: &ContainerName, job: &ContainerJob) -> St
 }
 
 fn written(name: &ContainerName, job: &ContainerJob, dirs: &[&str], only_pulls: &str) -> String {
-    let containers: Vec<&ContainerSpec> =
-        once(&job.job).chain(job.services.iter().map(|service| &service.container)).collect();
+    let containers: Vec<&ContainerSpec> = job.containers().collect();
     let mut text = String::new();
     let wait = job.wait_for_services.map_or(0, |wait| wait.as_secs().max(1));
     _ = writeln!(
