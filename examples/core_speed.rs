@@ -67,7 +67,7 @@ impl World {
             unrecordable: None,
             failing_calls: BTreeMap::new(),
             busy: BTreeSet::new(),
-            pulls: greenroom::core::plan::Pulls::default(),
+            pulls: Some(greenroom::core::plan::Pulls::default()),
         };
         Self { state: PoolState::default(), observed, policy: Arc::new(policy), now, events: 0 }
     }

@@ -177,7 +177,7 @@ impl World {
             unrecordable: None,
             failing_calls: BTreeMap::new(),
             busy: BTreeSet::new(),
-            pulls: crate::core::plan::Pulls::default(),
+            pulls: Some(crate::core::plan::Pulls::default()),
         };
         let state = PoolState::default();
         Self { state, observed, policy, now: NOW, listed: Vec::new(), launched: 0, others: 0 }

@@ -91,10 +91,6 @@ impl Engine {
                 plan.effects.retain(|effect| !is_launch(effect));
             }
         }
-        if launching == Launching::No {
-            // Nor are images pulled in advance: `reap` ends soon.
-            plan.effects.retain(|effect| !matches!(effect, Effect::Warm { .. }));
-        }
         if let Some(problem) = problem {
             plan.report.notes.push(Note::ConfigInvalid { problem });
         }
@@ -134,9 +130,7 @@ impl Engine {
     pub(super) async fn preview(&self, setup: &PoolSetup) -> Result<Plan, EngineError> {
         let observed = self.observe(&mut KeeperCache::default(), setup, Launching::No).await?;
         let state = self.store.load().await?;
-        let mut plan = plan::plan(View { recorded: &state, observed: &observed }, &setup.policy, self.now());
-        plan.effects.retain(|effect| !matches!(effect, Effect::Warm { .. }));
-        Ok(plan)
+        Ok(plan::plan(View { recorded: &state, observed: &observed }, &setup.policy, self.now()))
     }
 
     async fn observe(
@@ -169,7 +163,8 @@ impl Engine {
             generations: identity.generations,
             launching: None,
             unrecordable: None,
-            pulls: memory.warming.seen(),
+            // `reap` ends soon.
+            pulls: (launching == Launching::Yes).then(|| memory.warming.seen()),
             failing_calls: memory.failing_calls.clone(),
             healthy: memory.healthy.clone(),
             unhealthy: memory.unhealthy.clone(),

@@ -101,7 +101,7 @@ impl Study {
             unrecordable: None,
             failing_calls: BTreeMap::new(),
             busy: BTreeSet::new(),
-            pulls: crate::core::plan::Pulls::default(),
+            pulls: Some(crate::core::plan::Pulls::default()),
         };
         let mut study = Self {
             now: 0,

@@ -34,12 +34,12 @@ impl World {
             self.tell(at, Change::ImagesFound { instance: id.clone(), images });
         }
         if let Some(image) = after(words, "pulls") {
-            self.observed.pulls.under_way.insert(id.clone(), image.into());
+            self.observed.pulls.get_or_insert_default().under_way.insert(id.clone(), image.into());
         }
         if let Some(at) = words.iter().position(|word| *word == "lacks") {
             let (image, until) = (words[at + 1].into(), self.now.plus(span(words[at + 2])));
             let failing = FailingCall { failures: 1, failure: failure(ErrorClass::Transient), until };
-            self.observed.pulls.failing.insert((id.clone(), image), failing);
+            self.observed.pulls.get_or_insert_default().failing.insert((id.clone(), image), failing);
         }
     }
 }

@@ -42,8 +42,8 @@ pub struct Observed {
     pub unhealthy: BTreeMap<InstanceId, Stamp>,
     /// Instances with an effect under way in this process.
     pub busy: BTreeSet<InstanceId>,
-    /// The pulls of this process in advance.
-    pub pulls: Pulls,
+    /// The pulls of this process in advance; `None`: this pass begins none (`reap`).
+    pub pulls: Option<Pulls>,
 }
 
 /// Pulls in advance.
@@ -90,7 +90,7 @@ impl Observed {
             healthy: BTreeMap::new(),
             unhealthy: BTreeMap::new(),
             busy: BTreeSet::new(),
-            pulls: Pulls::default(),
+            pulls: None,
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::Effect;
 use super::builder::PlanBuilder;
-use super::observed::{FailingCall, Observed};
+use super::observed::{FailingCall, Observed, Pulls};
 use super::reconcile::Reconciled;
 use crate::core::event::{Change, Event};
 use crate::core::ids::InstanceId;
@@ -79,7 +79,8 @@ pub(super) fn step(
     reconciled: &Reconciled,
     report: &mut Report,
 ) {
-    let under_way = &observed.pulls.under_way;
+    let Some(pulls) = &observed.pulls else { return };
+    let under_way = &pulls.under_way;
     if policy.warm.is_off() || draft.state().drained.is_some() {
         return;
     }
@@ -93,7 +94,7 @@ pub(super) fn step(
         if under_way.contains_key(id) || observed.busy.contains(id) || reconciled.held_back.contains(id) {
             continue;
         }
-        due.extend(first_due(draft, observed, (policy, &images), instance));
+        due.extend(first_due(draft, pulls, (policy, &images), instance));
     }
     due.sort_by(|a, b| (a.present, a.place, &a.instance).cmp(&(b.present, b.place, &b.instance)));
     // What is being stopped counts until it has ended.
@@ -104,14 +105,14 @@ pub(super) fn step(
     }
     // Which of the jobs' images need a password of theirs is not known.
     if policy.warm.learn.is_none() {
-        report.notes.extend(notes(draft, observed, &images));
+        report.notes.extend(notes(draft, pulls, &images));
     }
 }
 
 /// The first image that an instance lacks, else the first one that is compared with the registry's again.
 fn first_due(
     draft: &PlanBuilder<'_>,
-    observed: &Observed,
+    pulls: &Pulls,
     (policy, images): (&Policy, &[Arc<str>]),
     instance: &Instance,
 ) -> Option<Due> {
@@ -123,7 +124,7 @@ fn first_due(
         if fact.is_some_and(|fact| !is_old(fact)) {
             continue;
         }
-        let failing = observed.pulls.failing.get(&(instance.id.clone(), Arc::clone(image)));
+        let failing = pulls.failing.get(&(instance.id.clone(), Arc::clone(image)));
         if let Some(failing) = failing.filter(|failing| !now.reached(failing.until)) {
             // Later tries do not keep an idle keeper awake.
             if failing.failures < policy.timing.breaker_failures {
@@ -141,9 +142,9 @@ fn first_due(
 }
 
 /// What operators read of pulls that fail.
-fn notes(draft: &PlanBuilder<'_>, observed: &Observed, images: &[Arc<str>]) -> Vec<Note> {
+fn notes(draft: &PlanBuilder<'_>, pulls: &Pulls, images: &[Arc<str>]) -> Vec<Note> {
     let mut failing: BTreeMap<&str, Vec<&FailingCall>> = BTreeMap::new();
-    for ((id, image), call) in &observed.pulls.failing {
+    for ((id, image), call) in &pulls.failing {
         if draft.state().instance(id).is_some_and(is_fit) && images.contains(image) {
             failing.entry(image).or_default().push(call);
         }
