@@ -1,8 +1,8 @@
 //! Assigns waiting requests to free slots, first come first served.
 //!
 //! Fullest instance first, then the one with most of the job's images, then the most recently used, then by id, so that
-//! surplus instances age out. Pure over the
-//! state alone, because `prepare` and `cleanup` run it inside their transactions too.
+//! surplus instances age out. Pure over the state alone, because `prepare` and `cleanup` run it inside their transactions
+//! too.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
