@@ -1,11 +1,9 @@
 //! The example of docs/building-images.md, as it stands there: Debian's buildah in a container without privileges.
 
-use std::process::{Command, Stdio};
-
 use crate::examples;
 use crate::images::{Image, PLAIN, publish};
 use crate::pool::containers;
-use crate::site::{ACCOUNT, HOST, MIRROR, PASSWORD, site};
+use crate::site::{ACCOUNT, HOST, MIRROR, PASSWORD, has, site};
 use crate::skipped::skipped;
 use crate::support::job::Job;
 use crate::support::record::Outcome;
@@ -23,16 +21,10 @@ const BUILDAH: Image = Image {
     ..PLAIN
 };
 
-fn is_missing(program: &str) -> bool {
-    let mut version = Command::new(program);
-    version.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
-    !version.status().is_ok_and(|status| status.success())
-}
-
 #[test]
 fn a_job_without_privileges_builds_and_pushes_an_image_with_buildah() {
     let Some(site) = site() else { return };
-    if is_missing("buildah") {
+    if !has("buildah") {
         return skipped("an image with buildah: buildah is missing");
     }
     let work = tempfile::tempdir().expect("a directory");

@@ -52,10 +52,13 @@ fn succeeds(command: &str) -> bool {
     shell.status().is_ok_and(|status| status.success())
 }
 
+/// True if a program is installed here.
+pub fn has(program: &str) -> bool {
+    succeeds(&format!("PATH=$PATH:/usr/sbin:/sbin command -v {program}"))
+}
+
 /// What is missing here for containers.
 fn missing() -> Option<&'static str> {
-    let path = "PATH=$PATH:/usr/sbin:/sbin";
-    let has = |program: &str| succeeds(&format!("{path} command -v {program}"));
     if !rustix::process::getuid().is_root() {
         return Some("containers: this is not root");
     }

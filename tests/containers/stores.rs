@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::images::{Image, PLAIN, publish};
 use crate::pool::plain;
 use crate::processes::wait_for;
-use crate::site::{Site, site};
+use crate::site::{Site, has, site};
 use crate::skipped::skipped;
 
 /// Names registries and their settings as machines of the site have them. Podman writes beside the settings.
@@ -27,11 +27,6 @@ struct Folder<'a> {
 /// The folder, or none where stores cannot be built: the test is skipped then.
 fn folder() -> Option<Folder<'static>> {
     let site = site()?;
-    let has = |program: &str| {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", &format!("PATH=$PATH:/usr/sbin:/sbin command -v {program}")]).stdout(Stdio::null());
-        shell.status().is_ok_and(|status| status.success())
-    };
     if !["skopeo", "mke2fs", "debugfs"].into_iter().all(has) {
         skipped("image stores: skopeo or e2fsprogs is missing");
         return None;

@@ -255,8 +255,13 @@ fn jobs_that_share_a_host_have_containers_of_their_own() {
     place.expect_sound();
 }
 
-/// Serves an image on the host's loopback interface, to one account.
-fn serve(host: &Machine) {
+/// Serves an image on the host's loopback interface, to one account; false where no registry is installed: the test is
+/// skipped then.
+fn serve(host: &Machine) -> bool {
+    if host.sh("command -v docker-registry").is_empty() {
+        skipped("`docker-registry` is missing");
+        return false;
+    }
     let image = Image { name: "private:1", ..PLAIN };
     publish(&image, &host.dir().join("registry"), host.dir());
     let write = |name: &str, text: &str| std::fs::write(host.dir().join(name), text).expect("a file");
@@ -268,17 +273,16 @@ fn serve(host: &Machine) {
     );
     host.sh("setsid docker-registry serve /mnt/registry.yml >/mnt/registry.log 2>&1 </dev/null & \
              until grep -q ' 0100007F:138D ' /proc/net/tcp; do sleep 0.05; done");
+    true
 }
 
 #[test]
 fn the_keeper_pulls_images_in_advance_and_again_after_each_cleaning() {
     let Some(hosts) = hosts(&[Make::named("a")]) else { return };
     let host = &hosts.machines[0];
-    if host.sh("command -v docker-registry").is_empty() {
-        skipped("`docker-registry` is missing");
+    if !serve(host) {
         return;
     }
-    serve(host);
     let name = "127.0.0.1:5005/private:1";
     let auth = <base64ct::Base64 as base64ct::Encoding>::encode_string(b"reader:a made-up password");
     let file = host.dir().join("auth.json");
@@ -310,11 +314,9 @@ fn the_keeper_pulls_images_in_advance_and_again_after_each_cleaning() {
 fn an_image_that_a_password_brought_is_there_for_its_job_only() {
     let Some(hosts) = hosts(&[Make::named("a")]) else { return };
     let host = &hosts.machines[0];
-    if host.sh("command -v docker-registry").is_empty() {
-        skipped("`docker-registry` is missing");
+    if !serve(host) {
         return;
     }
-    serve(host);
     let place = setting(&hosts, |_| {}).open();
     let private =
         |id| Job::new(id).image("127.0.0.1:5005/private:1").script(["echo ran; cat /proc/self/uid_map"]);
