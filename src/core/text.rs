@@ -1,10 +1,21 @@
-//! Makes foreign text fit for messages and shells.
+//! Makes data and foreign text fit for messages and shells.
 
 const MIB: u64 = 1 << 20;
 
 /// An amount of data, as messages show it.
 pub fn size(bytes: u64) -> String {
     if bytes < MIB { format!("{} KiB", bytes.div_ceil(1024)) } else { format!("{} MiB", bytes / MIB) }
+}
+
+/// A moment in a table, to the minute.
+pub fn minute(at: jiff::Timestamp) -> String {
+    at.strftime("%Y-%m-%d %H:%MZ").to_string()
+}
+
+/// Two digits for each byte.
+pub fn hex(bytes: &[u8]) -> String {
+    let pairs: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    pairs.concat()
 }
 
 /// Removes from a guest's text whatever could act on a terminal or on a log instead of being read: control characters

@@ -15,6 +15,7 @@ use super::console;
 use super::halt::{self, halt_point};
 use super::instance_dir::{InstanceDir, Life, is_plain_name, make_private};
 use crate::core::failure::ErrorClass;
+use crate::core::text::hex;
 use crate::port::provider::{LaunchRequest, ProviderError};
 use crate::remove;
 use crate::threads::disk::Lane;
@@ -227,13 +228,9 @@ pub fn instances(pool_dir: &Path) -> io::Result<Vec<InstanceDir>> {
 
 /// Sixteen random hexadecimal digits.
 pub fn random() -> io::Result<String> {
-    use std::fmt::Write;
     let mut bytes = [0_u8; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    Ok(bytes.iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("writing to a string cannot fail");
-        text
-    }))
+    Ok(hex(&bytes))
 }
 
 /// The environment of Greenroom's long-lived processes.

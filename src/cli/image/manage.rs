@@ -6,6 +6,7 @@ use super::build::mib;
 use crate::cli::error::CliError;
 use crate::cli::rows::Rows;
 use crate::cli::ui;
+use crate::core::text::minute;
 use crate::keys::near::nearest;
 use crate::provider::qemu::image::build::on_disk;
 use crate::provider::qemu::image::store::{Entry, Images, StoreError};
@@ -32,7 +33,7 @@ fn table(entries: &[Entry]) -> String {
             Ok(image) => {
                 let about = &image.manifest;
                 let size = on_disk(&image.dir).map_or_else(|_| "?".to_owned(), mib);
-                let built = about.built.strftime("%Y-%m-%d %H:%MZ").to_string();
+                let built = minute(about.built);
                 let (flavour, ssh) = (about.flavour.to_string(), about.ssh.to_string());
                 let engine = about.engine.clone().unwrap_or_else(|| "-".to_owned());
                 let (suite, kernel) = (about.suite.clone(), about.kernel.clone());

@@ -14,6 +14,7 @@ use crate::cli::locate::{config_path, state_path};
 use crate::cli::rows::Rows;
 use crate::cli::ui;
 use crate::config::Config;
+use crate::core::text::minute;
 use crate::core::time::Pretty;
 use crate::keys::near::nearest;
 use crate::provider::qemu::image_store::build::{Built, Newer, Request, build, newer};
@@ -100,14 +101,13 @@ fn table(entries: &[Entry]) -> String {
         match store {
             Ok(store) => {
                 let manifest = &store.manifest;
-                let moment = |at: jiff::Timestamp| at.strftime("%Y-%m-%d %H:%MZ").to_string();
                 let size = size(store).map_or_else(|_| "?".to_owned(), mib);
-                let (built, refreshed) = (moment(manifest.built), moment(manifest.refreshed));
+                let (built, refreshed) = (minute(manifest.built), minute(manifest.refreshed));
                 let images = manifest.images.iter().map(|image| {
                     let digest = image.digest.get(..19).unwrap_or(&image.digest);
-                    format!("{} ({digest}, since {})", image.name, moment(image.since))
+                    format!("{} ({digest}, since {})", image.name, minute(image.since))
                 });
-                let beneath = damage(store).into_iter().chain(images).collect();
+                let beneath = store.problem().into_iter().chain(images).collect();
                 rows.row(
                     vec![name.clone(), manifest.images.len().to_string(), size, built, refreshed],
                     beneath,
@@ -119,17 +119,9 @@ fn table(entries: &[Entry]) -> String {
     rows.render(ui::width())
 }
 
-/// What a quick check finds.
-fn damage(store: &Store) -> Option<String> {
-    match store.damage() {
-        Ok(damage) => damage.map(|damage| damage.to_string()),
-        Err(error) => Some(error.to_string()),
-    }
-}
-
 fn entry_json(entry: &Entry) -> Value {
     match &entry.store {
-        Ok(store) => json!({ "name": entry.name, "manifest": store.manifest, "problem": damage(store) }),
+        Ok(store) => json!({ "name": entry.name, "manifest": store.manifest, "problem": store.problem() }),
         Err(error) => json!({ "name": entry.name, "manifest": null, "problem": error.to_string() }),
     }
 }
@@ -191,9 +183,8 @@ fn users(place: &GlobalOptions, stores: &Stores, name: &str) -> Result<Vec<Strin
     let mut users = Vec::new();
     if let Some(config) = configured(place, &state)? {
         let names = |(pool, settings): &(&crate::core::ids::PoolName, &crate::config::PoolConfig)| {
-            settings.provider.kind == "qemu"
-                && PoolStore::of(pool, &settings.provider.table, &state)
-                    .is_some_and(|used| used.name == own.name && used.stores.path() == own.stores.path())
+            PoolStore::of(pool, &settings.provider.kind, &settings.provider.table, &state)
+                .is_some_and(|used| used.name == own.name && used.stores.path() == own.stores.path())
         };
         users.extend(config.pools.iter().filter(names).map(|(pool, _)| format!("pool `{pool}`")));
     }

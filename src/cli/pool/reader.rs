@@ -95,12 +95,11 @@ impl<'a> PoolReader<'a> {
             let account = self.context.host.containers_of(attempt)?;
             Some((attempt.clone(), account.image.name))
         };
-        let image_store = configured
-            .filter(|settings| settings.provider.kind == "qemu")
-            .and_then(|settings| {
-                store_use::PoolStore::of(pool, &settings.provider.table, &self.context.state_path)
-            })
-            .map(|store| store.status(jiff::Timestamp::now()));
+        let provider = configured.map(|settings| &settings.provider);
+        let store = provider.and_then(|provider| {
+            store_use::PoolStore::of(pool, &provider.kind, &provider.table, &self.context.state_path)
+        });
+        let image_store = store.map(|store| store.status(jiff::Timestamp::now()));
         ContainerUse { mode, engine, images: attempts.filter_map(image).collect(), image_store }
     }
 

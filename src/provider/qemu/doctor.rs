@@ -52,7 +52,12 @@ fn findings(context: &BuildContext, table: &toml::Table, has_metadata: fn() -> b
 const ADD_USER: &str =
     "adduser --system --no-create-home --group greenroom-vm (and `adduser greenroom-vm kvm`)";
 
-fn finding(code: &'static str, severity: Severity, what: String, remedy: impl Into<String>) -> Finding {
+pub(super) fn finding(
+    code: &'static str,
+    severity: Severity,
+    what: String,
+    remedy: impl Into<String>,
+) -> Finding {
     Finding { code, severity, message: what, remedy: Some(remedy.into()) }
 }
 
@@ -231,7 +236,7 @@ fn survival(scopes: Scopes) -> Option<Finding> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::path::PathBuf;
     use std::rc::Rc;
 
@@ -249,7 +254,7 @@ mod tests {
         }
     }
 
-    fn context() -> BuildContext {
+    pub(in crate::provider::qemu) fn context() -> BuildContext {
         BuildContext {
             pool: PoolName::new("linux"),
             state_dir: PathBuf::from("/no/such/state"),

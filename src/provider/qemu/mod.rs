@@ -28,6 +28,7 @@ mod accel;
 mod budget;
 mod doctor;
 mod egress;
+mod folder;
 pub mod image;
 pub mod image_store;
 mod keys;

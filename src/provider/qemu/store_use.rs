@@ -6,10 +6,12 @@ use std::path::Path;
 use fs_err as fs;
 use jiff::{SignedDuration, Timestamp};
 
+use super::REGISTRATION;
 use super::image_store::{Manifest, Stores};
 use super::settings::Settings;
 use super::spec::{Booted, Spec};
 use crate::core::ids::PoolName;
+use crate::core::text::minute;
 use crate::provider::instance_dir::{InstanceDir, Life};
 use crate::provider::launch::instances;
 
@@ -36,9 +38,9 @@ pub struct StoreStatus {
 }
 
 impl PoolStore {
-    /// From a pool's table; `None`: it names no store, or contains a mistake.
-    pub fn of(pool: &PoolName, table: &toml::Table, state_dir: &Path) -> Option<Self> {
-        let settings = Settings::read(pool, table).ok()?;
+    /// From the kind of a pool's provider, and its table. `None`: it names no store, or contains a mistake.
+    pub fn of(pool: &PoolName, kind: &str, table: &toml::Table, state_dir: &Path) -> Option<Self> {
+        let settings = (kind == REGISTRATION.kind).then(|| Settings::read(pool, table).ok())??;
         let stores = Stores::beside(&settings.images_dir(state_dir));
         Some(Self { name: settings.image_store?, stores })
     }
@@ -49,11 +51,8 @@ impl PoolStore {
             Err(error) => (None, String::new(), Some(error.to_string())),
             Ok(store) => {
                 let manifest = &store.manifest;
-                let problem = match store.damage() {
-                    Ok(None) if is_old(manifest, now) => Some(old(manifest)),
-                    Ok(damage) => damage.map(|damage| format!("is not used: {damage}")),
-                    Err(error) => Some(error.to_string()),
-                };
+                let unused = store.problem().map(|problem| format!("is not used: {problem}"));
+                let problem = unused.or_else(|| is_old(manifest, now).then(|| old(manifest)));
                 (Some(manifest.refreshed), images(manifest), problem)
             }
         };
@@ -70,7 +69,7 @@ impl PoolStore {
 fn images(manifest: &Manifest) -> String {
     let count = manifest.images.len();
     let plural = if count == 1 { "" } else { "s" };
-    format!("{count} image{plural}, refreshed {}", moment(manifest.refreshed))
+    format!("{count} image{plural}, refreshed {}", minute(manifest.refreshed))
 }
 
 /// True if a store was not refreshed for too long.
@@ -81,11 +80,7 @@ pub(super) fn is_old(manifest: &Manifest, now: Timestamp) -> bool {
 /// The end of a sentence that begins with its name.
 pub(super) fn old(manifest: &Manifest) -> String {
     let days = FRESH.as_hours() / 24;
-    format!("was last refreshed {}, more than {days} days ago", moment(manifest.refreshed))
-}
-
-fn moment(at: Timestamp) -> String {
-    at.strftime("%Y-%m-%d %H:%MZ").to_string()
+    format!("was last refreshed {}, more than {days} days ago", minute(manifest.refreshed))
 }
 
 /// The running and starting machines of a state directory that use this store, or may.
@@ -135,9 +130,11 @@ mod tests {
     fn a_pool_tells_whether_its_store_is_used_and_fresh() {
         let state = tempfile::tempdir().unwrap();
         let images = state.path().join("images");
-        let of = |table: &str| PoolStore::of(&PoolName::new("linux"), &table.parse().unwrap(), state.path());
+        let (linux, ci) = (PoolName::new("linux"), "image_store = \"ci\"");
+        let of = |table: &str| PoolStore::of(&linux, "qemu", &table.parse().unwrap(), state.path());
         assert!(of("").is_none() && of("image_store = \"../x\"").is_none());
-        let pool = of("image_store = \"ci\"").unwrap();
+        assert!(PoolStore::of(&linux, "local", &ci.parse().unwrap(), state.path()).is_none());
+        let pool = of(ci).unwrap();
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
         let status = |now: &str| pool.status(at(now)).text;
         assert!(status("2026-11-21T00:00:00Z").starts_with("no image store `ci`"));

@@ -5,10 +5,10 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use fs_err as fs;
-use fs_err::os::unix::fs::OpenOptionsExt as _;
 use rustix::fs::{CWD, RenameFlags};
 
 use super::{Image, ImageError, Manifest, is_name};
+use crate::provider::qemu::folder::{lock, names};
 
 /// The prefixes of images that are being built, and of those that are being removed.
 const UNFINISHED: &str = ".new-";
@@ -68,7 +68,7 @@ impl Images {
     /// All images by name, damaged ones included.
     pub fn list(&self) -> io::Result<Vec<Entry>> {
         let mut found = Vec::new();
-        for name in self.names()? {
+        for name in names(&self.path)? {
             if is_name(&name) && self.path.join(&name).is_dir() {
                 found.push(Entry { image: self.open(&name), name });
             }
@@ -108,13 +108,7 @@ impl Images {
             return Err(ImageError::Name(name.to_owned()).into());
         }
         self.make()?;
-        let lock = self.path.join(LOCK);
-        let lock = fs::OpenOptions::new().read(true).write(true).create(true).mode(0o600).open(lock)?;
-        match lock.file().try_lock() {
-            Ok(()) => {}
-            Err(std::fs::TryLockError::WouldBlock) => return Err(StoreError::Busy(self.path.clone())),
-            Err(std::fs::TryLockError::Error(error)) => return Err(error.into()),
-        }
+        let lock = lock(&self.path.join(LOCK))?.ok_or_else(|| StoreError::Busy(self.path.clone()))?;
         self.sweep()?;
         let folder = self.path.join(format!("{UNFINISHED}{name}"));
         std::fs::DirBuilder::new().mode(0o755).create(&folder)?;
@@ -143,7 +137,7 @@ impl Images {
     }
 
     fn sweep(&self) -> Result<(), StoreError> {
-        for name in self.names()? {
+        for name in names(&self.path)? {
             if name.starts_with(UNFINISHED) || name.starts_with(REMOVING) {
                 let path = self.path.join(name);
                 let device = fs::symlink_metadata(&path)?.dev();
@@ -152,19 +146,6 @@ impl Images {
             }
         }
         Ok(())
-    }
-
-    /// Every entry whose name is UTF-8; Greenroom creates no others.
-    fn names(&self) -> io::Result<Vec<String>> {
-        let entries = match fs::read_dir(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            other => other?,
-        };
-        let mut names = Vec::new();
-        for entry in entries {
-            names.extend(entry?.file_name().into_string());
-        }
-        Ok(names)
     }
 }
 
@@ -268,7 +249,7 @@ mod tests {
         build(&images, "light", "bookworm");
         let image = build(&images, "light", "trixie");
         assert_eq!(images.open("light").unwrap(), image);
-        assert_eq!(images.names().unwrap().len(), 2, "the image and the lock");
+        assert_eq!(names(images.path()).unwrap().len(), 2, "the image and the lock");
     }
 
     #[test]
@@ -277,10 +258,10 @@ mod tests {
         let work = images.begin("light").unwrap();
         assert!(matches!(images.begin("other"), Err(StoreError::Busy(_))));
         drop(work);
-        assert_eq!(images.names().unwrap(), [LOCK], "a build that fails leaves nothing");
+        assert_eq!(names(images.path()).unwrap(), [LOCK], "a build that fails leaves nothing");
         fs::create_dir_all(images.path().join(".new-killed/rootfs/etc")).unwrap();
         drop(begin(&images, "light"));
-        assert_eq!(images.names().unwrap(), [LOCK], "one that was killed is swept away");
+        assert_eq!(names(images.path()).unwrap(), [LOCK], "one that was killed is swept away");
     }
 
     #[test]

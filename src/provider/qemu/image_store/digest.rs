@@ -6,6 +6,8 @@ use std::path::Path;
 use fs_err as fs;
 use sha2::{Digest as _, Sha256};
 
+use crate::core::text::hex;
+
 /// Size of one read, in bytes.
 const PIECE: usize = 1 << 20;
 
@@ -25,11 +27,6 @@ pub(super) fn of(path: &Path) -> io::Result<String> {
 /// Of a manifest, as registries write it.
 pub(super) fn of_manifest(text: &[u8]) -> String {
     format!("sha256:{}", hex(&Sha256::digest(text)))
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    let pairs: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    pairs.concat()
 }
 
 /// True if the text is a digest. It becomes the name of a file.

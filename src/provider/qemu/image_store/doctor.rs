@@ -3,6 +3,7 @@
 use super::{ImageStoreError, Stores};
 use crate::port::finding::{Finding, Severity};
 use crate::provider::BuildContext;
+use crate::provider::qemu::doctor::finding;
 use crate::provider::qemu::image::Image;
 use crate::provider::qemu::settings::{Settings, Source};
 use crate::provider::qemu::store_use::{is_old, old};
@@ -13,36 +14,23 @@ pub(in crate::provider::qemu) fn findings(context: &BuildContext, settings: &Set
     let folder = settings.images_dir(&context.state_dir);
     let pool = &context.pool;
     let build = format!("greenroom image store build {name} --images {}", folder.display());
-    let finding = |code, severity, message, remedy: &str| Finding {
-        code,
-        severity,
-        message,
-        remedy: Some(remedy.to_owned()),
-    };
     let mut found = Vec::new();
-    let missing = format!("{build} IMAGE…");
     match Stores::beside(&folder).open(name) {
-        Err(error @ ImageStoreError::Missing { .. }) => {
-            let what = format!("instances of pool `{pool}` start without an image store: {error}");
-            found.push(finding("qemu-image-store-missing", Severity::Error, what, &missing));
-        }
         Err(error) => {
+            let is_missing = matches!(error, ImageStoreError::Missing { .. });
+            let code = if is_missing { "qemu-image-store-missing" } else { "qemu-image-store-damaged" };
             let what = format!("instances of pool `{pool}` start without an image store: {error}");
-            found.push(finding("qemu-image-store-damaged", Severity::Error, what, &missing));
+            found.push(finding(code, Severity::Error, what, format!("{build} IMAGE…")));
         }
         Ok(store) => {
-            let damage = match store.damage() {
-                Ok(damage) => damage.map(|damage| damage.to_string()),
-                Err(error) => Some(error.to_string()),
-            };
-            if let Some(damage) = damage {
+            if let Some(damage) = store.problem() {
                 let what = format!(
                     "instances of pool `{pool}` start without an image store: image store `{name}`: {damage}"
                 );
-                found.push(finding("qemu-image-store-damaged", Severity::Error, what, &build));
+                found.push(finding("qemu-image-store-damaged", Severity::Error, what, build));
             } else if is_old(&store.manifest, jiff::Timestamp::now()) {
                 let what = format!("image store `{name}` {}", old(&store.manifest));
-                found.push(finding("qemu-image-store-old", Severity::Warning, what, &build));
+                found.push(finding("qemu-image-store-old", Severity::Warning, what, build));
             }
         }
     }
@@ -55,7 +43,7 @@ pub(in crate::provider::qemu) fn findings(context: &BuildContext, settings: &Set
             "instances of pool `{pool}` start without an image store, because image `{image}` has no support for it"
         );
         let remedy = format!("greenroom image build {image} --containers --images {}", folder.display());
-        found.push(finding("qemu-image-store-unsupported", Severity::Error, what, &remedy));
+        found.push(finding("qemu-image-store-unsupported", Severity::Error, what, remedy));
     }
     found
 }
@@ -63,34 +51,16 @@ pub(in crate::provider::qemu) fn findings(context: &BuildContext, settings: &Set
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::rc::Rc;
 
     use fs_err as fs;
 
     use super::*;
-    use crate::core::ids::PoolName;
-    use crate::core::time::{BootId, ManagerId, Stamp};
-    use crate::port::clock::Clock;
+    use crate::provider::qemu::doctor::tests::context;
     use crate::provider::qemu::image_store::MANIFEST;
     use crate::provider::qemu::image_store::tests::store;
 
-    #[derive(Debug)]
-    struct Fixed;
-
-    impl Clock for Fixed {
-        fn now(&self) -> Stamp {
-            Stamp { wall_ms: 0, manager: ManagerId(1), boot: BootId(1), uptime_ms: 0 }
-        }
-    }
-
     fn codes(state: &Path, table: &str) -> Vec<&'static str> {
-        let context = BuildContext {
-            pool: PoolName::new("linux"),
-            state_dir: state.to_owned(),
-            program: "/bin/sh".into(),
-            containers: true,
-            clock: Rc::new(Fixed),
-        };
+        let context = BuildContext { state_dir: state.to_owned(), containers: true, ..context() };
         let settings = Settings::read(&context.pool, &table.parse().unwrap()).unwrap();
         findings(&context, &settings).iter().map(|finding| finding.code).collect()
     }

@@ -5,9 +5,9 @@ use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use fs_err as fs;
-use fs_err::os::unix::fs::OpenOptionsExt as _;
 
 use super::{ImageStoreError, MANIFEST, Manifest, Store, beside, is_name};
+use crate::provider::qemu::folder::{lock, names};
 
 /// The prefixes of what is not a store: work of builds, and locks.
 const WORK: &str = ".new-";
@@ -102,13 +102,8 @@ impl Stores {
             return Err(ImageStoreError::Name(name.to_owned()));
         }
         make(&self.folder)?;
-        let lock = self.folder.join(format!("{LOCK}{name}"));
-        let lock = fs::OpenOptions::new().read(true).write(true).create(true).mode(0o600).open(lock)?;
-        match lock.file().try_lock() {
-            Ok(()) => {}
-            Err(std::fs::TryLockError::WouldBlock) => return Err(ImageStoreError::Busy(name.to_owned())),
-            Err(std::fs::TryLockError::Error(error)) => return Err(error.into()),
-        }
+        let lock = lock(&self.folder.join(format!("{LOCK}{name}")))?;
+        let lock = lock.ok_or_else(|| ImageStoreError::Busy(name.to_owned()))?;
         let folder = self.folder.join(format!("{WORK}{name}"));
         crate::remove::tree(&folder)?;
         std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
@@ -128,7 +123,7 @@ impl Work {
             fs::File::open(data)?.sync_all()?;
             fs::rename(data, store.file())?;
             // The same data may have been damaged before.
-            absent_is_fine(fs::remove_file(store.mark()))?;
+            crate::remove::tree(&store.mark())?;
         }
         let text = serde_json::to_vec_pretty(&store.manifest).map_err(io::Error::from)?;
         let new = self.folder.join(MANIFEST);
@@ -140,7 +135,7 @@ impl Work {
         let own = store.manifest.digest.as_str();
         for name in names(&store.dir)? {
             if name != MANIFEST && !name.starts_with(own) {
-                absent_is_fine(fs::remove_file(store.dir.join(name)))?;
+                crate::remove::tree(&store.dir.join(name))?;
             }
         }
         Ok(store)
@@ -173,26 +168,6 @@ fn created(made: io::Result<()>) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         other => other,
     }
-}
-
-fn absent_is_fine(removed: io::Result<()>) -> io::Result<()> {
-    match removed {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
-}
-
-/// Every entry whose name is UTF-8; Greenroom creates no others.
-fn names(folder: &Path) -> io::Result<Vec<String>> {
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other?,
-    };
-    let mut names = Vec::new();
-    for entry in entries {
-        names.extend(entry?.file_name().into_string());
-    }
-    Ok(names)
 }
 
 #[cfg(test)]

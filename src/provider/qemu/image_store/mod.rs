@@ -137,6 +137,11 @@ impl Store {
         Ok(self.mark().try_exists()?.then_some(Damage::Marked))
     }
 
+    /// The same in words; a check that fails is a problem, too.
+    pub fn problem(&self) -> Option<String> {
+        self.damage().map_or_else(|error| Some(error.to_string()), |damage| Some(damage?.to_string()))
+    }
+
     /// Reads all data. The result is noted for machines that start later.
     pub fn check(&self) -> io::Result<Option<Damage>> {
         match self.damage()? {
@@ -145,10 +150,8 @@ impl Store {
         }
         let found = digest::of(&self.file())?;
         if found == self.manifest.digest {
-            match fs::remove_file(self.mark()) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => return Ok(None),
-            }
+            crate::remove::tree(&self.mark())?;
+            return Ok(None);
         }
         fs::write(self.mark(), format!("{found}\n"))?;
         Ok(Some(Damage::WrongDigest { found, expected: self.manifest.digest.clone() }))
@@ -180,7 +183,7 @@ pub(in crate::provider::qemu) mod tests {
         Manifest {
             format: FORMAT,
             name: name.to_owned(),
-            digest: digest::hex(&<sha2::Sha256 as sha2::Digest>::digest(data)),
+            digest: crate::core::text::hex(&<sha2::Sha256 as sha2::Digest>::digest(data)),
             bytes: data.len() as u64,
             built: at,
             refreshed: at,

@@ -7,6 +7,8 @@ use fs_err as fs;
 use rustix::fs::SeekFrom;
 use sha2::{Digest as _, Sha256};
 
+use crate::core::text::hex;
+
 /// Size of the pieces in which a disk is searched for data, in bytes.
 const PIECE: usize = 64 * 1024;
 
@@ -24,8 +26,7 @@ pub(in crate::provider::qemu::image) fn of_image(
         digest.update(bytes);
     }
     add_disk(&mut digest, rootfs)?;
-    let pairs: Vec<String> = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(pairs.concat())
+    Ok(hex(&digest.finalize()))
 }
 
 fn add_disk(digest: &mut Sha256, path: &Path) -> io::Result<()> {
