@@ -57,6 +57,7 @@ fn state(policy: &Arc<Policy>, has: impl Fn(u32) -> Vec<u32>) -> PoolState {
                 uses_left,
                 offering,
                 location,
+                lifetime: None,
             },
         );
         let endpoint = Endpoint {

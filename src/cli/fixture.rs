@@ -109,6 +109,7 @@ impl EventFixture {
             uses_left,
             offering,
             location: Some(Location::new("here")),
+            lifetime: None,
         };
         self.then(seconds, intended)
     }

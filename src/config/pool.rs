@@ -61,7 +61,7 @@ impl PoolConfig {
             policy.max_use_count = None;
         }
         if !self.lifetime_given {
-            policy.max_lifetime = lifetime.map(Lifetime);
+            (policy.max_lifetime, policy.extends_lifetime) = (lifetime.map(Lifetime), lifetime.is_some());
         }
         policy
     }
@@ -145,6 +145,7 @@ fn read(table: &Table<'_>, name: PoolName, timing: &Timing) -> Option<PoolConfig
         max_launching: table.count("max_launching").or(default.max_launching),
         launches_per_minute: table.count("launches_per_minute").or(default.launches_per_minute),
         max_lifetime: lifetime.filter(|limit| !limit.is_zero()).map(Lifetime),
+        extends_lifetime: false,
         reuse,
         clean_unbinds: clean_unbinds.unwrap_or(false),
         schedules: schedules(table, &draft, &idle_policy),

@@ -506,6 +506,7 @@ fn a_lifetime_is_the_files_or_the_providers_and_0_is_none() {
         let config = good(&text(line));
         let policy = config.pools[&PoolName::new("a")].policy_where(true, default);
         assert_eq!(policy.max_lifetime.map(|limit| limit.0), lifetime, "{line} {default:?}");
+        assert_eq!(policy.extends_lifetime, line == "#" && default.is_some(), "{line} {default:?}");
     }
     let wrong = Config::parse(&text("max_lifetime = \"999ms\""), "x").unwrap_err().to_string();
     assert!(wrong.contains("is too short for any job"), "{wrong}");

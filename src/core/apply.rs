@@ -44,23 +44,7 @@ impl PoolState {
                 self.generations.entry(generation.clone()).or_insert(0);
             }
             Change::OfferingsChanged { offerings } => self.availability.name(offerings),
-            Change::LaunchIntended {
-                instance,
-                generation,
-                number,
-                attempt,
-                capacity,
-                uses_left,
-                offering,
-                location,
-            } => {
-                let (generation, offering) = (generation.clone(), offering.clone());
-                let (number, attempt, answer) = (*number, *attempt, Answer::Pending);
-                let launch = LaunchRecord { generation, number, attempt, offering, answer, requested_at: at };
-                let mut intended = fresh(instance, *capacity, *uses_left, at);
-                (intended.launch, intended.location) = (Some(launch), location.clone());
-                return self.intend(intended, at);
-            }
+            Change::LaunchIntended { .. } => return self.intend(&event.change, at),
             Change::LaunchAnswered { instance, attempt, answer } => {
                 return self.answered(instance, *attempt, answer, at);
             }
@@ -152,7 +136,8 @@ impl PoolState {
         if instance.holders.is_empty() { Ok(instance) } else { Err(HELD) }
     }
 
-    fn intend(&mut self, intended: Instance, at: Stamp) -> Result<(), InapplicableEvent> {
+    fn intend(&mut self, intent: &Change, at: Stamp) -> Result<(), InapplicableEvent> {
+        let Some(intended) = intended(intent, at) else { return Err(STATIC) };
         let Some(launch) = &intended.launch else { return Err(STATIC) };
         if let Some(known) = self.instance(&intended.id) {
             let before = known.launch.as_ref().map_or(0, |l| l.attempt);
@@ -519,6 +504,35 @@ impl PoolState {
         }
         Ok(())
     }
+}
+
+/// The instance of a launch intent.
+fn intended(intent: &Change, at: Stamp) -> Option<Instance> {
+    let Change::LaunchIntended {
+        instance,
+        generation,
+        number,
+        attempt,
+        capacity,
+        uses_left,
+        offering,
+        location,
+        lifetime,
+    } = intent
+    else {
+        return None;
+    };
+    let launch = LaunchRecord {
+        generation: generation.clone(),
+        number: *number,
+        attempt: *attempt,
+        offering: offering.clone(),
+        lifetime: *lifetime,
+        answer: Answer::Pending,
+        requested_at: at,
+    };
+    let fresh = fresh(instance, *capacity, *uses_left, at);
+    Some(Instance { launch: Some(launch), location: location.clone(), ..fresh })
 }
 
 fn fresh(id: &InstanceId, capacity: u32, uses_left: Option<u32>, at: Stamp) -> Instance {

@@ -10,7 +10,7 @@ use super::ids::{AttemptName, Generation, InstanceId, Location, OfferingName, Tr
 use super::images::FoundImage;
 use super::instance::{Answer, DrainReason, Release};
 use super::job::JobFacts;
-use super::policy::Policy;
+use super::policy::{Lifetime, Policy};
 use super::time::{Stamp, millis};
 
 /// Something that happened, and when.
@@ -51,6 +51,9 @@ pub enum Change {
         /// Where it will be launched, as far as the provider's list tells.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         location: Option<Location>,
+        /// How long it may live; `None`: no limit.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lifetime: Option<Lifetime>,
     },
     /// Outcome of launch attempt `attempt`.
     LaunchAnswered {

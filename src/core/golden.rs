@@ -193,6 +193,7 @@ mod tests {
         let schedule = Schedule::parse(text).expect("it is valid");
         Policy {
             max_lifetime: Some(Lifetime(Duration::from_hours(8))),
+            extends_lifetime: true,
             max_use_count: Some(3),
             reuse: Reuse::Namespace,
             clean_unbinds: true,
@@ -221,6 +222,7 @@ mod tests {
             capacity: 2,
             uses_left: Some(1),
             location: offering.is_some().then(|| Location::new("gce project shop")),
+            lifetime: offering.is_some().then_some(Lifetime(Duration::from_hours(24))),
             offering,
         };
         let refused = failures().into_iter().map(|failure| Answer::Refused { at: NOW, failure });

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +11,7 @@ use super::endpoint::Endpoint;
 use super::failure::Failure;
 use super::ids::{AttemptName, Generation, InstanceId, JobKey, Location, OfferingName, TrustDomain};
 use super::images::Images;
+use super::policy::{Lifetime, Policy};
 use super::time::{ManagerId, Stamp};
 use super::unbegun::{Consequence, Unbegun};
 
@@ -77,6 +79,9 @@ pub struct LaunchRecord {
     /// The offering to launch; `None` if the provider names none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offering: Option<OfferingName>,
+    /// How long it may live, as set at its launch; `None`: no limit, or launched before this was recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lifetime: Option<Lifetime>,
     pub answer: Answer,
     /// When the present attempt's intent was committed.
     pub requested_at: Stamp,
@@ -249,6 +254,16 @@ impl Phase {
 }
 
 impl Instance {
+    /// Its age limit; `None`: no limit. A cloud ends it at the age that was set at its launch.
+    pub fn lifetime(&self, policy: &Policy) -> Option<Duration> {
+        let launched = self.launch.as_ref()?.lifetime;
+        let limit = match (policy.max_lifetime, launched) {
+            (Some(limit), Some(launched)) if !policy.extends_lifetime => Some(limit.min(launched)),
+            (limit, launched) => launched.or(limit),
+        };
+        limit.map(|limit| limit.0)
+    }
+
     /// Free slots in any phase.
     pub fn free_slots(&self) -> u32 {
         self.capacity.saturating_sub(u32::try_from(self.holders.len()).unwrap_or(u32::MAX))

@@ -222,6 +222,9 @@ impl World {
             "launching" => policy.max_launching = count(),
             "rate" => policy.launches_per_minute = count(),
             "lifetime" => policy.max_lifetime = Some(Lifetime(span(words[1]))),
+            "default_lifetime" => {
+                (policy.max_lifetime, policy.extends_lifetime) = (Some(Lifetime(span(words[1]))), true);
+            }
             "breaker" => policy.timing.breaker_failures = count(),
             "any" => policy.reuse = Reuse::Any,
             "namespace" => policy.reuse = Reuse::Namespace,
@@ -435,6 +438,7 @@ impl World {
                 uses_left,
                 offering,
                 location: Some(Location::new(after(words, "in").unwrap_or("here"))),
+                lifetime: after(words, "lives").map(|most| Lifetime(span(most))),
             };
             self.tell(at(created), intent);
             let when = at(created.saturating_sub(Duration::from_secs(1)));

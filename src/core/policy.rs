@@ -29,6 +29,9 @@ pub struct Policy {
     /// Instances are drained at this age, once idle; `None`: never.
     #[serde(default)]
     pub max_lifetime: Option<Lifetime>,
+    /// `max_lifetime` is the provider's default: for a job with a longer timeout, an instance is launched that lives longer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub extends_lifetime: bool,
     pub reuse: Reuse,
     /// Whether a successful cleaning makes a static host capacity for all trust domains again.
     pub clean_unbinds: bool,
@@ -44,7 +47,7 @@ pub struct Policy {
 }
 
 /// An instance's age limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Lifetime(#[serde(with = "millis")] pub Duration);
 
@@ -269,6 +272,7 @@ impl Default for Policy {
             max_launching: 10,
             launches_per_minute: 60,
             max_lifetime: None,
+            extends_lifetime: false,
             reuse: Reuse::Project,
             clean_unbinds: false,
             idle: IdlePolicy::default(),
@@ -295,9 +299,18 @@ impl Policy {
         self.capacity_per_instance.min(self.max_use_count.unwrap_or(u32::MAX)).max(1)
     }
 
-    /// True if an instance that has just become ready lives long enough for this job's timeout.
+    /// True if an instance that is launched for this job lives long enough for its timeout.
     pub fn has_time_for(&self, job: &JobFacts) -> bool {
-        self.max_lifetime.is_none_or(|limit| job.timeout <= limit.0)
+        self.extends_lifetime || self.max_lifetime.is_none_or(|limit| job.timeout <= limit.0)
+    }
+
+    /// The lifetime of an instance that is launched while a job with this timeout waits.
+    pub fn lifetime_for(&self, longest_timeout: Duration) -> Option<Lifetime> {
+        // Neither the pass that assigns the job nor its end comes immediately.
+        let needed = longest_timeout.saturating_add(self.timing.launch_timeout);
+        let extended =
+            |limit: Lifetime| if self.extends_lifetime { Lifetime(limit.0.max(needed)) } else { limit };
+        self.max_lifetime.map(extended)
     }
 
     /// The trust domain of a job under this policy. A project's protected refs have one of their own: users who may not

@@ -199,7 +199,7 @@ impl Engine {
 /// Why the pool can never run a job, if it cannot.
 fn impossible(record: &AttemptRecord, policy: &Policy) -> Option<String> {
     let timeout = record.job.timeout;
-    let limit = policy.max_lifetime.filter(|limit| limit.0 < timeout)?;
+    let limit = policy.max_lifetime.filter(|_| !policy.has_time_for(&record.job))?;
     Some(format!(
         "the job's timeout of {} exceeds the lifetime of instances of pool `{}` ({}, `max_lifetime`)",
         Pretty(timeout),

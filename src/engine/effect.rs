@@ -165,7 +165,7 @@ impl Engine {
         let (instance, offering) = (id.clone(), launch.offering.clone());
         // The recorded lifetime counts from ready: a slow boot must not shorten it for the jobs on the instance.
         let timing = &setup.policy.timing;
-        let lifetime = setup.policy.max_lifetime.map(|most| most.0.saturating_add(timing.launch_timeout));
+        let lifetime = launch.lifetime.map(|most| most.0.saturating_add(timing.launch_timeout));
         let request = LaunchRequest { instance, token, tags, offering, keys, lifetime };
         setup.provider.launch(&request).await
     }

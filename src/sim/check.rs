@@ -439,8 +439,8 @@ fn unserved(world: &World, machine: usize, state: &PoolState) -> Option<String> 
             let room = instance.free_slots().min(instance.uses_left.unwrap_or(u32::MAX)) > 0;
             let here = instance.ready.is_some_and(|ready| manager.trusts(ready));
             let trusted = instance.domain.as_ref().is_none_or(|d| *d == reservation.domain);
-            let lifetime = policy.max_lifetime.is_none_or(|most| {
-                now.since(instance.created).saturating_add(reservation.job.timeout) <= most.0
+            let lifetime = instance.lifetime(policy).is_none_or(|most| {
+                now.since(instance.created).saturating_add(reservation.job.timeout) <= most
             });
             // An instance that an open attempt's directory names is not idle, whatever the record has.
             let idle = !instance.holders.is_empty() || !named(&instance.id);

@@ -205,7 +205,7 @@ fn better(
     };
     let lasts = |i: &Instance, policy: &Policy| {
         let lived = now.since(i.created).saturating_add(reservation.job.timeout);
-        policy.max_lifetime.is_none_or(|most| lived <= most.0)
+        i.lifetime(policy).is_none_or(|most| lived <= most)
     };
     let is_equal = |i: &Instance| {
         i.usable() > 0

@@ -15,6 +15,7 @@ pub mod host;
 pub mod images;
 pub mod journal;
 pub mod keeping;
+mod lifetimes;
 pub mod operator;
 pub mod ports;
 pub mod process;

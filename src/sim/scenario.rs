@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use super::exec::PlannedKill;
 use super::fault::{Fault, WINDOWED, Windows};
-use super::images;
 use super::process::Kind;
 use super::rng::Rng;
 use super::stock::Stock;
+use super::{images, lifetimes};
 use crate::core::ids::{JobKey, PoolName};
 use crate::core::inventory::Capabilities;
 use crate::core::job::JobFacts;
@@ -88,6 +88,7 @@ impl Scenario {
         let metal = metal_pool(&mut rng);
         let mut jobs = draw_jobs(seed, &mut faults);
         images::draw(seed, &mut cloud, &mut jobs);
+        lifetimes::draw(seed, &mut cloud, &mut jobs);
         let calm = jobs.last().map_or(0, |job| job.comes);
         cloud.stock = Stock::draw(seed, calm);
         cloud.capabilities.offerings = cloud.stock.offerings.clone();

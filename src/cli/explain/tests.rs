@@ -166,6 +166,7 @@ fn a_pool_shows_what_is_notable_and_what_is_in_its_way() {
             uses_left: Some(1),
             offering: None,
             location: None,
+            lifetime: None,
         },
     );
     let answer = Answer::Refused { at: at(442.0), failure };

@@ -148,9 +148,10 @@ const LAUNCHES_PER_MINUTE: Key = key("launches_per_minute", Count(1), Value("60"
 const MAX_LIFETIME: Key = key("max_lifetime", Duration(0), Words("24 hours in clouds, else no limit"), Pass)
     .means("Age at which an instance takes no more jobs; it is terminated when it is idle. 0: no limit.")
     .interacts(
-        "A job fails immediately if its timeout is longer. Greenroom's configuration does not contain the timeouts of \
-         jobs, so the default cannot follow them. A job does not get an instance whose remaining lifetime \
-         is shorter than the job's timeout. Clouds terminate an instance by themselves after `max_lifetime` + \
+        "A job fails immediately if its timeout is longer than a value that you set. The default extends: while a job with \
+         a longer timeout waits, instances are launched for that timeout + `launch_timeout`. A job does not get an \
+         instance whose remaining lifetime is shorter than the job's timeout. A living instance keeps the lifetime of its \
+         launch if a change of the key would prolong it. Clouds terminate an instance by themselves after `max_lifetime` + \
          `launch_timeout`, as set at its launch; without a limit, they bill until a keeper terminates them. Static \
          hosts do not age.",
     );

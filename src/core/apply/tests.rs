@@ -58,6 +58,7 @@ fn intended(short: &str, number: u32, tries: u32) -> Change {
         uses_left: Some(9),
         offering: None,
         location: None,
+        lifetime: None,
     }
 }
 

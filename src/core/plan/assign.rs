@@ -57,9 +57,8 @@ pub(super) fn is_offered(instance: &Instance, state: &PoolState, now: Stamp) -> 
 /// The lifetime counts from ready, so that an instance booted for a job whose timeout is just as long serves it.
 pub(super) fn suits(instance: &Instance, job: &Reservation, policy: &Policy, now: Stamp) -> bool {
     let lived = now.since(instance.ready.unwrap_or(instance.created));
-    let has_time = policy
-        .max_lifetime
-        .is_none_or(|limit| instance.is_static() || lived.saturating_add(job.job.timeout) <= limit.0);
+    let has_time =
+        instance.lifetime(policy).is_none_or(|limit| lived.saturating_add(job.job.timeout) <= limit);
     instance.admits(&job.domain) && has_time
 }
 

@@ -30,19 +30,16 @@ fn is_disposable(instance: &Instance, input: &ScaleInput<'_>) -> bool {
 fn to_drain(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>) -> Vec<(InstanceId, DrainReason)> {
     let drained = draft.state().drained.is_some();
     let mut to_drain = Vec::new();
-    if !drained && input.policy.max_lifetime.is_none() {
-        return to_drain;
-    }
     for instance in draft.state().instances.values() {
         let disposable = is_disposable(instance, input);
         let unmade = instance.is_refused() && !input.ungranted.names(&instance.id);
         if drained && (disposable || unmade) {
             to_drain.push((instance.id.clone(), DrainReason::ByOperator));
-        } else if let Some(limit) = input.policy.max_lifetime.filter(|_| disposable) {
-            if draft.now.since(instance.created) >= limit.0 {
+        } else if let Some(limit) = instance.lifetime(input.policy).filter(|_| disposable) {
+            if draft.now.since(instance.created) >= limit {
                 to_drain.push((instance.id.clone(), DrainReason::Expired));
             } else {
-                draft.wake_at(instance.created.plus(limit.0));
+                draft.wake_at(instance.created.plus(limit));
             }
         }
     }

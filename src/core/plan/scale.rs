@@ -175,6 +175,7 @@ fn launch(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, fresh: &Fresh) {
     // If no list tells now, launches still go where they went before.
     let told = input.observed.listing.as_ref().ok().and_then(|listing| listing.location.clone());
     let location = told.or_else(|| draft.state().location.clone());
+    let longest = draft.state().waiting.values().map(|job| job.job.timeout).max().unwrap_or_default();
     draft.emit(Change::LaunchIntended {
         instance: instance.clone(),
         generation,
@@ -184,6 +185,7 @@ fn launch(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, fresh: &Fresh) {
         uses_left: input.policy.max_use_count,
         offering,
         location,
+        lifetime: input.policy.lifetime_for(longest),
     });
     act(draft, input.observed, Effect::Launch { instance, repeated: false });
     draft.wake_at(draft.now.plus(input.policy.timing.pass_interval));

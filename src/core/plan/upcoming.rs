@@ -45,10 +45,10 @@ impl<'a> UpcomingCapacity<'a> {
 
     /// The instance that will serve this job; it keeps a slot there.
     pub(super) fn serve(&mut self, job: &'a Reservation) -> Option<&'a Instance> {
-        let lasts = self.policy.has_time_for(&job.job);
+        let lasts = |i: &Instance| i.lifetime(self.policy).is_none_or(|limit| job.job.timeout <= limit);
         let suits = |c: &&mut UpcomingInstance<'a>| {
             let admits = c.domain.is_none_or(|d| *d == job.domain);
-            c.slots > 0 && admits && (lasts || c.instance.is_static())
+            c.slots > 0 && admits && lasts(c.instance)
         };
         let next = self.upcoming.iter_mut().find(suits)?;
         next.slots -= 1;

@@ -61,6 +61,7 @@ fn a_launch() -> impl Strategy<Value = Change> {
             uses_left,
             offering,
             location,
+            lifetime: None,
         },
     )
 }

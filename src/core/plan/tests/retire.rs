@@ -76,6 +76,12 @@ fn the_aged_go_when_they_are_idle_and_not_before() {
             ("lifetime 10m | idle 569s", ""),
             ("lifetime 10m | idle 570s", "i1 drains: expired; terminate i1"),
             ("lifetime 10m | held 50m by 7", ""),
+            // What was set at its launch counts: a shorter key does too, a default does not.
+            ("lifetime 10m | idle 569s lives 9m", "i1 drains: expired; terminate i1"),
+            ("lifetime 10m | idle 570s lives 15m", "i1 drains: expired; terminate i1"),
+            ("default_lifetime 10m | idle 570s lives 15m", ""),
+            ("default_lifetime 10m | idle 870s lives 15m", "i1 drains: expired; terminate i1"),
+            ("idle 569s lives 9m", "i1 drains: expired; terminate i1"),
             ("lifetime 10m | static idle 50m", ""),
             ("lifetime 10m, target 1 | idle 50m", "i1 drains: expired; i2 intended; terminate i1; launch i2"),
         ],

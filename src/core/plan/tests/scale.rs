@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::core::event::{Change, Event};
 use crate::core::ids::Generation;
 use crate::core::notation::{NOW, does, notes, render, table, world};
 use crate::core::policy::{IdlePolicy, ScheduledIdle};
@@ -26,6 +27,44 @@ fn one_instance_is_launched_for_each_job_that_nothing_on_its_way_will_serve() {
             ("any, lifetime 1h | idle 5m; waits 8", "i2 intended; launch i2"),
             ("booting 5s named 9; waits 8", "i2 intended; launch i2"),
             ("idle 5m of b; waits 8", "i2 intended; launch i2"),
+        ],
+    );
+}
+
+#[test]
+fn a_launch_lives_as_long_as_the_longest_waiting_job_needs_where_the_lifetime_is_a_default() {
+    let lives = |text: &str| {
+        let lifetime = |event: &Event| {
+            let Change::LaunchIntended { lifetime, .. } = &event.change else { return None };
+            Some(lifetime.map(|most| most.0.as_secs() / 60))
+        };
+        world(text).plan().events.iter().find_map(lifetime).expect("it launches")
+    };
+    for (given, minutes) in [
+        ("waits 8 timeout 9h", None),
+        ("lifetime 2h | waits 8 timeout 1h", Some(120)),
+        ("lifetime 2h, target 1 | waits 8 timeout 9h", Some(120)),
+        ("default_lifetime 2h | waits 8 timeout 1h", Some(120)),
+        // `launch_timeout` more, for what comes before the job and after it.
+        ("default_lifetime 2h | waits 8 timeout 2h", Some(130)),
+        ("default_lifetime 2h | waits 8 timeout 1h; waits 9 timeout 9h; waits 10 timeout 3h", Some(550)),
+    ] {
+        assert_eq!(lives(given), minutes, "{given}");
+    }
+    table(
+        does,
+        &[
+            // Too short-lived for this job, whatever is on its way: one more is launched.
+            (
+                "default_lifetime 2h | booting 5s lives 2h; waits 8 timeout 3h",
+                "i2 intended; probe i1; launch i2",
+            ),
+            ("default_lifetime 2h | booting 5s lives 4h; waits 8 timeout 3h", "probe i1"),
+            ("default_lifetime 2h | idle 5m lives 4h; waits 8 timeout 3h", "a8 gets i1"),
+            (
+                "max 1, default_lifetime 2h | idle 5m lives 2h; waits 8 timeout 3h",
+                "i1 drains: maderoom; terminate i1",
+            ),
         ],
     );
 }
