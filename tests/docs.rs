@@ -1,6 +1,10 @@
 //! The documents match the code.
 
+#[path = "docs/links.rs"]
+mod links;
+
 use std::fs;
+use std::path::Path;
 
 use greenroom::config;
 use greenroom::core::plan::table::ROWS;
@@ -123,4 +127,11 @@ fn the_page_for_developers_names_every_step_of_the_test_script_and_no_other() {
         steps,
         "the tables of docs/development.md"
     );
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let broken = links::broken(&links::pages(root), |path| root.join(path).exists());
+    assert!(broken.is_empty(), "\n{}", broken.join("\n"));
 }
