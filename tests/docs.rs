@@ -2,6 +2,8 @@
 
 #[path = "docs/links.rs"]
 mod links;
+#[path = "docs/quotes.rs"]
+mod quotes;
 
 use std::fs;
 use std::path::Path;
@@ -134,4 +136,24 @@ fn every_link_leads_somewhere() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let broken = links::broken(&links::pages(root), |path| root.join(path).exists());
     assert!(broken.is_empty(), "\n{}", broken.join("\n"));
+}
+
+/// One that does not know the sentence that it has in its job log searches for it here.
+#[test]
+fn the_program_can_print_each_sentence_that_is_explained() {
+    let sources = quotes::sources(Path::new(&path("src")));
+    let stale = quotes::stale(&read("docs/troubleshooting.md"), "sentence", &sources);
+    assert!(stale.is_empty(), "docs/troubleshooting.md:\n{}", stale.join("\n"));
+}
+
+#[test]
+fn each_code_that_a_page_names_is_in_the_list_of_codes() {
+    let codes = first_column(&read("docs/doctor.md"), "code");
+    assert!(codes.len() > 100, "{codes:?}");
+    let pages = links::pages(Path::new(env!("CARGO_MANIFEST_DIR")));
+    let unknown = pages.iter().flat_map(|(page, text)| {
+        quotes::unknown_codes(text, &codes).into_iter().map(move |line| format!("{}: {line}", page.display()))
+    });
+    let unknown: Vec<String> = unknown.collect();
+    assert!(unknown.is_empty(), "\n{}", unknown.join("\n"));
 }
