@@ -2,8 +2,12 @@
 
 #[path = "docs/links.rs"]
 mod links;
+#[path = "docs/pictures.rs"]
+mod pictures;
 #[path = "docs/quotes.rs"]
 mod quotes;
+#[path = "support/skipped.rs"]
+mod skipped;
 
 use std::fs;
 use std::path::Path;
@@ -156,4 +160,12 @@ fn each_code_that_a_page_names_is_in_the_list_of_codes() {
     });
     let unknown: Vec<String> = unknown.collect();
     assert!(unknown.is_empty(), "\n{}", unknown.join("\n"));
+}
+
+#[test]
+fn the_picture_of_the_concepts_can_be_read_everywhere() {
+    match pictures::faults(Path::new(&path("docs/concepts.svg"))) {
+        Some(faults) => assert!(faults.is_empty(), "docs/concepts.svg: {faults:?}"),
+        None => skipped::skipped("`python3` is missing"),
+    }
 }
