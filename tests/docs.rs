@@ -1,5 +1,7 @@
 //! The documents match the code.
 
+#[path = "docs/figures.rs"]
+mod figures;
 #[path = "docs/links.rs"]
 mod links;
 #[path = "docs/pictures.rs"]
@@ -168,4 +170,10 @@ fn the_picture_of_the_concepts_can_be_read_everywhere() {
         Some(faults) => assert!(faults.is_empty(), "docs/concepts.svg: {faults:?}"),
         None => skipped::skipped("`python3` is missing"),
     }
+}
+
+#[test]
+fn the_comparison_repeats_measured_figures_only() {
+    let unmeasured = figures::unmeasured(&read("docs/comparison.md"), &read("docs/benchmarks.md"));
+    assert!(unmeasured.is_empty(), "docs/benchmarks.md does not have {unmeasured:?}");
 }
