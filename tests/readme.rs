@@ -1,4 +1,4 @@
-//! Follows the README's sections from nothing to running jobs.
+//! Follows the README's sections from nothing to running jobs, and docs/getting-started.md's.
 //!
 //! Each section's console blocks run as one script, in namespaces: the files in /etc and /var/lib that it makes, its
 //! hosts, and its processes are gone afterwards. Needs root.
@@ -76,11 +76,11 @@ for number in 1 2; do
 done
 "#;
 
-/// The console blocks of a section as one script.
-fn script_of(section: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
-    let readme = std::fs::read_to_string(path).expect("the README");
-    let lines = readme.lines().skip_while(|line| *line != format!("## {section}")).skip(1);
+/// The console blocks of a page's section as one script.
+fn script_of((page, section): (&str, &str)) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
+    let page = std::fs::read_to_string(path).expect("the page");
+    let lines = page.lines().skip_while(|line| *line != format!("## {section}")).skip(1);
     let mut inside = false;
     let mut script = String::new();
     for line in lines.take_while(|line| !line.starts_with("## ")) {
@@ -99,22 +99,22 @@ fn script_of(section: &str) -> String {
 }
 
 /// Runs a section's script; returns its output.
-fn take(section: &str, prepare: &str) -> Option<String> {
+fn take(at: (&str, &str), prepare: &str) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         skipped("only root can make namespaces with an /etc of their own");
         return None;
     }
     let home = tempfile::Builder::new().prefix("greenroom-readme-").tempdir().expect("a directory");
     let program = Path::new(env!("CARGO_BIN_EXE_greenroom"));
-    let script = [MACHINE, prepare, INSTEAD, "set -x\n", &script_of(section)].concat();
+    let script = [MACHINE, prepare, INSTEAD, "set -x\n", &script_of(at)].concat();
     let mut command = program::command("unshare", home.path());
     command.args(["--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]);
     command.args(["bash", "-c", &script, "bash"]).arg(home.path());
-    command.arg(program.parent().expect("a folder")).env("images", images_folder(section));
+    command.arg(program.parent().expect("a folder")).env("images", images_folder(at.1));
     let output = command.current_dir("/").output().expect("unshare runs");
     let printed = [output.stdout, output.stderr].concat();
     let printed = String::from_utf8_lossy(&printed).into_owned();
-    assert!(output.status.success(), "{section}: {}\n{printed}", output.status);
+    assert!(output.status.success(), "{at:?}: {}\n{printed}", output.status);
     Some(printed)
 }
 
@@ -128,7 +128,8 @@ fn virtual_machines_on_this_server() {
         return skipped(why);
     }
     let prepare = "ln -s \"$images\" /var/lib/greenroom/images\n";
-    let printed = take("From nothing to running jobs: virtual machines on this server", prepare);
+    let at = ("README.md", "From nothing to running jobs: virtual machines on this server");
+    let printed = take(at, prepare);
     if let Some(printed) = printed {
         assert!(printed.contains("job succeeded") && printed.contains("Hello from vm-"), "{printed}");
     }
@@ -137,7 +138,15 @@ fn virtual_machines_on_this_server() {
 #[test]
 fn two_ssh_hosts() {
     let prepare = [SAME_NAME, HOSTS].concat();
-    if let Some(printed) = take("From nothing to running jobs: two SSH hosts", &prepare) {
+    if let Some(printed) = take(("README.md", "From nothing to running jobs: two SSH hosts"), &prepare) {
+        assert!(printed.contains("job succeeded") && printed.contains("Hello from "), "{printed}");
+    }
+}
+
+#[test]
+fn one_machine_with_ssh() {
+    let prepare = [SAME_NAME, HOSTS].concat();
+    if let Some(printed) = take(("docs/getting-started.md", "One machine with SSH"), &prepare) {
         assert!(printed.contains("job succeeded") && printed.contains("Hello from "), "{printed}");
     }
 }

@@ -6,6 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
+mod getting_started;
 #[path = "../support/program.rs"]
 mod program;
 #[path = "../support/settled.rs"]
