@@ -1,11 +1,17 @@
-//! Builds the guest program of virtual machine images, a static binary that the program carries inside.
+//! Builds the guest program of virtual machine images, a static binary that the program carries inside, and records the
+//! commit and the features of this build.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// Names the commit where git is missing, as in an unpacked archive of the source.
+const COMMIT: &str = "GREENROOM_COMMIT";
 
 fn main() {
     println!("cargo::rerun-if-changed=guest");
+    println!("cargo::rustc-env=GREENROOM_BUILD_COMMIT={}", commit());
+    println!("cargo::rustc-env=GREENROOM_BUILD_FEATURES={}", features());
     let given = |name: &str| std::env::var_os(name).expect("cargo says how to build");
     let program = PathBuf::from(given("OUT_DIR")).join("greenroom-guest");
     if given("CARGO_CFG_TARGET_ARCH") == "x86_64" && given("CARGO_CFG_TARGET_OS") == "linux" {
@@ -14,6 +20,43 @@ fn main() {
         // Images are for x86-64 only; elsewhere `image build` says so.
         std::fs::write(program, []).expect("the output folder can be written");
     }
+}
+
+/// The commit that this is built from. Debug builds ask for none: each commit would make them compile anew.
+fn commit() -> String {
+    println!("cargo::rerun-if-env-changed={COMMIT}");
+    let given = std::env::var(COMMIT).ok().filter(|given| !given.trim().is_empty());
+    let is_release = std::env::var("PROFILE").is_ok_and(|profile| profile == "release");
+    given
+        .map(|given| given.trim().to_owned())
+        .or_else(|| is_release.then(head).flatten())
+        .unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// The commit of this repository. A repository around an unpacked archive has another root.
+fn head() -> Option<String> {
+    let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR")?);
+    if Path::new(&git(&["rev-parse", "--show-toplevel"])?).canonicalize().ok()? != root.canonicalize().ok()? {
+        return None;
+    }
+    // Each commit and each change of the branch adds a line there.
+    println!("cargo::rerun-if-changed={}", git(&["rev-parse", "--git-path", "logs/HEAD"])?);
+    git(&["rev-parse", "HEAD"])
+}
+
+fn git(arguments: &[&str]) -> Option<String> {
+    let output =
+        Command::new("git").args(arguments).output().ok().filter(|output| output.status.success())?;
+    Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
+}
+
+fn features() -> String {
+    let is_set = |name: &str| {
+        let variable = format!("CARGO_FEATURE_{}", name.to_uppercase().replace('-', "_"));
+        std::env::var_os(variable).is_some()
+    };
+    let set: Vec<&str> = ["aws-ec2", "gce", "crash-points"].into_iter().filter(|name| is_set(name)).collect();
+    if set.is_empty() { "none".to_owned() } else { set.join(", ") }
 }
 
 fn compile(compiler: &OsString, target: &OsString, program: &PathBuf) {

@@ -11,7 +11,7 @@ pub const DEFAULT_CONFIG: &str = "/etc/greenroom/greenroom.toml";
 
 /// Keep CI machines warm for GitLab Runner's custom executor.
 #[derive(Debug, Parser)]
-#[command(name = "greenroom", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(name = "greenroom", version, long_version = super::version::LONG, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = "\
 Exit status:
   0  success
@@ -54,6 +54,19 @@ pub enum Command {
     Completions {
         /// Name of the shell
         shell: clap_complete::Shell,
+    },
+    /// Print a man page, or write all of them
+    #[command(after_help = "\
+Examples:
+  greenroom man | man -l -               the page of greenroom itself
+  greenroom man pool status | man -l -   the page of a command
+  greenroom man --dir man1               one file for each command")]
+    Man {
+        /// Words of a command, such as `pool status` [default: greenroom itself]
+        command: Vec<String>,
+        /// Write the pages of all commands into this directory
+        #[arg(long, value_name = "DIR", conflicts_with = "command")]
+        dir: Option<PathBuf>,
     },
     /// Run the processes of `local` instances
     #[command(hide = true)]

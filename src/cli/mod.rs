@@ -18,6 +18,7 @@ mod job_dirs;
 mod keep;
 mod locate;
 mod log;
+mod man;
 mod messages;
 pub mod pool;
 mod program;
@@ -27,6 +28,7 @@ mod setup;
 mod stores;
 mod trial;
 pub mod ui;
+mod version;
 mod watch;
 pub mod when;
 
@@ -87,6 +89,7 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
             clap_complete::generate(shell, &mut Cli::command(), "greenroom", &mut std::io::stdout());
             ExitCode::SUCCESS
         }
+        Command::Man { command, dir } => exit_status(man::man(&command, dir.as_deref()).map(|()| true)),
     }
 }
 
@@ -105,12 +108,15 @@ fn called_by_runner(place: &GlobalOptions, call: &RunnerCall) -> ExitCode {
 
 /// Exit status: 0 success, 1 negative result, 2 failure.
 fn called_by_operator(place: &GlobalOptions, command: OperatorCommand) -> ExitCode {
-    let answer = match command {
+    exit_status(match command {
         OperatorCommand::Keep { background: true } => crate::host::local::detach()
             .map_err(CliError::from)
             .and_then(|()| in_runtime(|| keep::keep(place, true))),
         other => in_runtime(|| ask(place, other)),
-    };
+    })
+}
+
+fn exit_status(answer: Result<bool, CliError>) -> ExitCode {
     match answer {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),

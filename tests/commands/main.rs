@@ -199,6 +199,41 @@ fn completions_are_printed_for_the_usual_shells() {
 }
 
 #[test]
+fn the_version_names_the_commit_and_the_features() {
+    let place = Place::new();
+    let short = out(&place.call(&["-V"]));
+    let (number, long) = (env!("CARGO_PKG_VERSION"), out(&place.call(&["--version"])));
+    assert_eq!(short, format!("greenroom {number}\n"));
+    let lines: Vec<&str> = long.lines().collect();
+    assert_eq!(lines[0], short.trim_end());
+    assert!(lines[1].starts_with("commit: ") && lines[2].starts_with("features: "), "{long}");
+}
+
+#[test]
+fn man_prints_a_page_and_writes_all_of_them_the_same_each_time() {
+    let place = Place::new();
+    let page = out(&place.call(&["man", "pool", "status"]));
+    assert!(page.contains(".TH greenroom-pool-status 1") && page.contains("EXIT STATUS"), "{page}");
+    let dirs = ["one", "two"].map(|name| place.path().join(name));
+    let written = dirs.map(|dir| {
+        let output = place.call(&["man", "--dir", &dir.display().to_string()]);
+        assert!(output.status.success() && out(&output).is_empty(), "{}", err(&output));
+        let entries = std::fs::read_dir(dir).expect("it was created").map(|entry| entry.expect("a page"));
+        let mut pages: Vec<_> = entries
+            .map(|page| (page.file_name(), std::fs::read_to_string(page.path()).expect("a page")))
+            .collect();
+        pages.sort();
+        pages
+    });
+    assert!(written[0].len() > 20 && written[0] == written[1], "{}", written[0].len());
+    assert!(written[0].iter().any(|(name, text)| name == "greenroom-pool-status.1" && *text == page));
+
+    let missing = place.call(&["man", "pool", "statsu"]);
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(err(&missing).contains("did you mean `status`?"), "{}", err(&missing));
+}
+
+#[test]
 fn reap_says_what_it_did_for_each_pool() {
     let place = Place::new();
     assert!(place.call(&["try", "true"]).status.success());
