@@ -1,4 +1,4 @@
-//! The runner's service stops: the effects on the job, the keeper and instances.
+//! Services under a real systemd: the runner's, which stops in the middle of a job, and the units of the package.
 
 #[path = "support/program.rs"]
 mod program;
@@ -10,6 +10,8 @@ mod settled;
 mod skipped;
 #[path = "support/systemd.rs"]
 mod systemd;
+#[path = "service/units.rs"]
+mod units;
 
 #[test]
 fn a_graceful_stop_waits_for_the_job_and_for_nothing_of_ours() {

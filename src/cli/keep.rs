@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::args::GlobalOptions;
 use super::context::Context;
 use super::error::CliError;
+use super::service::{self, Reloads};
 use super::{log, program, ui, watch};
 use crate::core::ids::PoolName;
 use crate::core::report::Report;
@@ -33,19 +34,28 @@ pub(super) async fn keep(place: &GlobalOptions, background: bool) -> Result<bool
     let take_over = context.config()?.host_timing.keeper_start_timeout;
     let names: Vec<String> = pools.iter().map(|pool| pool.engine.pool.to_string()).collect();
     tracing::info!(pools = names.join(","), "the keeper is running");
-    if !background {
-        sd_notify::notify(&[sd_notify::NotifyState::Ready]).ok();
-    }
-    let outgrown = watch::until_outgrown(&context, &pools, context.config()?.host_timing.self_check_interval);
+    let reloads = if background {
+        Reloads::none()
+    } else {
+        // Before readiness: then the service manager may send SIGHUP.
+        let reloads = Reloads::install()?;
+        service::ready(&watch::status(&pools));
+        reloads
+    };
+    let interval = context.config()?.host_timing.self_check_interval;
     let kept = tokio::select! {
         kept = keeper::keep(&host, &pools, keeping, take_over) => kept,
-        () = outgrown => {
+        never = service::ping(), if !background => match never {},
+        () = watch::until_outgrown(&context, &pools, interval, reloads) => {
             // The re-executed process recovers as after any crash, with all pools. RACE: a job that takes the lock first
             // starts a keeper in the background; a service then exits, and its supervisor restarts it.
             tracing::info!("the new configuration needs a restart of the keeper: re-executing");
             return Err(program::begin_anew());
         }
     };
+    if !background {
+        service::stopping();
+    }
     match &kept {
         Ok(KeeperExit::Elsewhere) if !background => {
             return Err(CliError::say("another keeper already works with this state directory")

@@ -24,6 +24,7 @@ pub mod pool;
 mod program;
 pub mod rows;
 mod runner_args;
+mod service;
 mod setup;
 mod stores;
 mod trial;

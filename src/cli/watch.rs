@@ -1,4 +1,4 @@
-//! Watches a keeper's configuration: a change takes effect immediately, not at the next wake-up.
+//! Watches a keeper's configuration: a change takes effect within seconds, and immediately after SIGHUP.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -7,38 +7,62 @@ use std::time::Duration;
 use super::context::Context;
 use super::error::CliError;
 use super::program;
+use super::service::{self, Reloads};
 use super::setup;
+use super::ui::plural;
 use crate::config::Config;
 use crate::core::ids::PoolName;
 use crate::engine::keeper::Pool;
 use crate::port::wakeups::WakeUps as _;
 
-/// Wakes the pools when the file has changed. Resolves when the new configuration needs another process: for a new pool,
-/// or for calls that only `greenroom-backends` can make.
-pub(super) async fn until_outgrown(context: &Context, pools: &[Pool], every: Duration) {
+/// Wakes the pools when the file has changed, or at a request. Resolves when the new configuration needs another process:
+/// for a new pool, or for calls that only `greenroom-backends` can make.
+pub(super) async fn until_outgrown(context: &Context, pools: &[Pool], every: Duration, mut reloads: Reloads) {
     let path = context.config_path();
     let mut last = fingerprint(&path);
     loop {
-        context.host.pause(every).await;
+        let requested = tokio::select! {
+            () = context.host.pause(every) => false,
+            () = reloads.requested() => true,
+        };
         let now = fingerprint(&path);
-        if now == last {
+        if now == last && !requested {
             continue;
         }
         last = now;
-        // Each pool reports an unreadable file.
-        if let Ok((config, _)) = Config::read(&path)
-            && is_outgrown(&config, pools)
-        {
-            match objection(context, &config) {
-                None => return,
-                // Until all of it can be applied, the present pools stay as they are.
-                Some(why) => tracing::error!("the new configuration cannot be applied completely: {why}"),
-            }
+        if requested {
+            tracing::info!("reading the configuration again: SIGHUP");
+            service::reloading();
         }
+        let refusal = match Config::read(&path) {
+            Ok((config, _)) => {
+                let refusal = objection(context, &config);
+                if refusal.is_none() && is_outgrown(&config, pools) {
+                    return;
+                }
+                // Until all of it can be applied, the present pools stay as they are.
+                refusal.map(|why| format!("the new configuration cannot be applied completely: {why}"))
+            }
+            Err(error) => {
+                let why = CliError::config(error).in_a_line();
+                Some(format!("the new configuration is invalid, and the previous one remains active: {why}"))
+            }
+        };
         for pool in pools {
             context.host.wake_keeper(&pool.engine.pool).await;
         }
+        if let Some(refusal) = &refusal {
+            tracing::error!("{refusal}");
+        }
+        let status = refusal.unwrap_or_else(|| status(pools));
+        if requested { service::ready(&status) } else { service::status(&status) }
     }
+}
+
+/// What `systemctl status` shows while all is well.
+pub(super) fn status(pools: &[Pool]) -> String {
+    let names: Vec<&str> = pools.iter().map(|pool| pool.engine.pool.as_str()).collect();
+    format!("reconciling {}: {}", plural(pools.len(), "pool"), names.join(", "))
 }
 
 fn is_outgrown(config: &Config, pools: &[Pool]) -> bool {
