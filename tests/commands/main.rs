@@ -7,6 +7,8 @@ use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
 mod getting_started;
+mod operations;
+mod pages;
 #[path = "../support/program.rs"]
 mod program;
 #[path = "../support/settled.rs"]
