@@ -41,7 +41,7 @@ impl Host {
             ("greenroom-reap.timer", &timer),
             ("job.service", &job),
         ];
-        host.systemd = Some(Systemd::start(host.path(), &units)?);
+        host.systemd = Some(Systemd::start(host.path(), &units, false)?);
         Some(host)
     }
 

@@ -48,7 +48,9 @@ pub(crate) fn a_graceful_stop_waits_for_the_job_and_for_nothing_of_ours(provider
     let config = format!("state_dir = '{}'\n{CONFIG}{provider}\n", at("state").display());
     std::fs::write(at("greenroom.toml"), config).expect("a file");
     let unit = unit(home.path());
-    let Some(systemd) = Systemd::start(home.path(), &[("gitlab-runner.service", &unit)]) else { return };
+    let Some(systemd) = Systemd::start(home.path(), &[("gitlab-runner.service", &unit)], false) else {
+        return;
+    };
     let config = at("greenroom.toml").display().to_string();
     let call = |args: &[&str]| systemd.run(&[&[GREENROOM, "--config", &config], args].concat());
     // The job takes one of two idle instances, and its own calls start the keeper.

@@ -12,7 +12,8 @@ use crate::skipped::skipped;
 
 const WITHIN: Duration = Duration::from_secs(20);
 
-/// Becomes systemd in namespaces: `$1` is a directory for it, `$2` holds its units.
+/// Becomes systemd in namespaces: `$1` is a directory for it, `$2` holds its units. `$3`: a directory that it shares with
+/// the host; of all other files it sees a copy, which ends with it.
 const BEGIN: &str = r#"
 set -eu
 mount --make-rprivate /
@@ -21,13 +22,27 @@ mount -t cgroup2 none "$1/cgroups"
 group="$1/cgroups/greenroom-test-$$"
 mkdir "$group"
 echo $$ > "$group/cgroup.procs"
+if [ -n "$3" ]; then
+  copy="$1/copy"
+  mkdir "$copy"
+  mount -t tmpfs none "$copy"
+  mkdir "$copy/upper" "$copy/work" "$copy/root"
+  mount -t overlay none -o "lowerdir=/,upperdir=$copy/upper,workdir=$copy/work" "$copy/root"
+  mkdir -p "$copy/root$3" "$copy/root/.host"
+  for folder in /dev /proc /sys; do mount --rbind "$folder" "$copy/root$folder"; done
+  mount --bind "$3" "$copy/root$3"
+  cd "$copy/root"
+  pivot_root . .host
+  cd /
+  umount --lazy /.host
+fi
 exec unshare --cgroup --pid --fork --kill-child --mount-proc sh -c '
   set -eu
   umount -R /sys/fs/cgroup
   mount -t cgroup2 none /sys/fs/cgroup
   mount -t tmpfs none /run
   mkdir -p /run/systemd/system
-  cp "$2"/* /run/systemd/system/
+  cp -R "$2"/. /run/systemd/system/
   exec env container=test /lib/systemd/systemd --system --unit=test.target --log-target=console --log-level=warning
 ' sh "$1" "$2"
 "#;
@@ -41,7 +56,10 @@ pub(crate) struct Systemd {
 
 impl Systemd {
     /// Starts one with these units beside an empty `test.target`; `None` if that is impossible: the test is skipped.
-    pub(crate) fn start(home: &Path, units: &[(&str, &str)]) -> Option<Self> {
+    ///
+    /// `in_copy`: it sees a copy of the host's files instead of the files, except for those below `home`. What it changes
+    /// there ends with it.
+    pub(crate) fn start(home: &Path, units: &[(&str, &str)], in_copy: bool) -> Option<Self> {
         if let Some(why) = missing() {
             skipped(format_args!("systemd cannot be started in namespaces: {why}"));
             return None;
@@ -50,12 +68,15 @@ impl Systemd {
         std::fs::create_dir_all(&folder).expect("a directory for the units");
         let target = ("test.target", "[Unit]\nDefaultDependencies=no\n");
         for (name, text) in units.iter().chain([&target]) {
-            std::fs::write(folder.join(name), text).expect("a unit");
+            let path = folder.join(name);
+            std::fs::create_dir_all(path.parent().expect("it is in the folder")).expect("a directory");
+            std::fs::write(path, text).expect("a unit");
         }
         let log = std::fs::File::create(place.join("log")).expect("a log");
         let mut command = program::command("unshare", home);
         command.args(["--mount", "--uts", "--ipc", "--kill-child", "--fork", "sh", "-c", BEGIN, "sh"]);
-        command.arg(&place).arg(&folder).stdout(Stdio::null()).stderr(log);
+        command.arg(&place).arg(&folder).arg(if in_copy { home } else { Path::new("") });
+        command.stdout(Stdio::null()).stderr(log);
         let unshare = command.spawn().expect("unshare runs");
         let mut systemd = Self { unshare, pid: 0, home: place };
         let until = Instant::now() + WITHIN;
