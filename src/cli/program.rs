@@ -3,6 +3,8 @@
 //! `greenroom` starts a dozen times per job, so it does not contain the libraries of clouds. If the configuration needs
 //! them, commands that make a provider's calls re-execute as `greenroom-backends`, which is installed beside it.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command as Process;
@@ -19,9 +21,16 @@ const BACKENDS: &str = "greenroom-backends";
 /// The absolute path of the program for driver calls, links and `local` instances.
 pub(super) fn driver() -> std::io::Result<PathBuf> {
     let running = std::env::current_exe()?;
+    let running = successor(&running).filter(|path| path.exists()).unwrap_or(running);
     let beside = running.with_file_name(DRIVER);
     let is_backends = running.file_name().is_some_and(|name| name == BACKENDS);
     Ok(if is_backends && beside.exists() { beside } else { running })
+}
+
+/// Where an upgrade has put the new program, if this one's file was replaced: Linux then marks its path.
+fn successor(running: &Path) -> Option<PathBuf> {
+    let path = running.as_os_str().as_bytes().strip_suffix(b" (deleted)")?;
+    Some(PathBuf::from(OsStr::from_bytes(path)))
 }
 
 /// Re-executes as `greenroom-backends` if the command needs it, and does not return then. An error if that program is
@@ -86,5 +95,17 @@ fn makes_calls(command: &OperatorCommand) -> bool {
         | OperatorCommand::Explain { .. }
         | OperatorCommand::Try(_)
         | OperatorCommand::Image(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replaced_program_starts_the_one_in_its_place() {
+        let new = successor(Path::new("/usr/bin/greenroom (deleted)"));
+        assert_eq!(new.as_deref(), Some(Path::new("/usr/bin/greenroom")));
+        assert_eq!(successor(Path::new("/usr/bin/greenroom")), None);
     }
 }
