@@ -1,5 +1,7 @@
 //! Services under a real systemd: the runner's, which stops in the middle of a job, and the units of the package.
 
+#[path = "support/units.rs"]
+mod package_units;
 #[path = "support/program.rs"]
 mod program;
 #[path = "support/service.rs"]

@@ -28,6 +28,8 @@ mod nft;
 mod onslaught;
 #[path = "../support/pace.rs"]
 mod pace;
+#[path = "../support/units.rs"]
+mod package_units;
 #[path = "../jobs/place.rs"]
 #[expect(dead_code, reason = "jobs on virtual machines use a part of it")]
 mod place;
