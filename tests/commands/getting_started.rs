@@ -8,7 +8,7 @@ const PAGE: &str = "docs/getting-started.md";
 const READER: &str = r#"
 greenroom() {
     if [ "$1" = try ] && [ -d state ]; then
-        until command greenroom pool status --json | grep -q '"ready"'; do sleep 0.1; done
+        for _ in $(seq 600); do ! command greenroom pool status --json | grep -q '"ready"' || break; sleep 0.1; done
     fi
     command greenroom "$@"
 }

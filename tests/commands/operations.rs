@@ -17,9 +17,8 @@ allow_root = true
 END
 export GREENROOM_CONFIG=$PWD/greenroom.toml GREENROOM_STATE_DIR=$PWD/state
 greenroom() { command greenroom "${@//\/srv\/copy/$PWD/copy}"; }
-idle() { until greenroom pool status --json | grep -q '"ready"'; do sleep 0.1; done; }
 greenroom try >/dev/null
-idle
+for _ in $(seq 600); do ! greenroom pool status --json | grep -q '"ready"' || break; sleep 0.1; done
 "#;
 
 fn hold(heading: &str, more: &str, commands: usize) {
