@@ -144,6 +144,13 @@ fn every_link_leads_somewhere() {
     assert!(broken.is_empty(), "\n{}", broken.join("\n"));
 }
 
+#[test]
+fn every_page_can_be_reached_from_the_readme() {
+    let pages = links::pages(Path::new(env!("CARGO_MANIFEST_DIR")));
+    let unreachable = links::unreachable(&pages, Path::new("README.md"));
+    assert!(unreachable.is_empty(), "no link leads to {unreachable:?}");
+}
+
 /// One that does not know the sentence that it has in its job log searches for it here.
 #[test]
 fn the_program_can_print_each_sentence_that_is_explained() {

@@ -112,8 +112,25 @@ pub(crate) fn broken(pages: &Pages, exists: impl Fn(&Path) -> bool) -> Vec<Strin
     found
 }
 
+/// The pages to which no chain of links leads from a page.
+pub(crate) fn unreachable(pages: &Pages, from: &Path) -> Vec<String> {
+    let mut reached = vec![from.to_owned()];
+    let mut next = 0;
+    while let Some(page) = reached.get(next).cloned() {
+        next += 1;
+        let folder = page.parent().expect("a page is a file");
+        for (_, target) in links(&pages[&page]) {
+            let to = simple(&folder.join(target.split('#').next().unwrap_or_default()));
+            if pages.contains_key(&to) && !reached.contains(&to) {
+                reached.push(to);
+            }
+        }
+    }
+    pages.keys().filter(|page| !reached.contains(page)).map(|page| page.display().to_string()).collect()
+}
+
 mod planted {
-    use super::{Pages, Path, broken};
+    use super::{Pages, Path, broken, unreachable};
 
     fn of(page: &str) -> Vec<String> {
         let pages: [(&str, &str); 2] =
@@ -131,6 +148,18 @@ mod planted {
         assert_eq!(of("[two\nlines](x.md), ![a picture](y.svg)").len(), 2);
         assert_eq!(of("[x](../src/c.rs#f").len(), 0, "not a link");
         assert_eq!(of("[x](../src/c.rs#f)").len(), 1, "anchors of pages only");
+    }
+
+    #[test]
+    fn a_page_without_a_link_to_it_is_reported() {
+        let pages: [(&str, &str); 4] = [
+            ("README.md", "[a](docs/a.md#b)"),
+            ("docs/a.md", "[b](sub/b.md)"),
+            ("docs/sub/b.md", "[back](../a.md)"),
+            ("docs/c.md", "[a](a.md) `[c](c.md)`"),
+        ];
+        let pages: Pages = pages.map(|(path, text)| (path.into(), text.to_owned())).into();
+        assert_eq!(unreachable(&pages, Path::new("README.md")), ["docs/c.md"]);
     }
 
     #[test]
