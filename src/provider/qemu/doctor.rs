@@ -10,7 +10,7 @@ use super::accel::{self, KvmCheck};
 use super::image::{Image, ImageError, Problem};
 use super::process::exec::Runner;
 use super::settings::{Accel, Network, Settings, Source};
-use super::{budget, egress, image_store, user};
+use super::{budget, disk, egress, image_store, user};
 use crate::port::finding::{Finding, Severity};
 use crate::provider::scope::{self, Scopes};
 use crate::provider::{BuildContext, mistakes};
@@ -27,6 +27,7 @@ fn findings(context: &BuildContext, table: &toml::Table, has_metadata: fn() -> b
     };
     let mut found = images(context, &settings);
     found.extend(image_store::doctor::findings(context, &settings));
+    found.extend(small_disk(context, &settings));
     found.extend(room(context, &settings));
     found.extend(network(context, &settings, has_metadata));
     found.extend(ssh_port(&settings));
@@ -106,6 +107,15 @@ fn image_problem(name: &str, problem: &Problem, build: &str) -> Finding {
         }
         _ => finding("qemu-image-damaged", Severity::Error, what, build),
     }
+}
+
+/// Checks that an image, if there is one, fits on the disk of its machines.
+fn small_disk(context: &BuildContext, settings: &Settings) -> Option<Finding> {
+    let source = disk::of_source(settings, &context.state_dir).ok()?;
+    let why = disk::of_machine(settings, source).err()?;
+    let (what, remedy) = why.split_once(": ").unwrap_or((&why, "raise `disk`"));
+    let what = format!("pool `{}` can launch no virtual machine: {what}", context.pool);
+    Some(finding("qemu-disk-small", Severity::Error, what, remedy))
 }
 
 /// Checks that at least one machine fits.
@@ -311,6 +321,29 @@ pub(super) mod tests {
         let settings = Settings::read(&context.pool, &"disk = \"9000T\"".parse().unwrap()).unwrap();
         let codes: Vec<&str> = room(&context, &settings).iter().map(|finding| finding.code).collect();
         assert_eq!(codes, ["qemu-disk"]);
+    }
+
+    #[test]
+    fn a_disk_smaller_than_the_image_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("debian.qcow2");
+        crate::provider::qemu::process::qcow2::write_empty(
+            &mut std::fs::File::create(&path).unwrap(),
+            4 << 30,
+        )
+        .unwrap();
+        let found = |disk: &str| {
+            let table = format!("image = \"{}\"\n{disk}", path.display()).parse().unwrap();
+            let settings = Settings::read(&context().pool, &table).unwrap();
+            small_disk(&context(), &settings).map(|finding| finding.to_string())
+        };
+        assert_eq!((found(""), found("disk = \"4G\"")), (None, None));
+        let small = format!(
+            "error [qemu-disk-small]: pool `linux` can launch no virtual machine: `disk` is 1024 MiB, but the boot disk \
+             {} has 4096 MiB\n  help: set `disk` to at least that, or remove it",
+            path.display()
+        );
+        assert_eq!(found("disk = \"1G\""), Some(small));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Each has a supervisor: a Greenroom process that starts QEMU, talks to it and to the guest, and exits with it. As in
 //! `supervised`, all state is on disk and in kernel locks.
 
+use std::cell::OnceCell;
 use std::ffi::OsString;
 use std::io;
 use std::num::NonZero;
@@ -26,6 +27,7 @@ use crate::threads::disk::Lane;
 
 mod accel;
 mod budget;
+mod disk;
 mod doctor;
 mod egress;
 mod folder;
@@ -38,9 +40,8 @@ mod spec;
 pub mod store_use;
 mod user;
 
-use image::Image;
 use image_store::Stores;
-use settings::{Settings, Source};
+use settings::Settings;
 use spec::{Booted, Ended, ReservedStore, Spec};
 
 pub const REGISTRATION: Registration = Registration {
@@ -102,30 +103,27 @@ fn may_set_rules(pool: &PoolName, settings: &Settings, is_root: bool) -> Result<
 struct Launch<'a> {
     qemu: &'a Qemu,
     request: &'a LaunchRequest,
+    /// Read once, when the machine is admitted.
+    reserved: OnceCell<Reserved>,
+}
+
+/// What a machine may take of the runner host.
+struct Reserved {
+    resources: budget::Resources,
+    /// The image store that it will have, if nothing changes until it boots.
+    store: Option<ReservedStore>,
 }
 
 impl Launch<'_> {
-    /// What the machine may take. Without anything to boot, the launch fails now instead of the boot later.
-    fn resources(&self) -> Result<budget::Resources, ProviderError> {
+    /// Without anything to boot, the launch fails now instead of the boot later.
+    fn reserve(&self) -> Result<Reserved, String> {
         let Qemu { context, settings, .. } = self.qemu;
-        let image = match &settings.source {
-            Source::Image(name) => Image::open(&settings.images_dir(&context.state_dir), name)
-                .map(|image| image.manifest.disk_bytes)
-                .map_err(|error| format!("{error}: build one with `greenroom image build {name}`")),
-            Source::Foreign(disk) if !disk.is_file() => {
-                Err(format!("the boot disk {} does not exist", disk.display()))
-            }
-            Source::Foreign(disk) => process::qcow2::virtual_size(disk)
-                .map_err(|error| format!("cannot read the boot disk: {error}")),
-        }
-        .map_err(|problem| ProviderError::new(ErrorClass::Invalid, problem))?;
-        Ok(budget::Resources {
-            memory: budget::memory_of_one(settings),
-            disk: settings.disk.unwrap_or(image),
-        })
+        let source = disk::of_source(settings, &context.state_dir)?;
+        let disk = disk::of_machine(settings, source)?;
+        let resources = budget::Resources { memory: budget::memory_of_one(settings), disk };
+        Ok(Reserved { resources, store: self.store() })
     }
 
-    /// The image store that the machine will have, if nothing changes until it boots.
     fn store(&self) -> Option<ReservedStore> {
         let Qemu { context, settings, .. } = self.qemu;
         let stores = Stores::beside(&settings.images_dir(&context.state_dir));
@@ -138,17 +136,20 @@ impl Launch<'_> {
 impl Recipe for Launch<'_> {
     async fn admit(&self) -> Result<Admitted, ProviderError> {
         let Qemu { supervised, settings, .. } = self.qemu;
+        let invalid = |why| ProviderError::new(ErrorClass::Invalid, why);
         if let Some(obstacle) = egress::obstacle(settings) {
-            return Err(ProviderError::new(ErrorClass::Invalid, obstacle));
+            return Err(invalid(obstacle));
         }
-        let lock = budget::admit(&supervised.instances, self.resources()?, self.store(), settings).await?;
+        let reserved = self.reserve().map_err(invalid)?;
+        let Reserved { resources, store } = self.reserved.get_or_init(|| reserved);
+        let lock = budget::admit(&supervised.instances, *resources, store.clone(), settings).await?;
         Ok(Admitted { lost: None, lock: Some(lock) })
     }
 
     fn write(&self, dir: &InstanceDir) -> io::Result<()> {
         let Qemu { context, settings, .. } = self.qemu;
+        let reserved = self.reserved.get().ok_or_else(|| io::Error::other("the machine was not admitted"))?;
         dir.fill(&self.request.keys)?;
-        let reserved = self.resources().map_err(io::Error::other)?;
         dir.put(
             "spec.json",
             &Spec {
@@ -156,9 +157,9 @@ impl Recipe for Launch<'_> {
                 settings: settings.clone(),
                 state_dir: context.state_dir.clone(),
                 program: context.program.clone(),
-                reserved: reserved.memory,
-                reserved_disk: reserved.disk,
-                reserved_store: self.store(),
+                reserved: reserved.resources.memory,
+                reserved_disk: reserved.resources.disk,
+                reserved_store: reserved.store.clone(),
             },
         )
     }
@@ -209,7 +210,7 @@ fn silent_end(dir: &InstanceDir) -> io::Result<Option<String>> {
 #[async_trait(?Send)]
 impl Provider for Qemu {
     async fn launch(&self, request: &LaunchRequest) -> Result<(), ProviderError> {
-        self.supervised.launch(request, &Launch { qemu: self, request }).await
+        self.supervised.launch(request, &Launch { qemu: self, request, reserved: OnceCell::new() }).await
     }
 
     async fn terminate(&self, id: &InstanceId) -> Result<Termination, ProviderError> {

@@ -20,7 +20,7 @@ const LARGEST: u64 = CLUSTER / 8 * PER_ENTRY;
 const USED: u64 = 4;
 
 /// Writes an empty disk with a size in bytes (whole sectors) into an empty file.
-pub(super) fn write_empty(file: &mut (impl Write + Seek), bytes: u64) -> io::Result<()> {
+pub(in crate::provider::qemu) fn write_empty(file: &mut (impl Write + Seek), bytes: u64) -> io::Result<()> {
     if bytes == 0 || !bytes.is_multiple_of(512) || bytes > LARGEST {
         let what = format!(
             "a disk must consist of whole sectors of 512 bytes and have at most {} TiB",

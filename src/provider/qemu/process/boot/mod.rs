@@ -16,6 +16,7 @@ use crate::core::endpoint::Endpoint;
 use crate::provider::halt::halt_point;
 use crate::provider::instance_dir::InstanceDir;
 use crate::provider::qemu::accel::{self, Engine};
+use crate::provider::qemu::disk;
 use crate::provider::qemu::egress::Guard;
 use crate::provider::qemu::image::Image;
 use crate::provider::qemu::settings::{Boot, Network, Source};
@@ -219,16 +220,9 @@ impl Start<'_> {
         Ok(path)
     }
 
-    /// The size of the disk: the image's at least.
+    /// The size of the disk: the image's at least, which may have been rebuilt since the launch.
     fn disk_bytes(&self, image: u64) -> io::Result<u64> {
-        match self.site.spec.settings.disk {
-            Some(wanted) if wanted < image => Err(io::Error::other(format!(
-                "`disk` is {} MiB, but the image needs {} MiB",
-                wanted >> 20,
-                image >> 20
-            ))),
-            wanted => Ok(wanted.unwrap_or(image)),
-        }
+        disk::of_machine(&self.site.spec.settings, image).map_err(io::Error::other)
     }
 
     /// Writes how the machine booted, and then its address: a machine with an address answers.
