@@ -159,8 +159,8 @@ fn count(account: &mut ContainerAccount, progress: &ContainerProgress) {
         ContainerProgress::Removed { image, .. } => return account.removed.push(image.clone()),
         other => return count_service(account, other),
     };
-    // A job and its service may have the same image, and each reports it.
-    if let Some(found) = account.images(image).find(|image| image.source.is_none()) {
+    // A job and its service may have the same image, which is reported once.
+    for found in account.images(image).filter(|image| image.source.is_none()) {
         (found.digest, found.source) = (digest.clone(), Some(source));
     }
 }

@@ -86,7 +86,7 @@ impl Pulls for SimPulls {
 
 /// The image that a script pulls.
 pub(super) fn pulled_by(script: &str) -> Option<Arc<str>> {
-    let line = script.lines().find_map(|line| line.strip_prefix("pull 0 "))?;
+    let line = script.lines().find_map(|line| line.strip_prefix("pull '0' "))?;
     Some(Arc::from(line.split(' ').next()?.trim_matches('\'')))
 }
 

@@ -54,6 +54,7 @@ with_docker! {
     platforms::an_image_is_for_the_machine_or_for_the_platform_that_the_job_names;
     #[ignore = "in `scripts/test --full`"]
     platforms::an_image_of_another_platform_that_is_there_is_pulled_for_this_one;
+    registries::a_job_and_its_services_in_the_same_image_pull_it_once;
     registries::a_private_image_is_pulled_with_each_source_of_credentials;
     #[ignore = "in `scripts/test --full`"]
     registries::a_registry_that_recovers_within_three_tries_serves_the_job;

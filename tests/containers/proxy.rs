@@ -2,8 +2,8 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use crate::site::Site;
@@ -17,6 +17,8 @@ pub enum Fault {
     Stall,
     /// The same with so many connections; then it passes all on.
     StallFirst(u32),
+    /// None: it passes all on.
+    None,
 }
 
 #[derive(Debug)]
@@ -24,15 +26,27 @@ pub struct Proxy {
     /// How images there are named.
     pub registry: String,
     seen: Arc<AtomicU32>,
+    /// The first lines of the requests that it passed on.
+    passed: Lines,
 }
+
+type Lines = Arc<Mutex<Vec<String>>>;
 
 impl Proxy {
     pub fn new(site: &'static Site, fault: Fault) -> Self {
         let (listener, registry) = site.listen();
         let seen = Arc::new(AtomicU32::new(0));
-        let proxy = Self { registry, seen: Arc::clone(&seen) };
-        thread::spawn(move || serve(site, &listener, fault, &seen));
+        let passed = Lines::default();
+        let proxy = Self { registry, seen: Arc::clone(&seen), passed: Arc::clone(&passed) };
+        thread::spawn(move || serve(site, &listener, fault, &seen, &passed));
         proxy
+    }
+
+    /// What clients have fetched of the path: `blobs` or `manifests`.
+    pub fn fetched(&self, part: &str) -> Vec<String> {
+        let passed = self.passed.lock().expect("no thread has panicked");
+        let part = format!("/{part}/");
+        passed.iter().filter(|line| line.starts_with("GET ") && line.contains(&part)).cloned().collect()
     }
 
     /// Connections without TLS so far.
@@ -41,7 +55,7 @@ impl Proxy {
     }
 }
 
-fn serve(site: &'static Site, listener: &TcpListener, fault: Fault, seen: &AtomicU32) {
+fn serve(site: &'static Site, listener: &TcpListener, fault: Fault, seen: &AtomicU32, passed: &Lines) {
     let mut stalled = Vec::new();
     for client in listener.incoming().flatten() {
         // Podman tries TLS first.
@@ -54,7 +68,7 @@ fn serve(site: &'static Site, listener: &TcpListener, fault: Fault, seen: &Atomi
             Fault::Stall => stalled.push(client),
             Fault::StallFirst(times) if count < times => stalled.push(client),
             Fault::Status(status, times) if count < times => refuse(client, status),
-            Fault::Status(..) | Fault::StallFirst(_) => pass(site, client),
+            Fault::Status(..) | Fault::StallFirst(_) | Fault::None => pass(site, client, Arc::clone(passed)),
         }
     }
 }
@@ -68,14 +82,26 @@ fn refuse(mut client: TcpStream, status: &'static str) {
     });
 }
 
-fn pass(site: &'static Site, client: TcpStream) {
+fn pass(site: &'static Site, client: TcpStream, passed: Lines) {
     let server = site.inside(|| TcpStream::connect(("198.18.0.1", 5000))).expect("the registry answers");
-    let copy = |mut from: TcpStream, mut to: TcpStream| {
-        thread::spawn(move || {
-            let _copied = std::io::copy(&mut from, &mut to);
-            let _closed = to.shutdown(std::net::Shutdown::Write);
-        });
+    // Requests without a body: each begins with what one call returns.
+    let note = move |bytes: &[u8]| {
+        let line = String::from_utf8_lossy(bytes).lines().next().unwrap_or_default().to_owned();
+        passed.lock().expect("no thread has panicked").push(line);
     };
-    copy(client.try_clone().expect("a socket"), server.try_clone().expect("a socket"));
-    copy(server, client);
+    copy(client.try_clone().expect("a socket"), server.try_clone().expect("a socket"), note);
+    copy(server, client, |_| ());
+}
+
+fn copy(mut from: TcpStream, mut to: TcpStream, mut note: impl FnMut(&[u8]) + Send + 'static) {
+    thread::spawn(move || {
+        let mut part = vec![0; 64 << 10];
+        while let Ok(count @ 1..) = from.read(&mut part) {
+            note(&part[..count]);
+            if to.write_all(&part[..count]).is_err() {
+                break;
+            }
+        }
+        let _closed = to.shutdown(std::net::Shutdown::Write);
+    });
 }

@@ -207,3 +207,27 @@ pub fn a_registry_that_stalls_is_given_up_after_pull_timeout() {
     assert!(prepare.took().is_some_and(|took| took < Duration::from_secs(15)), "{:?}", prepare.took());
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
 }
+
+#[test]
+pub fn a_job_and_its_services_in_the_same_image_pull_it_once() {
+    let Some(site) = site() else { return };
+    let place = setting(site).open();
+    let proxy = Proxy::new(site, Fault::None);
+    let image = format!("{}/ash:1", proxy.registry);
+    let service = |alias: &str| json!({"name": image, "alias": alias, "command": ["sleep", "60"]});
+    let job = Job::new(1).image(&image).service(service("one")).service(service("two"));
+    let result = place.run(&job.script(["grep -c -w -e one -e two /etc/hosts"]));
+    result.expect_outcome(&Outcome::Success);
+    let log = result.log_text();
+    assert!(log.contains("\n2\n"), "both services have their names: {log}");
+    assert_eq!(log.matches("pulling image").count(), 1, "{log}");
+    assert_eq!(proxy.fetched("manifests").len(), 1, "{:?}", proxy.fetched("manifests"));
+    let mut blobs = proxy.fetched("blobs");
+    let count = blobs.len();
+    blobs.sort();
+    blobs.dedup();
+    assert!(count > 0 && blobs.len() == count, "{blobs:?}");
+    let explained = place.order(&["explain", "1"]).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(explained.matches(") pulled ").count(), 3, "{explained}");
+    place.expect_sound();
+}

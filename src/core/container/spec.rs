@@ -79,6 +79,14 @@ pub struct ContainerSpec {
     pub privileged: bool,
 }
 
+impl ContainerSpec {
+    /// True if one pull serves both.
+    pub fn shares_pull(&self, other: &Self) -> bool {
+        let (own, its) = ((&self.image, &self.platform), (&other.image, &other.platform));
+        own == its && self.policies == other.policies && self.login == other.login
+    }
+}
+
 /// A service's container, and the names by which it is reached.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServiceSpec {

@@ -63,9 +63,14 @@ image() {
 
 # True if the image of a pull is there, under its own name or its mirror's.
 present() {
-  image "$number" "$reference" && return
+  all_have "$reference" && return
   mirror=$(mirrored "$number")
-  [ -n "$mirror" ] && image "$number" "$mirror"
+  [ -n "$mirror" ] && all_have "$mirror"
+}
+
+# The same for one name of the image, and all containers of the pull.
+all_have() {
+  for container in "$number" $others; do image "$container" "$1" || return; done
 }
 
 # Sleeps, and can be stopped meanwhile.
@@ -79,9 +84,9 @@ give_up() {
   exit 1
 }
 
-# pull NUMBER IMAGE PLATFORM POLICY...
+# Pulls an image once for all its containers: pull NUMBERS IMAGE PLATFORM POLICY...
 pull() {
-  number=$1 reference=$2 platform=$3 client='' try=1 tried=no
+  number=${1%% *} others=${1#"${1%% *}"} reference=$2 platform=$3 client='' try=1 tried=no
   shift 3
   trap give_up TERM
   for policy in "$@"; do

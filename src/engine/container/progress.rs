@@ -235,16 +235,7 @@ impl<'a> Watcher<'a> {
                 }
             }
             Report::Image { number, facts } => {
-                let (bytes, after) = (facts.bytes, self.after(number));
-                let digest = facts.digest.as_deref().and_then(digest);
-                let came = self.begun.remove(&number).is_some();
-                self.about(number, |image| {
-                    if came {
-                        ContainerProgress::Pulled { image, digest, bytes, after }
-                    } else {
-                        ContainerProgress::Present { image, digest }
-                    }
-                });
+                self.there(number, &facts);
                 self.images.insert(number, facts);
             }
             Report::PullFailed { number, policy, text } => self.pull_failed(number, policy, text),
@@ -294,6 +285,27 @@ impl<'a> Watcher<'a> {
             Report::Owner(owner) => self.owner = Some(owner),
             Report::Broken { part, text } => self.broken(part, &text),
             Report::Done => self.done = true,
+        }
+    }
+
+    /// An image is there, for all containers that shared its pull: said once for each name that the job gives it.
+    fn there(&mut self, number: usize, facts: &ImageFacts) {
+        let (bytes, after) = (facts.bytes, self.after(number));
+        let came = self.begun.remove(&number).is_some();
+        let Some(own) = spec(self.job, number) else { return };
+        let sharing = || self.job.containers().enumerate().filter(|(_, other)| other.shares_pull(own));
+        if sharing().next().is_some_and(|(first, _)| first != number) {
+            return;
+        }
+        let mut names: Vec<String> = sharing().map(|(_, other)| other.called.clone()).collect();
+        names.dedup();
+        for image in names {
+            let digest = facts.digest.as_deref().and_then(digest);
+            (self.tell)(if came {
+                ContainerProgress::Pulled { image, digest, bytes, after }
+            } else {
+                ContainerProgress::Present { image, digest }
+            });
         }
     }
 

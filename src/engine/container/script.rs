@@ -121,19 +121,27 @@ fn files(name: &ContainerName, job: &ContainerJob, containers: &[&ContainerSpec]
     lines
 }
 
-/// All pulls run concurrently.
+/// All pulls run concurrently. Containers that want the same image in the same way share one.
 fn pulls(containers: &[&ContainerSpec]) -> Vec<String> {
-    let pull = |(number, container): (usize, &&ContainerSpec)| {
+    let mut pulls: Vec<(&ContainerSpec, Vec<String>)> = Vec::new();
+    for (number, container) in containers.iter().enumerate() {
+        match pulls.iter_mut().find(|(other, _)| container.shares_pull(other)) {
+            Some((_, numbers)) => numbers.push(number.to_string()),
+            None => pulls.push((container, vec![number.to_string()])),
+        }
+    }
+    let pull = |(container, numbers): (&ContainerSpec, Vec<String>)| {
         let policies: Vec<&str> = container.policies.iter().map(|policy| policy.as_str()).collect();
         let platform = container.platform.as_deref().unwrap_or_default();
         format!(
-            "pull {number} {} {} {} & children=\"$children $!\"",
+            "pull '{}' {} {} {} & children=\"$children $!\"",
+            numbers.join(" "),
             quoted(&container.image),
             quoted(platform),
             policies.join(" ")
         )
     };
-    containers.iter().enumerate().map(pull).collect()
+    pulls.into_iter().map(pull).collect()
 }
 
 fn retries() -> impl Iterator<Item = (String, String)> {

@@ -246,10 +246,19 @@ fn outcome(
     errors: &str,
     status: u32,
 ) -> (Result<ImageFacts, ContainerError>, Vec<ContainerProgress>) {
-    let (job, mut told) = (job(), Vec::new());
+    outcome_of(&job(), lines, errors, status)
+}
+
+fn outcome_of(
+    job: &ContainerJob,
+    lines: &str,
+    errors: &str,
+    status: u32,
+) -> (Result<ImageFacts, ContainerError>, Vec<ContainerProgress>) {
+    let mut told = Vec::new();
     let now = || Stamp { wall_ms: 0, manager: ManagerId(1), boot: BootId(1), uptime_ms: 0 };
     let mut tell = |event| told.push(event);
-    let mut watcher = Watcher::new(&job, &now, &mut tell);
+    let mut watcher = Watcher::new(job, &now, &mut tell);
     for (stream, text) in [(Stream::Stdout, lines), (Stream::Stderr, errors)] {
         let written = futures_util::FutureExt::now_or_never(watcher.write(stream, text.as_bytes()));
         written.unwrap().unwrap();
@@ -323,6 +332,43 @@ fn a_pull_that_goes_on_is_shown_every_ten_seconds_with_or_without_data() {
         .collect();
     let of = |bytes, after| ("bb".to_owned(), bytes, after);
     assert_eq!(received, [of(None, 10), of(None, 20), of(Some(2 << 20), 30)]);
+}
+
+/// A job whose service has the job's image, perhaps with a change.
+fn same_image(change: impl FnOnce(&mut ContainerSpec)) -> ContainerJob {
+    let mut job = job();
+    job.services[0].container = spec("bb");
+    change(&mut job.services[0].container);
+    job
+}
+
+#[test]
+fn containers_that_want_an_image_in_the_same_way_share_its_pull() {
+    let pulls = |job: &ContainerJob| {
+        let text = script(&ContainerName::parse("greenroom-a1").unwrap(), job, &[]);
+        let lines = text.lines().filter_map(|line| line.strip_prefix("pull '")?.split_once('\''));
+        lines.map(|(numbers, _)| numbers.to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(pulls(&job()), ["0", "1"]);
+    assert_eq!(pulls(&same_image(|_| ())), ["0 1"]);
+    assert_eq!(pulls(&same_image(|service| service.platform = None)), ["0", "1"]);
+    assert_eq!(pulls(&same_image(|service| service.login = None)), ["0", "1"]);
+    assert_eq!(pulls(&same_image(|service| service.policies = vec![PullPolicy::Always])), ["0", "1"]);
+}
+
+#[test]
+fn a_shared_pull_is_told_once_for_each_name_of_the_image() {
+    let lines = "pulling 0 always 1\nimage 0 [1,\"\",null]\nimage 1 [1,\"\",null]\ndone\n";
+    let told = |job: &ContainerJob| {
+        let names = outcome_of(job, lines, "", 0).1.into_iter().map(|event| match event {
+            ContainerProgress::Pulling { image, .. } => format!("pulling {image}"),
+            ContainerProgress::Pulled { image, .. } => image,
+            other => format!("{other:?}"),
+        });
+        names.collect::<Vec<_>>().join(", ")
+    };
+    assert_eq!(told(&same_image(|_| ())), "pulling bb, bb");
+    assert_eq!(told(&same_image(|service| service.called = "h:1/bb".to_owned())), "pulling bb, bb, h:1/bb");
 }
 
 #[test]
