@@ -8,6 +8,8 @@ mod links;
 mod pictures;
 #[path = "docs/quotes.rs"]
 mod quotes;
+#[path = "docs/schema.rs"]
+mod schema;
 #[path = "support/skipped.rs"]
 mod skipped;
 

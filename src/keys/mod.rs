@@ -8,6 +8,7 @@ pub mod got;
 pub mod near;
 pub mod page;
 pub mod problem;
+pub mod schema;
 pub mod size;
 pub mod table;
 pub mod unknown;

@@ -8,7 +8,7 @@ use super::near::nearest;
 use super::{Chosen, Takes, duration, size};
 
 /// Any larger number is a typo, unless its key says otherwise.
-const MOST: u32 = 1_000_000;
+pub(super) const MOST: u32 = 1_000_000;
 
 /// What is wrong with a value; that it must be what its key takes is said elsewhere.
 pub(super) struct Wrong {
