@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use super::image::args::ImageCommand;
+use super::init::args::InitOptions;
 
 /// The path of the configuration, unless `--config` or GREENROOM_CONFIG names another.
 pub const DEFAULT_CONFIG: &str = "/etc/greenroom/greenroom.toml";
@@ -68,6 +69,17 @@ Examples:
         #[arg(long, value_name = "DIR", conflicts_with = "command")]
         dir: Option<PathBuf>,
     },
+    /// Print the JSON Schema of the configuration, for editors
+    #[command(after_help = "\
+Editors with taplo, such as Visual Studio Code with Even Better TOML, complete and check keys by it. A configuration \
+names it in its first line:
+
+  #:schema ./greenroom.schema.json
+
+`greenroom init` writes that line and the file beside the configuration. By hand:
+
+  greenroom schema > /etc/greenroom/greenroom.schema.json")]
+    Schema,
     /// Run the processes of `local` instances
     #[command(hide = true)]
     Instance {
@@ -97,6 +109,9 @@ pub enum RunnerCall {
 /// The commands of operators and timers.
 #[derive(Debug, Subcommand)]
 pub enum OperatorCommand {
+    /// Set up Greenroom: write a configuration, change the runner's, enable the units
+    #[command(after_help = super::init::args::AFTER_HELP)]
+    Init(InitOptions),
     /// Run the keeper in the foreground, as a service: it reconciles all pools
     Keep {
         /// Detach, log to keeper.log, and exit when nothing is left to do: set by the call that needs a keeper

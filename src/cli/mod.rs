@@ -13,6 +13,7 @@ mod fields;
 #[cfg(test)]
 pub(crate) mod fixture;
 pub mod image;
+pub mod init;
 mod job;
 mod job_dirs;
 mod keep;
@@ -85,6 +86,10 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     match command {
         Command::Runner(call) => called_by_runner(&place, &call),
         Command::Operator(command) => called_by_operator(&place, command),
+        Command::Schema => {
+            ui::out(&schema());
+            ExitCode::SUCCESS
+        }
         Command::Instance { arguments } => crate::provider::instance(&arguments),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "greenroom", &mut std::io::stdout());
@@ -92,6 +97,11 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         }
         Command::Man { command, dir } => exit_status(man::man(&command, dir.as_deref()).map(|()| true)),
     }
+}
+
+/// The JSON Schema of the configuration, with the keys of all providers.
+fn schema() -> String {
+    format!("{:#}\n", crate::keys::schema::render(crate::config::KEYS, crate::provider::KEYS))
 }
 
 /// Exit codes are the runner's own; an error is one sentence in the job log.
@@ -160,6 +170,7 @@ async fn ask(place: &GlobalOptions, command: OperatorCommand) -> Result<bool, Cl
         OperatorCommand::Doctor(options) => doctor::command::doctor(place, &options).await,
         OperatorCommand::Try(options) => trial::try_job(place, options).await,
         OperatorCommand::Image(command) => image::image(place, command),
+        OperatorCommand::Init(options) => init::init(place, &options),
     }
 }
 

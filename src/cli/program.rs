@@ -94,7 +94,8 @@ fn makes_calls(command: &OperatorCommand) -> bool {
         OperatorCommand::Pool(_)
         | OperatorCommand::Explain { .. }
         | OperatorCommand::Try(_)
-        | OperatorCommand::Image(_) => false,
+        | OperatorCommand::Image(_)
+        | OperatorCommand::Init(_) => false,
     }
 }
 

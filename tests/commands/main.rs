@@ -68,9 +68,20 @@ fn err(output: &Output) -> String {
 fn help_names_every_command_and_the_exit_statuses() {
     let place = Place::new();
     let help = out(&place.call(&["--help"]));
-    for word in
-        ["prepare", "cleanup", "keep", "reap", "pool", "explain", "doctor", "try", "image", "Exit status"]
-    {
+    for word in [
+        "prepare",
+        "cleanup",
+        "init",
+        "keep",
+        "reap",
+        "pool",
+        "explain",
+        "doctor",
+        "try",
+        "image",
+        "schema",
+        "Exit status",
+    ] {
         assert!(help.contains(word), "{word}: {help}");
     }
     assert!(!help.contains("instance serve"), "hidden: {help}");
@@ -233,6 +244,23 @@ fn man_prints_a_page_and_writes_all_of_them_the_same_each_time() {
     let missing = place.call(&["man", "pool", "statsu"]);
     assert_eq!(missing.status.code(), Some(2));
     assert!(err(&missing).contains("did you mean `status`?"), "{}", err(&missing));
+}
+
+#[test]
+fn the_schema_is_json_with_the_keys_of_all_providers() {
+    let text = out(&Place::new().call(&["schema"]));
+    let schema: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(schema["$schema"], "http://json-schema.org/draft-07/schema#");
+    for key in [
+        "max_instances",
+        "machine_types",
+        "security_groups",
+        "dedicated_user",
+        "fail_launch",
+        "memory_budget",
+    ] {
+        assert!(text.contains(&format!("\"{key}\": {{")), "{key}");
+    }
 }
 
 #[test]

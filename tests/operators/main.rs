@@ -14,6 +14,7 @@ use serde_json::Value;
 
 mod boot;
 mod full_disk;
+mod init;
 mod leaks;
 #[path = "../support/program.rs"]
 mod program;

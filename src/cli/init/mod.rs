@@ -1,0 +1,219 @@
+//! The command `init`: a configuration, the runner's section and the units, from what is on this machine.
+//!
+//! All checks come before the first write. Each file is written whole, so a call that is interrupted can be
+//! repeated: it finds what is there, and goes on.
+
+pub mod args;
+mod ask;
+mod diff;
+mod draft;
+mod files;
+mod found;
+mod pool;
+mod runner;
+mod ssh_config;
+mod stanza;
+mod steps;
+mod units;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::rc::Rc;
+
+use self::args::InitOptions;
+use self::ask::Questions;
+use self::draft::Draft;
+use self::found::Found;
+use self::units::Units;
+use super::args::GlobalOptions;
+use super::error::CliError;
+use super::{program, ui};
+use crate::config::{Config, ConfigError, Diagnostics};
+use crate::core::time::ManagerId;
+use crate::host::local::SystemClock;
+use crate::keys::schema;
+use crate::provider::{self, BuildContext};
+
+const STATE_DIR: &str = "/var/lib/greenroom";
+
+/// What is to be done with the configuration.
+enum ConfigPlan {
+    Write { text: String, draft: Box<Draft>, found: Box<Found> },
+    Keep,
+}
+
+/// Sets up Greenroom; false if doctor finds errors afterwards.
+pub(super) fn init(place: &GlobalOptions, options: &InitOptions) -> Result<bool, CliError> {
+    let path = place.config_file()?;
+    let ask = Questions::new(options.no_questions);
+    let units = Units::look();
+    if let (true, Some((problem, help))) = (options.enable_units, units.problem()) {
+        return Err(CliError::say(format!("`--enable-units`: {problem}")).help(help));
+    }
+    let (config, plan) = match path.symlink_metadata() {
+        Ok(_) => kept(place, options, &path, ask)?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => new(place, options, &path, ask)?,
+        Err(error) => return Err(runner::cannot("read", &path, &error)),
+    };
+    let runner = runner::plan(place, options, &config, ask)?;
+    if options.dry_run {
+        show(&path, &plan);
+        runner.show(&options.runner_config);
+        steps::units(&units, options.enable_units);
+        ui::out("Nothing was changed: this is a dry run.\n");
+        return Ok(true);
+    }
+    write(&path, &plan)?;
+    runner.carry_out(&options.runner_config, options.merge_runner, ask)?;
+    if units == Units::Ready
+        && (options.enable_units
+            || ask.yes("Enable the keeper and the timer of `reap` with systemd?", true)?)
+    {
+        units::enable()?;
+        ui::out("Enabled the keeper and the timer of `reap`.\n");
+    } else {
+        steps::units(&units, false);
+    }
+    if let ConfigPlan::Write { draft, found, .. } = &plan {
+        steps::next(draft, found);
+    }
+    doctor(place, &options.runner_config)
+}
+
+/// A configuration that is there stays as it is.
+fn kept(
+    place: &GlobalOptions,
+    options: &InitOptions,
+    path: &Path,
+    ask: Questions,
+) -> Result<(Config, ConfigPlan), CliError> {
+    let shown = path.display();
+    let read = Config::read(path).map_err(|error| {
+        CliError::config(error).help(format!("correct `{shown}`, or move it away, then run init again"))
+    });
+    let (config, _) = read?;
+    let names: Vec<&str> = config.pools.keys().map(crate::core::ids::PoolName::as_str).collect();
+    ui::out(&format!("`{shown}` exists and is not changed. Its pools: {}.\n", names.join(", ")));
+    let wanted = options.pool.as_deref().or(options.provider.as_deref().map(pool::name_of));
+    if options.provider.is_some() && wanted.is_some_and(|pool| !names.contains(&pool)) {
+        let found = look(place);
+        let draft = pool::draft(options, &found, ask)?;
+        if names.contains(&draft.name.as_str()) {
+            let problem = format!("`{shown}` has a pool `{}` already", draft.name);
+            return Err(CliError::say(problem).help("name a new pool with `--pool NAME`"));
+        }
+        check(&draft.file(place.state_dir.as_deref()), &config.state_dir)?;
+        ui::out(&format!("To add pool `{}`, append this to it:\n\n{}\n", draft.name, draft.tables()));
+        if names.len() == 1 {
+            ui::out(&format!(
+                "and say which pool serves which jobs: `default_pool = \"{}\"` at the top of the file, or `[[rule]]` \
+                 entries.\n\n",
+                names[0]
+            ));
+        }
+    }
+    Ok((config, ConfigPlan::Keep))
+}
+
+/// A new configuration, checked as calls will check it.
+fn new(
+    place: &GlobalOptions,
+    options: &InitOptions,
+    path: &Path,
+    ask: Questions,
+) -> Result<(Config, ConfigPlan), CliError> {
+    let found = look(place);
+    ui::out(&format!("{}\n", found.text()));
+    let draft = pool::draft(options, &found, ask)?;
+    let state_dir = place.state_dir.as_deref().map(std::path::absolute).transpose()?;
+    let text = draft.file(state_dir.as_deref());
+    let config = check(&text, &place.state_dir.clone().unwrap_or_else(|| PathBuf::from(STATE_DIR)))?;
+    if ask.possible() && !options.dry_run {
+        ui::out(&format!("\n{text}\n"));
+        if !ask.yes(&format!("Write this to `{}`?", path.display()), true)? {
+            return Err(CliError::say("nothing was written")
+                .help("run init again with other answers; `greenroom init --help` lists what options set"));
+        }
+    }
+    Ok((config, ConfigPlan::Write { text, draft: Box::new(draft), found: Box::new(found) }))
+}
+
+fn look(place: &GlobalOptions) -> Found {
+    let state_dir = place.state_dir.as_deref().unwrap_or(Path::new(STATE_DIR));
+    Found::look(state_dir, |name| std::env::var_os(name))
+}
+
+/// Parses a new configuration, and builds the providers of its pools.
+fn check(text: &str, state_dir: &Path) -> Result<Config, CliError> {
+    let refused = |diagnostics: Diagnostics| {
+        CliError::config(ConfigError::Invalid(diagnostics))
+            .help("nothing was written; set or correct the key with `--set KEY=VALUE`")
+    };
+    let config = Config::parse(text, "the new greenroom.toml").map_err(refused)?;
+    for pool in config.pools.values() {
+        let known = provider::find(&pool.provider.kind).map_err(|wrong| CliError::say(wrong.to_string()))?;
+        let context = BuildContext {
+            pool: pool.name.clone(),
+            state_dir: state_dir.to_owned(),
+            program: program::driver()?,
+            containers: pool.needs_podman(),
+            clock: Rc::new(SystemClock::new(ManagerId::default())?),
+        };
+        (known.build)(&context, &pool.provider.table).map_err(|wrong| refused(config.diagnostics(wrong)))?;
+        if let Some(objection) = config.objection(pool, known.static_hosts.is_none()) {
+            return Err(refused(objection));
+        }
+    }
+    Ok(config)
+}
+
+fn show(path: &Path, plan: &ConfigPlan) {
+    if let ConfigPlan::Write { text, .. } = plan {
+        let schema = path.with_file_name(schema::FILE);
+        ui::out(&format!("`{}` would be written:\n\n{text}\n", path.display()));
+        ui::out(&format!("`{}` would be written: its schema, for editors.\n", schema.display()));
+    }
+}
+
+fn write(path: &Path, plan: &ConfigPlan) -> Result<(), CliError> {
+    let beside = path.with_file_name(schema::FILE);
+    let text = super::schema();
+    if let ConfigPlan::Write { text, .. } = plan {
+        let written = files::create(path, text).map_err(|error| runner::cannot("write", path, &error))?;
+        // Another call of init with the same answers does no harm.
+        if !written && std::fs::read_to_string(path).ok().as_deref() != Some(text) {
+            let problem = format!("`{}` was written by another program meanwhile", path.display());
+            return Err(CliError::say(problem).help("run init again: it leaves that file as it is"));
+        }
+        ui::out(&format!("Wrote `{}`.\n", path.display()));
+    } else if !is_generated(&beside) {
+        return Ok(());
+    }
+    let refreshed = files::refresh(&beside, &text, is_generated);
+    if refreshed.map_err(|error| runner::cannot("write", &beside, &error))? {
+        ui::out(&format!("Wrote `{}`, for editors.\n", beside.display()));
+    }
+    Ok(())
+}
+
+/// True if the file is one of `greenroom schema`.
+fn is_generated(path: &Path) -> bool {
+    std::fs::read_to_string(path).is_ok_and(|text| text.contains(schema::COMMENT))
+}
+
+/// Runs doctor as a program of its own: a cloud's pool needs the other program.
+fn doctor(place: &GlobalOptions, runner_config: &Path) -> Result<bool, CliError> {
+    let mut command = Command::new(program::driver()?);
+    for (flag, path) in [("--config", &place.config), ("--state-dir", &place.state_dir)] {
+        if let Some(path) = path {
+            command.arg(flag).arg(path);
+        }
+    }
+    ui::out("\nDoctor says:\n");
+    let ended = command.arg("doctor").arg("--runner-config").arg(runner_config).status()?;
+    match ended.code() {
+        Some(0) => Ok(true),
+        Some(1) => Ok(false),
+        _ => Err(CliError::say(format!("doctor ended with {ended}")).help("run `greenroom doctor`")),
+    }
+}

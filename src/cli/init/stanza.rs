@@ -1,0 +1,252 @@
+//! The runner's `[[runners]]` section that calls Greenroom: which one it is, and what has to change there.
+//!
+//! Comments, order and unknown keys of the file stay as they are. Texts of errors never quote the file, which has tokens.
+
+use std::path::Path;
+
+use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, Table, TableLike, Value};
+
+use crate::keys::near::nearest_or_all;
+
+/// The four executables of a section.
+const EXECS: [&str; 4] = ["config", "prepare", "run", "cleanup"];
+/// A value of `graceful_kill_timeout` below the 300 s after which the runner calls `cleanup` all the same.
+const KILL_TIMEOUT: u64 = 120;
+const KILL_TIMEOUT_LIMIT: i64 = 300;
+/// The runner's default of `prepare_exec_timeout`.
+const PREPARE_TIMEOUT: i64 = 3600;
+
+/// What the section has to say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Wanted {
+    /// Absolute path of `greenroom`.
+    pub(super) program: String,
+    /// Path of the configuration, if calls do not find it by themselves.
+    pub(super) config: Option<String>,
+    /// The job slots of all pools.
+    pub(super) slots: u64,
+    /// Seconds that stopping a stage may take.
+    pub(super) stop: u64,
+    /// Seconds that `prepare` may take.
+    pub(super) prepare: u64,
+}
+
+/// Why no section is changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Refusal {
+    #[error("is not valid TOML: {0}")]
+    Invalid(String),
+    #[error("has its runners in another form than `[[runners]]`")]
+    OtherForm,
+    #[error("has no `[[runners]]` section: no runner is registered")]
+    NoRunner,
+    #[error("has no runner `{name}`")]
+    Unknown { name: String, help: String },
+    #[error("has several runners that may call Greenroom: {}", .0.join(", "))]
+    Several(Vec<String>),
+    #[error("has several runners with the name `{0}`")]
+    SameName(String),
+    #[error("has {runner} with another executor, \"{executor}\"")]
+    OtherExecutor { runner: String, executor: String },
+    #[error("has {runner}, which calls another program, `{program}`")]
+    OtherProgram { runner: String, program: String },
+}
+
+impl Refusal {
+    /// What to do about it.
+    pub(super) fn help(&self) -> String {
+        match self {
+            Self::Invalid(_) => "correct the file; `gitlab-runner verify` reads it, too".to_owned(),
+            Self::OtherForm => "write each runner as a `[[runners]]` table".to_owned(),
+            Self::NoRunner => "register one, for example with `gitlab-runner register --executor custom \
+                               --custom-run-exec /usr/bin/greenroom`, then run init again"
+                .to_owned(),
+            Self::Unknown { help, .. } => help.clone(),
+            Self::Several(_) => "name one with `--runner NAME`".to_owned(),
+            Self::SameName(_) => "give each runner a name of its own".to_owned(),
+            Self::OtherExecutor { .. } | Self::OtherProgram { .. } => {
+                "name another runner with `--runner NAME`, or add `--change-executor` to change this one"
+                    .to_owned()
+            }
+        }
+    }
+}
+
+/// One section, as far as the choice needs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Section {
+    name: Option<String>,
+    executor: String,
+    /// The first executable of `[runners.custom]`.
+    program: Option<String>,
+}
+
+impl Section {
+    fn of(table: &Table) -> Self {
+        let text = |item: Option<&Item>| item.and_then(Item::as_str).unwrap_or_default().to_owned();
+        let custom = table.get("custom").and_then(Item::as_table_like);
+        let exec = |name: &&str| custom.map(|it| text(it.get(&format!("{name}_exec")))).unwrap_or_default();
+        let programs: Vec<String> = EXECS.iter().map(exec).filter(|path| !path.is_empty()).collect();
+        let ours = programs.iter().find(|path| is_greenroom(path));
+        Self {
+            name: table.get("name").and_then(Item::as_str).map(str::to_owned),
+            executor: text(table.get("executor")),
+            program: ours.or(programs.first()).cloned(),
+        }
+    }
+
+    fn is_ours(&self) -> bool {
+        self.executor == "custom" && self.program.as_deref().is_some_and(is_greenroom)
+    }
+
+    /// Neither another executor nor another program.
+    fn is_free(&self) -> bool {
+        ["", "custom"].contains(&self.executor.as_str()) && self.program.as_deref().is_none_or(is_greenroom)
+    }
+}
+
+fn is_greenroom(path: &str) -> bool {
+    Path::new(path).file_name().is_some_and(|name| name == "greenroom")
+}
+
+/// The section that calls Greenroom, or is to call it: its number from 0.
+pub(super) fn choose(text: &str, name: Option<&str>, may_change: bool) -> Result<usize, Refusal> {
+    let document = parse(text)?;
+    let sections: Vec<Section> = match document.get("runners") {
+        None => Vec::new(),
+        Some(item) => item.as_array_of_tables().ok_or(Refusal::OtherForm)?.iter().map(Section::of).collect(),
+    };
+    let title = |at: usize| match &sections[at].name {
+        Some(name) => format!("runner `{name}`"),
+        None => format!("runner {} without a name", at + 1),
+    };
+    let those = |is: &dyn Fn(&Section) -> bool| -> Vec<usize> {
+        (0..sections.len()).filter(|at| is(&sections[*at])).collect()
+    };
+    let at = match name {
+        _ if sections.is_empty() => return Err(Refusal::NoRunner),
+        Some(name) => match those(&|section| section.name.as_deref() == Some(name)).as_slice() {
+            [only] => *only,
+            [] => {
+                let names = sections.iter().filter_map(|section| section.name.as_deref());
+                let help = nearest_or_all(name, names.collect::<Vec<_>>().into_iter());
+                return Err(Refusal::Unknown { name: name.to_owned(), help });
+            }
+            _ => return Err(Refusal::SameName(name.to_owned())),
+        },
+        None => {
+            let (ours, free) = (those(&Section::is_ours), those(&Section::is_free));
+            let possible = [ours, free, those(&|_| true)].into_iter().find(|those| !those.is_empty());
+            match possible.unwrap_or_default().as_slice() {
+                [only] => *only,
+                several => return Err(Refusal::Several(several.iter().map(|at| title(*at)).collect())),
+            }
+        }
+    };
+    let section = &sections[at];
+    if section.is_free() || may_change {
+        return Ok(at);
+    }
+    let runner = title(at);
+    Err(match &section.program {
+        Some(program) if section.executor == "custom" => {
+            Refusal::OtherProgram { runner, program: program.clone() }
+        }
+        _ => Refusal::OtherExecutor { runner, executor: section.executor.clone() },
+    })
+}
+
+fn parse(text: &str) -> Result<DocumentMut, Refusal> {
+    text.parse().map_err(|error: toml_edit::TomlError| {
+        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+        Refusal::Invalid(format!("line {}: {}", before.matches('\n').count() + 1, error.message()))
+    })
+}
+
+/// The file with what the section has to say. What is right already stays as it is written.
+pub(super) fn merge(text: &str, at: usize, wanted: &Wanted) -> Result<String, Refusal> {
+    let mut document = parse(text)?;
+    let concurrent = document.get("concurrent").and_then(Item::as_integer).unwrap_or(1);
+    let slots = i64::try_from(wanted.slots).unwrap_or(i64::MAX);
+    if concurrent < slots {
+        set(document.as_table_mut(), "concurrent", slots.into(), "");
+    }
+    let runners = document.get_mut("runners").and_then(Item::as_array_of_tables_mut);
+    let runner =
+        runners.and_then(|runners: &mut ArrayOfTables| runners.get_mut(at)).ok_or(Refusal::NoRunner)?;
+    let indent = indent(runner).unwrap_or_else(|| "  ".to_owned());
+    if runner.get("executor").and_then(Item::as_str) != Some("custom") {
+        set(runner, "executor", "custom".into(), &indent);
+    }
+    let limit = runner.get("limit").and_then(Item::as_integer).unwrap_or(0);
+    if limit <= 0 || limit > slots {
+        set(runner, "limit", slots.into(), &indent);
+    }
+    if runner.get("custom").and_then(Item::as_table_like).is_none() {
+        let mut table = Table::new();
+        table.decor_mut().set_prefix(indent.as_str());
+        runner.insert("custom", Item::Table(table));
+    }
+    if let Some(custom) = runner.get_mut("custom").and_then(Item::as_table_like_mut) {
+        let inside = self::indent(custom).unwrap_or_else(|| format!("{indent}  "));
+        executables(custom, wanted, &inside);
+        timeouts(custom, wanted, &inside);
+    }
+    Ok(document.to_string())
+}
+
+/// Programs and arguments that call Greenroom already stay.
+fn executables(custom: &mut dyn TableLike, wanted: &Wanted, indent: &str) {
+    for name in EXECS {
+        let (exec, args) = (format!("{name}_exec"), format!("{name}_args"));
+        let calls = custom.get(&exec).and_then(Item::as_str).is_some_and(is_greenroom);
+        if !calls {
+            set(custom, &exec, wanted.program.as_str().into(), indent);
+        }
+        let has_args = custom.get(&args).and_then(Item::as_array).is_some_and(|args| !args.is_empty());
+        if !calls || !has_args {
+            let config = wanted.config.iter().flat_map(|path| ["--config", path]);
+            let words: Array = std::iter::once(name).chain(config).collect();
+            set(custom, &args, Value::Array(words), indent);
+        }
+    }
+}
+
+fn timeouts(custom: &mut dyn TableLike, wanted: &Wanted, indent: &str) {
+    let seconds = |custom: &dyn TableLike, key: &str| {
+        custom.get(key).and_then(Item::as_integer).filter(|seconds| *seconds > 0)
+    };
+    let number = |seconds: u64| i64::try_from(seconds).unwrap_or(i64::MAX);
+    let kill = seconds(custom, "graceful_kill_timeout").unwrap_or(KILL_TIMEOUT_LIMIT);
+    if kill >= KILL_TIMEOUT_LIMIT || kill < number(wanted.stop) {
+        let timeout = number(wanted.stop.max(KILL_TIMEOUT)).min(KILL_TIMEOUT_LIMIT - 1);
+        set(custom, "graceful_kill_timeout", timeout.into(), indent);
+    }
+    if seconds(custom, "prepare_exec_timeout").unwrap_or(PREPARE_TIMEOUT) <= number(wanted.prepare) {
+        set(custom, "prepare_exec_timeout", (number(wanted.prepare) + 60).into(), indent);
+    }
+}
+
+/// Sets a key. One that is there keeps its place and its comment; a new one comes last, indented like the others.
+fn set(table: &mut dyn TableLike, name: &str, mut value: Value, indent: &str) {
+    if let Some(old) = table.get_mut(name).and_then(Item::as_value_mut) {
+        *value.decor_mut() = old.decor().clone();
+        *old = value;
+        return;
+    }
+    table.insert(name, Item::Value(value));
+    if let Some(mut key) = table.key_mut(name) {
+        key.leaf_decor_mut().set_prefix(indent);
+    }
+}
+
+/// The blanks before the last key of a table.
+fn indent(table: &dyn TableLike) -> Option<String> {
+    let (name, _) = table.iter().filter(|(_, item)| item.is_value()).last()?;
+    let prefix = table.key(name)?.leaf_decor().prefix()?.as_str()?;
+    let line = prefix.rsplit('\n').next().unwrap_or_default();
+    Some(line.chars().take_while(|c| c.is_whitespace()).collect())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,70 @@
+//! What is left to the operator after `init`.
+
+use std::path::Path;
+
+use super::draft::Draft;
+use super::found::Found;
+use super::units::{self, Units};
+use crate::cli::ui;
+
+/// What virtual machines and their images need.
+const PACKAGES: &str = "qemu-system-x86 mmdebstrap e2fsprogs lz4 xz-utils nftables";
+
+/// How the keeper and `reap` run as services.
+pub(super) fn units(units: &Units, will_enable: bool) {
+    match units.problem() {
+        Some((problem, help)) => {
+            ui::out(&format!("The keeper does not run as a service: {problem}.\n  help: {help}\n"));
+        }
+        None if will_enable => ui::out(&format!("This would run: {}\n", units::command().join(" "))),
+        None => ui::out(&format!("To run the keeper as a service: {}\n", units::command().join(" "))),
+    }
+}
+
+/// The commands that the pool still needs.
+pub(super) fn next(draft: &Draft, found: &Found) {
+    let mut lines: Vec<String> = Vec::new();
+    let is_set = |name: &str| draft.provider.iter().any(|(known, _)| known == name);
+    match draft.kind {
+        "qemu" => {
+            if found.qemu.is_none() {
+                lines.push(format!("apt-get install --no-install-recommends {PACKAGES}"));
+            }
+            if found.images.is_empty() && !is_set("image") {
+                lines.push("greenroom image build".to_owned());
+            }
+        }
+        "static" => lines.extend(static_hosts(draft)),
+        "aws-ec2" | "gce" => lines.push(format!("greenroom doctor --boot {}", draft.name)),
+        _ => {}
+    }
+    lines.push("greenroom try".to_owned());
+    let lines: Vec<String> = lines.iter().map(|line| format!("  {line}\n")).collect();
+    ui::out(&format!("\nNext:\n{}", lines.concat()));
+}
+
+fn static_hosts(draft: &Draft) -> Vec<String> {
+    let shared = |name: &str| {
+        draft
+            .provider
+            .iter()
+            .find(|(known, _)| known == name)
+            .and_then(|(_, value)| value.as_str())
+            .unwrap_or_default()
+    };
+    let mut lines = Vec::new();
+    if !shared("key").is_empty() && !Path::new(shared("key")).exists() {
+        lines.push(format!("ssh-keygen -q -t ed25519 -N '' -f {}", shared("key")));
+    }
+    for host in &draft.hosts {
+        let text = |name: &str| host.get(name).and_then(toml::Value::as_str);
+        let (key, user) = (text("key").unwrap_or(shared("key")), text("user").unwrap_or(shared("user")));
+        let port = host.get("port").map(|port| format!(" -p {port}")).unwrap_or_default();
+        if !key.is_empty() {
+            let address = text("address").unwrap_or_default();
+            lines.push(format!("ssh-copy-id -i {key}.pub{port} {user}@{address}"));
+        }
+        lines.push(format!("greenroom doctor --pin {}", text("name").unwrap_or_default()));
+    }
+    lines
+}

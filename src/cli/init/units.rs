@@ -1,0 +1,86 @@
+//! The units that the package brings: the keeper, and the timer of `reap`.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::cli::error::CliError;
+
+const UNITS: [&str; 2] = ["greenroom.service", "greenroom-reap.timer"];
+/// This directory exists if systemd manages the runner host: `sd_booted(3)`.
+const BOOTED: &str = "/run/systemd/system";
+
+/// Whether the units can be enabled here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Units {
+    Ready,
+    NoSystemd,
+    Missing(&'static str),
+}
+
+impl Units {
+    pub(super) fn look() -> Self {
+        Self::of(Path::new(BOOTED).is_dir(), crate::cli::doctor::keeper::UNIT_DIRS)
+    }
+
+    fn of(is_booted: bool, dirs: &[&str]) -> Self {
+        let is_there = |unit: &str| dirs.iter().any(|dir| Path::new(dir).join(unit).is_file());
+        match UNITS.into_iter().find(|unit| !is_there(unit)) {
+            _ if !is_booted => Self::NoSystemd,
+            Some(missing) => Self::Missing(missing),
+            None => Self::Ready,
+        }
+    }
+
+    /// Why they cannot be enabled, and what to do instead.
+    pub(super) fn problem(&self) -> Option<(String, &'static str)> {
+        match self {
+            Self::Ready => None,
+            Self::NoSystemd => Some((
+                "systemd does not manage this machine".to_owned(),
+                "run `greenroom keep` as a service of another manager, and `greenroom reap` from cron",
+            )),
+            Self::Missing(unit) => Some((
+                format!("the unit `{unit}` is not installed"),
+                "install Greenroom's package, which brings it, or copy the units of the archive that `scripts/package` makes",
+            )),
+        }
+    }
+}
+
+/// The command that enables and starts them.
+pub(super) fn command() -> Vec<&'static str> {
+    [&["systemctl", "enable", "--now"], &UNITS[..]].concat()
+}
+
+pub(super) fn enable() -> Result<(), CliError> {
+    let line = command();
+    let shown = line.join(" ");
+    let ended = Command::new(line[0]).args(&line[1..]).status();
+    let ended = ended.map_err(|error| {
+        CliError::say(format!("cannot run `{shown}`: {error}")).help("enable the units by hand")
+    })?;
+    if ended.success() {
+        return Ok(());
+    }
+    Err(CliError::say(format!("`{shown}` ended with {ended}"))
+        .help("run it as root; `journalctl -u greenroom` shows why a unit does not start"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_are_ready_where_systemd_runs_and_both_are_installed() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().to_str().unwrap();
+        let dirs = ["/no/such/directory", dir];
+        assert_eq!(Units::of(true, &dirs), Units::Missing("greenroom.service"));
+        std::fs::write(home.path().join("greenroom.service"), "").unwrap();
+        assert_eq!(Units::of(true, &dirs), Units::Missing("greenroom-reap.timer"));
+        std::fs::write(home.path().join("greenroom-reap.timer"), "").unwrap();
+        assert_eq!(Units::of(true, &dirs), Units::Ready);
+        assert_eq!(Units::of(false, &dirs), Units::NoSystemd);
+        assert!(Units::Ready.problem().is_none() && Units::NoSystemd.problem().is_some());
+    }
+}
