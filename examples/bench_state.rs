@@ -101,6 +101,7 @@ async fn warm(store: &FileStore, count: u32, endpoints: &[Endpoint], now: Stamp)
             uses_left: None,
             offering: None,
             location: None,
+            lifetime: None,
         };
         let answer = Answer::Accepted { at: now };
         let answered = Change::LaunchAnswered { instance: instance.clone(), attempt: 1, answer };

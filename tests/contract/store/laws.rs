@@ -10,7 +10,7 @@ use greenroom::core::event::{Change, Event};
 use greenroom::core::failure::{ErrorClass, Failure};
 use greenroom::core::ids::{AttemptName, Generation, InstanceId, Location, OfferingName};
 use greenroom::core::instance::{Answer, DrainReason, Release};
-use greenroom::core::policy::{IdlePolicy, Policy};
+use greenroom::core::policy::{IdlePolicy, Lifetime, Policy};
 use greenroom::core::pool::PoolState;
 use greenroom::port::store::{OperatorStore as _, Store, StoreError};
 use greenroom::store::memory::MemoryStore;
@@ -54,6 +54,7 @@ fn launch() -> impl Strategy<Value = Change> {
         uses_left: (number % 2 == 0).then_some(3),
         offering: (number % 3 == 0).then(|| OfferingName::new("zone-b small spot")),
         location: (number % 2 == 0).then(|| Location::new("gce project shop")),
+        lifetime: (number % 2 == 0).then_some(Lifetime(Duration::from_hours(24))),
     });
     let answered = (instance(), words(), 0..4u8).prop_map(|(instance, message, which)| {
         let (at, class) = (at(3), ErrorClass::NoCapacity { scope: message.clone() });

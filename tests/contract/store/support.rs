@@ -67,6 +67,7 @@ pub(super) fn intend(name: &str, number: u32) -> Event {
         uses_left: Some(1),
         offering: None,
         location: None,
+        lifetime: None,
     }
     .at(at(u64::from(number)))
 }
