@@ -75,7 +75,7 @@ fn state(policy: &Arc<Policy>, has: impl Fn(u32) -> Vec<u32>) -> PoolState {
             .map(|image| FoundImage { name: name(image), digest: Some("sha256:0a".into()), bytes: 1 << 28 })
             .collect();
         if !images.is_empty() {
-            tell(ms, Change::ImagesFound { instance, images });
+            tell(ms, Change::ImagesFound { instance, images, attempt: None });
         }
     }
     state

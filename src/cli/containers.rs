@@ -93,7 +93,6 @@ pub(super) async fn create(
     acquired: &Acquired,
     (job, dirs): (&ContainerJob, &JobDirs),
 ) -> Result<(), CliError> {
-    let assignment = &acquired.assignment;
     let (key, now) = (response.facts.key.clone(), call.context.host.now());
     let mut account = ContainerAccount::new(key, engine.pool.clone(), now, job);
     note(call, &account);
@@ -103,7 +102,7 @@ pub(super) async fn create(
         ui::tell(&container_progress(&progress));
     };
     let dirs = [dirs.builds.as_str(), dirs.cache.as_str()];
-    let created = engine.prepare_container(&call.attempt, assignment, job, &dirs, &mut tell).await;
+    let created = engine.prepare_container(&call.attempt, acquired, job, &dirs, &mut tell).await;
     account.failure = created.as_ref().err().and_then(failure);
     note(call, &account);
     match created {

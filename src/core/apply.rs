@@ -79,9 +79,12 @@ impl PoolState {
             Change::StageBegun { instance } => return self.stage_begun(instance),
             Change::Released { attempt, release: leaving } => return self.released(attempt, *leaving, at),
             Change::SlotFreed { attempt } => return self.departed(attempt),
-            Change::ImagesFound { instance, images } => return self.images_found(instance, images, at),
+            Change::ImagesFound { instance, images, .. } => return self.images_found(instance, images, at),
+            Change::ImagesRemoved { instance, images } => {
+                self.change(instance)?.images.retain(|fact| !images.contains(&fact.image.name));
+            }
             Change::CleaningBegun { instance } => become_(self.empty(instance)?, Phase::Cleaning, at)?,
-            Change::Cleaned { instance } => return self.cleaned(instance, at),
+            Change::Cleaned { instance, images } => return self.cleaned(instance, images, at),
             Change::OutOfService { instance, reason: why } => {
                 become_(self.change(instance)?, Phase::OutOfService { reason: why.clone() }, at)?;
             }
@@ -452,7 +455,7 @@ impl PoolState {
         Ok(())
     }
 
-    fn cleaned(&mut self, id: &InstanceId, at: Stamp) -> Result<(), InapplicableEvent> {
+    fn cleaned(&mut self, id: &InstanceId, images: &[Arc<str>], at: Stamp) -> Result<(), InapplicableEvent> {
         let policy = self.policy.clone();
         let instance = self.change(id)?;
         if instance.phase != Phase::Cleaning {
@@ -460,7 +463,7 @@ impl PoolState {
         }
         become_(instance, Phase::Ready, at)?;
         instance.ready = Some(at);
-        instance.images = Images::default(); // which of them are left is found again
+        instance.images.retain(|fact| images.contains(&fact.image.name));
         if instance.is_static() && instance.uses_left.is_some() {
             // Cleaning restores a static host's uses; a host that cannot be replaced is never used up.
             instance.uses_left = policy.as_ref().and_then(|p| p.max_use_count);

@@ -137,12 +137,23 @@ pub enum Change {
     ImagesFound {
         instance: InstanceId,
         images: Vec<FoundImage>,
+        /// The job that needed them; `None`: the keeper pulled them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        attempt: Option<AttemptName>,
+    },
+    /// The instance no longer has these images.
+    ImagesRemoved {
+        instance: InstanceId,
+        images: Vec<Arc<str>>,
     },
     CleaningBegun {
         instance: InstanceId,
     },
     Cleaned {
         instance: InstanceId,
+        /// Those of its images that are still there.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        images: Vec<Arc<str>>,
     },
     OutOfService {
         instance: InstanceId,

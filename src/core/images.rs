@@ -45,6 +45,25 @@ pub struct Images {
     marks: Marks,
 }
 
+/// What a script has seen of the images of an instance.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SeenImages {
+    pub found: Vec<FoundImage>,
+    /// Removed before the others came.
+    pub removed: Vec<Arc<str>>,
+}
+
+impl SeenImages {
+    pub fn is_empty(&self) -> bool {
+        self.found.is_empty() && self.removed.is_empty()
+    }
+
+    /// True if it tells nothing that these facts lack.
+    pub fn is_known(&self, images: &Images) -> bool {
+        self.removed.is_empty() && self.found.iter().all(|found| images.knows(found))
+    }
+}
+
 /// The complete names of a job's images, each once.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<Arc<str>>", into = "Vec<Arc<str>>")]
@@ -110,6 +129,18 @@ impl Images {
             None => self.facts.push(ImageFact { image: found.clone(), since: at, checked: None }),
         }
         self.marks = self.marks.with(Marks::of(&found.name));
+    }
+
+    /// Keeps those facts only.
+    pub(super) fn retain(&mut self, is_kept: impl Fn(&ImageFact) -> bool) {
+        let mut facts = std::mem::take(&mut self.facts);
+        facts.retain(is_kept);
+        *self = facts.into();
+    }
+
+    /// True if it has this name there, with this digest.
+    pub fn knows(&self, found: &FoundImage) -> bool {
+        self.get(&found.name).is_some_and(|fact| fact.image.digest == found.digest)
     }
 
     pub fn marks(&self) -> Marks {

@@ -14,6 +14,7 @@ use crate::core::instance::{Answer, Instance, LaunchRecord, Phase, Release};
 use crate::core::plan::{
     self,
     request::{self, Ask},
+    seen,
 };
 use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
@@ -66,6 +67,8 @@ pub struct Acquired {
     pub granted_after: Duration,
     /// What the instance had when it was granted.
     pub images: Images,
+    /// True if another job may find there what this one pulls.
+    pub shares_images: bool,
 }
 
 /// Why a job got no instance.
@@ -169,9 +172,9 @@ impl Engine {
         };
         let outcome = call.until_answering(&ask, state).await;
         match outcome {
-            Ok(Answering { assignment, idle_for, granted_after, images }) => {
+            Ok(Answering { assignment, idle_for, granted_after, images, shares_images }) => {
                 let waited = self.now().since(began);
-                Ok(Acquired { lease, assignment, waited, idle_for, granted_after, images })
+                Ok(Acquired { lease, assignment, waited, idle_for, granted_after, images, shares_images })
             }
             Err(error) => {
                 // The job log shows the cause. What stays behind ends with the attempt.
@@ -214,6 +217,7 @@ struct Answering {
     idle_for: Option<Duration>,
     granted_after: Duration,
     images: Images,
+    shares_images: bool,
 }
 
 impl Call<'_> {
@@ -237,9 +241,13 @@ impl Call<'_> {
                             (self.report)(Progress::NoKeeper { problem: error.to_string() });
                         }
                         let idle_for = idle_before(&state, &assignment.instance, self.began);
-                        let images = state.instance(&assignment.instance).map(|i| i.images.clone());
-                        let images = images.unwrap_or_default();
-                        return Ok(Answering { assignment, idle_for, granted_after, images });
+                        let instance = state.instance(&assignment.instance);
+                        let images = instance.map(|i| i.images.clone()).unwrap_or_default();
+                        let shares_images =
+                            instance.zip(state.policy.as_deref()).is_some_and(|(i, p)| seen::is_shared(i, p));
+                        let answering =
+                            Answering { assignment, idle_for, granted_after, images, shares_images };
+                        return Ok(answering);
                     }
                     Err(problem @ ConnectError::HostFault { .. }) => {
                         state = self.hold_on(problem.to_string(), &state).await?;

@@ -1,6 +1,6 @@
 //! Cleans a static host after its last job, and takes it out of service where that fails.
 
-use super::effect::{CommandResult, EffectResult};
+use super::effect::{CommandResult, EffectResult, failed_as};
 use super::{Engine, EngineError};
 use crate::core::endpoint::Endpoint;
 use crate::core::event::Change;
@@ -8,8 +8,9 @@ use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::InstanceId;
 use crate::core::instance::{Instance, Phase};
 use crate::core::plan::request;
-use crate::port::connector::{ConnectError, Mark, RemoteCommand};
+use crate::port::connector::{ConnectError, Mark, RemoteCommand, StageEnd};
 use crate::port::setup::{KEEP_CACHE, PoolSetup};
+use crate::port::tail::Tail;
 
 impl Engine {
     pub(super) async fn clean(
@@ -25,7 +26,8 @@ impl Engine {
         let Some(host) = state.instance(id).filter(|host| host.phase == Phase::Cleaning) else {
             return Ok(EffectResult::Fine);
         };
-        let result = match (self.run_clean_script(host, &endpoint, setup).await?, &setup.clean_command) {
+        let (script, left) = self.run_clean_script(host, &endpoint, setup).await?;
+        let result = match (script, &setup.clean_command) {
             // The script has shown that the host runs commands.
             (Some(CommandResult::Passed), None) => CommandResult::Passed,
             (Some(CommandResult::Passed) | None, command) => {
@@ -37,7 +39,7 @@ impl Engine {
         };
         let why = match result {
             CommandResult::Passed => {
-                self.commit(|state| request::cleaned(state, id, host.since, self.now())).await?;
+                self.commit(|state| request::cleaned(state, id, host.since, &left, self.now())).await?;
                 return Ok(EffectResult::Fine);
             }
             // An unreachable host cannot be cleaned: it waits until it is reachable.
@@ -56,14 +58,16 @@ impl Engine {
         Ok(EffectResult::Fine)
     }
 
-    /// Greenroom's part of cleaning; `None`: it is turned off. A host that stays with its trust domain keeps the cache.
+    /// Greenroom's part of cleaning; `None`: it is turned off. A host that stays with its trust domain keeps the cache, and
+    /// the images that are returned.
     async fn run_clean_script(
         &self,
         host: &Instance,
         endpoint: &Endpoint,
         setup: &PoolSetup,
-    ) -> Result<Option<CommandResult>, EngineError> {
-        let Some(cleaning) = &setup.cleaning else { return Ok(None) };
+    ) -> Result<(Option<CommandResult>, Vec<LeftImage>), EngineError> {
+        let none = Vec::new;
+        let Some(cleaning) = &setup.cleaning else { return Ok((None, none())) };
         let keeps_cache = host.domain.is_some() && !setup.policy.clean_unbinds;
         let owner = self.host.leadership.identity().await?.owner;
         let with_mark = format!("exec /bin/sh -s -- {}", Mark::new(&owner, &self.pool, &host.id).as_str());
@@ -71,38 +75,72 @@ impl Engine {
         let (within, start_within) = (timing.clean_timeout, timing.connect_timeout);
         let Some(root) = cleaning.by_root.get(&host.id) else {
             let command = if keeps_cache { format!("{with_mark} {KEEP_CACHE}") } else { with_mark };
-            return self.command(&host.id, &command, &cleaning.by_account, within, timing).await.map(Some);
+            let result = self.command(&host.id, &command, &cleaning.by_account, within, timing).await?;
+            return Ok((Some(result), none()));
         };
         let as_root = Endpoint { user: root.user.clone(), ..endpoint.clone() };
         let text = if keeps_cache { &root.clean_keeping_cache } else { &root.clean };
         let command = RemoteCommand { text, input: &root.script, within, start_within, shared: false };
-        Ok(Some(match self.command_at(&host.id, &as_root, command).await {
+        let (result, left) = match self.command_at(&host.id, &as_root, command).await {
             Ok(CommandResult::Passed) => {
                 // Cleaning has ended the login that the link uses.
                 let text = if keeps_cache { format!("{with_mark} {KEEP_CACHE}") } else { with_mark };
                 let proof = RemoteCommand { text: &text, input: &cleaning.proof, ..command };
                 self.prove(&host.id, endpoint, proof).await
             }
-            Ok(other) => other,
-            Err(problem) => CommandResult::Cut(problem.to_string()),
-        }))
+            Ok(other) => (other, none()),
+            Err(problem) => (CommandResult::Cut(problem.to_string()), none()),
+        };
+        Ok((Some(result), left))
     }
 
-    /// Shows that a stage can begin on a host that root has cleaned.
-    async fn prove(&self, id: &InstanceId, endpoint: &Endpoint, proof: RemoteCommand<'_>) -> CommandResult {
+    /// Shows that a stage can begin on a host that root has cleaned. The images that are left there.
+    async fn prove(
+        &self,
+        id: &InstanceId,
+        endpoint: &Endpoint,
+        proof: RemoteCommand<'_>,
+    ) -> (CommandResult, Vec<LeftImage>) {
         // A clean host on which no stage begins would fail one job after the other. A network may fail once.
-        let mut tried = self.command_at(id, endpoint, proof).await;
+        let mut output = Tail::default();
+        let mut tried = self.connector.command(id, endpoint, proof, &mut output).await;
         if matches!(tried, Err(ConnectError::Lost { .. })) {
-            tried = self.command_at(id, endpoint, proof).await;
+            output = Tail::default();
+            tried = self.connector.command(id, endpoint, proof, &mut output).await;
         }
-        match tried {
-            Ok(result) => result,
+        let output = output.text();
+        let result = match tried {
+            Ok(StageEnd::Exited(0)) => return (CommandResult::Passed, left_images(&output)),
+            Ok(end) => failed_as(&end, proof.within, &output),
             Err(
                 problem @ (ConnectError::Lost { .. }
                 | ConnectError::Refused { .. }
                 | ConnectError::NotBegun { .. }),
             ) => CommandResult::Failed(format!("no stage begins on the clean host: {problem}")),
             Err(problem) => CommandResult::Cut(problem.to_string()),
-        }
+        };
+        (result, Vec::new())
+    }
+}
+
+/// The name and the digest of an image that a cleaning has left.
+type LeftImage = (String, String);
+
+/// The lines `left DIGEST NAME` of an output.
+fn left_images(output: &str) -> Vec<LeftImage> {
+    let lines = output.lines().filter_map(|line| line.strip_prefix("left ")?.split_once(' '));
+    lines.map(|(digest, name)| (name.to_owned(), digest.to_owned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::left_images;
+
+    #[test]
+    fn only_whole_lines_name_images() {
+        let left =
+            left_images("left sha256:0a r.io/a:1\nleft sha256:0b\nxleft a b\nleft sha256:0a r.io/b:2\n");
+        let expected = [("r.io/a:1", "sha256:0a"), ("r.io/b:2", "sha256:0a")];
+        assert_eq!(left, expected.map(|(name, digest)| (name.to_owned(), digest.to_owned())));
     }
 }

@@ -325,13 +325,10 @@ impl Engine {
         command: RemoteCommand<'_>,
     ) -> Result<CommandResult, ConnectError> {
         let (within, mut tail) = (command.within, Tail::default());
-        let how = match self.connector.command(id, endpoint, command, &mut tail).await? {
-            StageEnd::Exited(0) => return Ok(CommandResult::Passed),
-            StageEnd::Stopped => format!("not finished within {}", Pretty(within)),
-            other => other.to_string(),
-        };
-        let output = clean_line(tail.text().as_bytes(), LINE);
-        Ok(CommandResult::Failed(if output.is_empty() { how } else { format!("{how}: {output}") }))
+        match self.connector.command(id, endpoint, command, &mut tail).await? {
+            StageEnd::Exited(0) => Ok(CommandResult::Passed),
+            end => Ok(failed_as(&end, within, &tail.text())),
+        }
     }
 
     async fn adopt(
@@ -424,6 +421,16 @@ impl Engine {
         .await?;
         Ok(EffectResult::Fine)
     }
+}
+
+/// A command that ended in another way than with success.
+pub(super) fn failed_as(end: &StageEnd, within: Duration, output: &str) -> CommandResult {
+    let how = match end {
+        StageEnd::Stopped => format!("not finished within {}", Pretty(within)),
+        other => other.to_string(),
+    };
+    let output = clean_line(output.as_bytes(), LINE);
+    CommandResult::Failed(if output.is_empty() { how } else { format!("{how}: {output}") })
 }
 
 /// *Not found* is the goal of a termination, not a failure. Alone, it does not prove that the instance is gone: the

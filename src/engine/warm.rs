@@ -16,8 +16,7 @@ use crate::core::container::name::ContainerName;
 use crate::core::container::place::EnginePlace;
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::InstanceId;
-use crate::core::images::FoundImage;
-use crate::core::plan::{FailingCall, Pulls, backoff, warm};
+use crate::core::plan::{FailingCall, Pulls, backoff, seen, warm};
 use crate::core::policy::Timing;
 use crate::core::pool::PoolState;
 use crate::core::time::Stamp;
@@ -155,14 +154,13 @@ impl Engine {
             Ok(end) => end,
             Err(problem) => return failed(ErrorClass::Transient, problem.to_string()),
         };
+        let seen = watcher.seen();
+        if !seen.is_empty() {
+            // CRASH: without this record, the next keeper asks the registry again.
+            self.commit(|state| seen::by_keeper(state, id, &seen, self.now())).await?;
+        }
         match watcher.pulled(&end) {
-            Ok(facts) => {
-                let digest = facts.digest.as_deref().map(Arc::from);
-                let found = FoundImage { name: Arc::clone(image), digest, bytes: facts.bytes };
-                // CRASH: without this record, the next keeper asks the registry again.
-                self.commit(|state| warm::found(state, id, found.clone(), self.now())).await?;
-                Ok(EffectResult::Fine)
-            }
+            Ok(_) => Ok(EffectResult::Fine),
             Err(ContainerError::Impossible(why)) => failed(ErrorClass::Denied, why),
             Err(other) => failed(ErrorClass::Transient, other.to_string()),
         }

@@ -263,6 +263,7 @@ pub(super) fn ordered(world: &mut World, pool: &PoolName, order: &Order) {
 
 /// A cleaning succeeded.
 pub(super) fn cleaned(world: &mut World, id: &InstanceId) {
+    images::cleaned(world, id);
     let unbinds = world.cloud.machines.get(id).is_some_and(|m| world.config[&m.pool].policy.clean_unbinds);
     let Some(guests) = world.truth.guests.get_mut(id) else { return };
     if unbinds || guests.cleaned_unbound {

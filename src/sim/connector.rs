@@ -140,6 +140,24 @@ impl SimConnector {
         Ok(StageEnd::Exited(u32::from(fails || written.is_err())))
     }
 
+    /// A job's containers.
+    async fn prepare(
+        &self,
+        id: &InstanceId,
+        at: &Endpoint,
+        images: &[Arc<str>],
+        output: &mut dyn Output,
+    ) -> Result<StageEnd, ConnectError> {
+        let takes = self.proc.world.borrow_mut().streams.images.within(100..9_000);
+        if !self.work(id, takes).await {
+            return Err(lost(at, true));
+        }
+        let report = images::prepared(&mut self.proc.world.borrow_mut(), id, images);
+        self.proc.log(format_args!("containers of {} on {id}", images.join(" ")));
+        let written = output.write(Stream::Stdout, report.as_bytes()).await;
+        Ok(StageEnd::Exited(u32::from(written.is_err())))
+    }
+
     /// Time passes on the instance; ends early when it dies.
     async fn work(&self, id: &InstanceId, ms: u64) -> bool {
         let until = self.proc.now_ms().saturating_add(ms);
@@ -254,10 +272,11 @@ impl Connector for SimConnector {
         output: &mut dyn Output,
     ) -> Result<StageEnd, ConnectError> {
         self.handshake("connector.command", id, at, within).await?;
-        if [EnginePlace::Root, EnginePlace::Account].iter().any(|place| place.reader() == command)
-            && let Some(image) = images::pulled_by(input)
-        {
-            return self.pull(id, at, &image, output).await;
+        if [EnginePlace::Root, EnginePlace::Account].iter().any(|place| place.reader() == command) {
+            return match images::pulled_by(input) {
+                (images, true) => self.pull(id, at, &images[0], output).await,
+                (images, false) => self.prepare(id, at, &images, output).await,
+            };
         }
         let _session = Open::new(&self.proc, Session { instance: id.clone(), attempt: None });
         check::command_begun(&mut self.proc.world.borrow_mut(), id, command);

@@ -4,6 +4,7 @@
 //! the other seeds does not depend on this file.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use super::scenario::{JobPlan, PoolPlan};
 use super::steps::Pid;
 use super::world::World;
 use crate::core::container::judge::{JobContext, judge};
-use crate::core::container::request::{ContainerRequest, ImageRequest};
+use crate::core::container::request::{ContainerRequest, ImageRequest, ServiceRequest};
 use crate::core::container::settings::{ContainerSettings, PullPolicy};
 use crate::core::container::spec::ContainerJob;
 use crate::core::event::{Change, Event};
@@ -70,24 +71,80 @@ pub(super) fn draw(seed: u64, pool: &mut PoolPlan, jobs: &mut [JobPlan]) {
     }
 }
 
+/// The same for the jobs of static hosts, which pull nothing in advance.
+pub(super) fn draw_of_hosts(seed: u64, pool: &PoolPlan, jobs: &mut [JobPlan]) {
+    let mut rng = Rng::new(seed, "images on hosts");
+    if !rng.chance(300) {
+        return;
+    }
+    for job in jobs.iter_mut().filter(|job| job.pool == pool.name) {
+        let count = rng.index(3);
+        job.facts.images = WantedImages::new((0..count).map(|_| Arc::from(rng.pick(&NAMES))));
+    }
+}
+
 /// Pulls for the pool of a seed with images.
 #[derive(Debug)]
 pub struct SimPulls;
 
 impl Pulls for SimPulls {
     fn pull(&self, image: &str) -> Result<ContainerJob, String> {
-        let settings =
-            ContainerSettings { pull_policy: vec![PullPolicy::Always], ..ContainerSettings::default() };
-        let image = ImageRequest { name: image.to_owned(), ..ImageRequest::default() };
-        let request = ContainerRequest { image: Some(image), ..ContainerRequest::default() };
-        judge(&settings, &request, &JobContext::default())?.ok_or_else(|| "no container".to_owned())
+        containers([image])?.ok_or_else(|| "no container".to_owned())
     }
 }
 
-/// The image that a script pulls.
-pub(super) fn pulled_by(script: &str) -> Option<Arc<str>> {
-    let line = script.lines().find_map(|line| line.strip_prefix("pull '0' "))?;
-    Some(Arc::from(line.split(' ').next()?.trim_matches('\'')))
+/// A job with these images: the first one for its own container, the others for services.
+pub(super) fn containers<'a>(
+    names: impl IntoIterator<Item = &'a str>,
+) -> Result<Option<ContainerJob>, String> {
+    let settings =
+        ContainerSettings { pull_policy: vec![PullPolicy::Always], ..ContainerSettings::default() };
+    let mut images =
+        names.into_iter().map(|name| ImageRequest { name: name.to_owned(), ..ImageRequest::default() });
+    let image = images.next();
+    let services = images.map(|image| ServiceRequest { image, ..ServiceRequest::default() }).collect();
+    let request = ContainerRequest { image, services, ..ContainerRequest::default() };
+    judge(&settings, &request, &JobContext::default())
+}
+
+/// The images that a script pulls, by the number of their container, and whether it does nothing else.
+pub(super) fn pulled_by(script: &str) -> (Vec<Arc<str>>, bool) {
+    let mut images = BTreeMap::new();
+    let lines = script.lines().filter_map(|line| line.strip_prefix("pull '")?.split_once("' '"));
+    for (numbers, rest) in lines {
+        let image: Arc<str> = rest.split('\'').next().unwrap_or_default().into();
+        images.extend(numbers.split(' ').map(|number| (number.to_owned(), Arc::clone(&image))));
+    }
+    (images.into_values().collect(), script.contains("only_pulls=yes"))
+}
+
+/// A job's `prepare` has come to its end on the instance: what its script reports.
+pub(super) fn prepared(world: &mut World, id: &InstanceId, images: &[Arc<str>]) -> String {
+    let mut report = String::new();
+    let had: Vec<_> = world.truth.images.had.iter().filter(|(on, ..)| on == id).cloned().collect();
+    // Only hosts that stay remove images.
+    let stays = world.cloud.machines.get(id).is_some_and(|machine| machine.tags.is_none());
+    let removed = had.iter().map(|(_, name, _)| name).find(|name| !images.contains(name));
+    if let Some(name) = removed.filter(|_| stays && world.streams.images.chance(300)) {
+        world.truth.images.had.retain(|(on, other, _)| on != id || other != name);
+        _ = writeln!(report, "removed 300 {name}");
+    }
+    for (number, image) in images.iter().enumerate() {
+        _ = writeln!(report, "pulling {number} always 1\n{}", came(world, id, number, image));
+    }
+    report + "done\n"
+}
+
+/// An image has come to an instance: how its script reports that.
+fn came(world: &mut World, id: &InstanceId, number: usize, image: &Arc<str>) -> String {
+    let digest = format!("sha256:{:064x}", (world.now / PUSHED_MS) * 16 + image.len() as u64);
+    world.truth.images.had.insert((id.clone(), Arc::clone(image), digest.as_str().into()));
+    format!("image {number} [1048576,\"\",null,\"{digest}\"]")
+}
+
+/// A cleaning leaves no image.
+pub(super) fn cleaned(world: &mut World, id: &InstanceId) {
+    world.truth.images.had.retain(|(on, ..)| on != id);
 }
 
 /// How long a pull takes, and whether it fails.
@@ -137,9 +194,7 @@ impl Pull {
         if fails {
             return "failed 0 always 1 Error: no route to registry.sim\n".to_owned();
         }
-        let digest = format!("sha256:{:064x}", (now / PUSHED_MS) * 16 + image.len() as u64);
-        world.truth.images.had.insert((id.clone(), Arc::clone(image), digest.as_str().into()));
-        format!("image 0 [1048576,\"\",null,\"{digest}\"]\ndone\n")
+        format!("{}\ndone\n", came(&mut world, id, 0, image))
     }
 }
 
@@ -158,12 +213,23 @@ impl Drop for Pull {
 pub(super) fn committed(world: &mut World, machine: usize, state: &PoolState, events: &[Event]) {
     for event in events {
         match &event.change {
-            Change::ImagesFound { instance, images } => {
+            Change::ImagesFound { instance, images, .. } => {
                 for found in images {
                     let (name, digest) = (&found.name, found.digest.clone().unwrap_or_default());
                     if !world.truth.images.had.contains(&(instance.clone(), Arc::clone(name), digest)) {
                         world.broken(format!("images: {instance} is recorded with {name}, which it lacks"));
                     }
+                }
+            }
+            Change::Cleaned { instance, .. } | Change::ImagesRemoved { instance, .. } => {
+                let known = state.instance(instance).map(|known| &known.images);
+                let lacks = |name: &str| {
+                    !world.truth.images.had.iter().any(|(on, has, _)| on == instance && **has == *name)
+                };
+                let wrong = known
+                    .and_then(|images| images.iter().map(|fact| &fact.image.name).find(|name| lacks(name)));
+                if let Some(name) = wrong {
+                    world.broken(format!("images: {instance} is recorded with {name}, which is gone"));
                 }
             }
             Change::Granted { attempt, instance } => {

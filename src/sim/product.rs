@@ -10,11 +10,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::LocalBoxFuture;
 
+use super::images;
 use super::rig::{Command, Order, Ports, Product};
 use crate::core::attempt::End;
 use crate::core::ids::{AttemptName, PoolName};
 use crate::engine::Engine;
 use crate::engine::acquire::AcquireError;
+use crate::engine::container::ContainerError;
 use crate::engine::keeper::{KeeperMode, Pool, keep};
 use crate::engine::operate::Target;
 use crate::engine::reap::{hand_on, reap};
@@ -68,11 +70,18 @@ fn pools(ports: &Ports) -> Vec<Pool> {
 
 async fn prepare(ports: &Ports, attempt: &AttemptName, record: &AttemptRecord) -> i32 {
     let (setup, _) = ports.pools[&record.pool].setup.current().await;
-    let acquired =
-        engine(ports, &record.pool).acquire(attempt, record, &|| Ok(setup.policy.clone()), &mut |_| {}).await;
-    match acquired {
-        Ok(_acquired) => OK,
-        Err(AcquireError::Impossible(_)) => SCRIPT_FAILED,
+    let engine = engine(ports, &record.pool);
+    let acquired = match engine.acquire(attempt, record, &|| Ok(setup.policy.clone()), &mut |_| {}).await {
+        Ok(acquired) => acquired,
+        Err(AcquireError::Impossible(_)) => return SCRIPT_FAILED,
+        Err(_) => return SYSTEM_FAILURE,
+    };
+    let Ok(Some(job)) = images::containers(record.job.images.names().iter().map(|name| &**name)) else {
+        return OK;
+    };
+    match engine.prepare_container(attempt, &acquired, &job, &[], &mut |_| {}).await {
+        Ok(_) => OK,
+        Err(ContainerError::Impossible(_)) => SCRIPT_FAILED,
         Err(_) => SYSTEM_FAILURE,
     }
 }

@@ -89,6 +89,7 @@ impl Scenario {
         let mut jobs = draw_jobs(seed, &mut faults);
         images::draw(seed, &mut cloud, &mut jobs);
         lifetimes::draw(seed, &mut cloud, &mut jobs);
+        images::draw_of_hosts(seed, &metal, &mut jobs);
         let calm = jobs.last().map_or(0, |job| job.comes);
         cloud.stock = Stock::draw(seed, calm);
         cloud.capabilities.offerings = cloud.stock.offerings.clone();

@@ -104,6 +104,39 @@ fn a_job_gets_the_idle_machine_that_has_its_image() {
 }
 
 #[test]
+fn the_next_job_gets_the_machine_on_which_another_jobs_prepare_pulled_its_image() {
+    let Some(site) = site() else { return };
+    let setting = containers(site, |_| ());
+    let place = setting.pool("max_use_count", 5).pool("idle_count", 2).open();
+    let keeper = place.keep();
+    wait_for("machines", place.setting.patience * 2, || (place.idle().len() == 2).then_some(()));
+    let image = plain("ash:1");
+    place.run(&job(1, "ash:1")).expect_outcome(&Outcome::Success);
+    let has = facts(&place, &image).remove(0);
+    assert!(has.1.image.digest.is_some() && has.1.image.bytes > 0, "{has:?}");
+    // The other machine becomes the one that was used last, which would be preferred.
+    let attempt = place.prepared_as(&job(2, "ash:1"));
+    place.run(&job(3, "bash:1")).expect_outcome(&Outcome::Success);
+    assert_eq!(attempt.cleanup().exit_code(), Some(0));
+    place.run(&job(4, "bash:1")).expect_outcome(&Outcome::Success);
+    let result = place.run(&job(5, "ash:1"));
+    result.expect_outcome(&Outcome::Success);
+    assert!(result.log_text().contains("is on the instance already"), "{}", result.describe());
+    let grants = place.grants();
+    let of = |job: u64| grants.iter().find(|(id, _)| *id == job).map(|(_, instance)| instance.clone());
+    assert_eq!((of(1), of(2), of(5)), (Some(has.0.clone()), Some(has.0.clone()), Some(has.0.clone())));
+    assert!(of(3) != of(1) && of(3) == of(4), "{grants:?}");
+    let explained = said(&place, &["explain", has.0.as_str()]);
+    assert!(explained.contains(&format!("has image `{image}` since job ")), "{explained}");
+    // A second job on the instance brings nothing new: no further event.
+    let journal =
+        std::fs::read_to_string(place.state_dir.join("pools/pool/journal.jsonl")).expect("a journal");
+    assert_eq!(journal.matches("images-found").count(), 2, "{journal}");
+    place.expect_sound();
+    keeper.kill();
+}
+
+#[test]
 fn the_operators_password_pulls_and_is_in_no_record() {
     let Some(site) = site() else { return };
     let (account, password) = ACCOUNT;

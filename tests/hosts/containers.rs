@@ -148,10 +148,13 @@ fn a_host_that_stays_with_its_domain_keeps_images_and_nothing_else() {
     result.expect_outcome(&Outcome::Success);
     assert!(result.log_text().contains("image `localhost/mine:1` is on the instance already"));
     assert_eq!(cleaned(&place), None);
+    let knows = || place.state().instances.values().any(|host| host.images.get("localhost/mine:1").is_some());
+    assert!(knows(), "cleaning has left the image");
     place.order(&["pool", "resume", "pool", "--instance", "a", "--unbind"]);
     place.run(&Job::new(3).project(5, "g/five")).expect_outcome(&Outcome::Success);
     assert_eq!(cleaned(&place), None);
     assert!(!host.sh("ls /home/ci/.local/share/containers/storage/overlay-images").contains("images.json"));
+    assert!(!knows(), "cleaning has removed the image");
     place.expect_sound();
 }
 

@@ -240,6 +240,7 @@ fn is_notable(change: &Change) -> bool {
         | Change::Granted { .. }
         | Change::SlotFreed { .. }
         | Change::ImagesFound { .. }
+        | Change::ImagesRemoved { .. }
         | Change::CleaningBegun { .. }
         | Change::Cleaned { .. }
         | Change::Forgotten { .. } => false,
@@ -260,8 +261,9 @@ fn named(change: &Change) -> Option<&InstanceId> {
         | Change::Granted { instance, .. }
         | Change::StageBegun { instance }
         | Change::ImagesFound { instance, .. }
+        | Change::ImagesRemoved { instance, .. }
         | Change::CleaningBegun { instance }
-        | Change::Cleaned { instance }
+        | Change::Cleaned { instance, .. }
         | Change::OutOfService { instance, .. }
         | Change::ReturnedToService { instance }
         | Change::Unbound { instance }

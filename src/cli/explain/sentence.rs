@@ -3,6 +3,7 @@
 //! The sentence is made from the event and the state immediately before it. If the kept history begins later, unknown
 //! facts are omitted.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cli::ui::plural;
@@ -118,9 +119,14 @@ fn of_instance(before: &PoolState, change: &Change, at: Stamp) -> String {
             format!("{instance} unreachable, gets no jobs until it responds: {why}")
         }
         Change::StageBegun { instance } => format!("{instance} begins stages again"),
-        Change::ImagesFound { instance, images } => images_found(before, instance, images),
+        Change::ImagesFound { instance, images, attempt } => {
+            images_found(before, instance, images, attempt.as_ref())
+        }
+        Change::ImagesRemoved { instance, images } => {
+            format!("{instance}: image {} removed to make room", ticked(images))
+        }
         Change::CleaningBegun { instance } => format!("{instance} is being cleaned"),
-        Change::Cleaned { instance } => format!("{instance} cleaned{}", in_phase(before, instance, at)),
+        Change::Cleaned { instance, .. } => format!("{instance} cleaned{}", in_phase(before, instance, at)),
         Change::OutOfService { instance, reason: why } => format!("{instance} out of service: {why}"),
         Change::ReturnedToService { instance } => format!("{instance} returned to service by the operator"),
         Change::Unbound { instance } => format!("{instance} released from its trust domain by the operator"),
@@ -139,8 +145,21 @@ fn of_instance(before: &PoolState, change: &Change, at: Stamp) -> String {
     }
 }
 
-/// What the keeper pulled before a job needed it.
-fn images_found(before: &PoolState, instance: &InstanceId, images: &[FoundImage]) -> String {
+fn ticked(images: &[Arc<str>]) -> String {
+    images.iter().map(|image| format!("`{image}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// What the keeper pulled before a job needed it, or what came with a job.
+fn images_found(
+    before: &PoolState,
+    instance: &InstanceId,
+    images: &[FoundImage],
+    attempt: Option<&AttemptName>,
+) -> String {
+    if let Some(attempt) = attempt {
+        let names: Vec<Arc<str>> = images.iter().map(|found| Arc::clone(&found.name)).collect();
+        return format!("{instance} has image {} since {}", ticked(&names), who(before, attempt));
+    }
     let known = before.instance(instance);
     let each = images.iter().map(|found| match known.and_then(|known| known.images.get(&found.name)) {
         Some(fact) if fact.image.digest == found.digest => format!("image `{}` is up to date", found.name),

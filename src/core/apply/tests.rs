@@ -344,7 +344,7 @@ fn a_cleaned_host_is_nobodys_again_also_after_a_grant_given_back_unused() {
     let cleaned = |text: &str| {
         let mut world = world(text);
         world.tell(NOW, Change::CleaningBegun { instance: instance("h1") });
-        assert_eq!(after(&mut world, Change::Cleaned { instance: instance("h1") }), "");
+        assert_eq!(after(&mut world, Change::Cleaned { instance: instance("h1"), images: Vec::new() }), "");
         assert_eq!(known(&world, "h1").ready, Some(NOW));
         world
     };
@@ -365,9 +365,12 @@ fn a_cleaned_host_is_not_used_up() {
     let mut world = world("uses 2 | static idle 5m of a uses 0");
     assert!(known(&world, "h1").is_used_up());
     world.tell(NOW, Change::CleaningBegun { instance: instance("h1") });
-    world.tell(NOW, Change::Cleaned { instance: instance("h1") });
+    world.tell(NOW, Change::Cleaned { instance: instance("h1"), images: Vec::new() });
     assert_eq!(known(&world, "h1").uses_left, Some(2));
-    assert_eq!(misfit("static idle 5m", Change::Cleaned { instance: instance("h1") }), WRONG_PHASE.0);
+    assert_eq!(
+        misfit("static idle 5m", Change::Cleaned { instance: instance("h1"), images: Vec::new() }),
+        WRONG_PHASE.0
+    );
 }
 
 #[test]
@@ -433,7 +436,7 @@ fn an_operator_unbinds_only_an_empty_static_host_which_is_then_cleaned() {
     // A grant that is given back unused does not bind it again.
     let mut world = world("bound | static cleaning 5m of a");
     world.tell(NOW, unbound());
-    world.tell(NOW, Change::Cleaned { instance: instance("h1") });
+    world.tell(NOW, Change::Cleaned { instance: instance("h1"), images: Vec::new() });
     world.tell(NOW, requested(8, 8));
     world.tell(NOW, granted(8, "h1"));
     assert!(!known(&world, "h1").is_bound_by_use());

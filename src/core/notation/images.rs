@@ -31,7 +31,7 @@ impl World {
         if let Some(has) = after(words, "has") {
             let found = |name| FoundImage { name, digest: Some("sha256:0a".into()), bytes: 1 << 20 };
             let images = list(has).map(found).collect();
-            self.tell(at, Change::ImagesFound { instance: id.clone(), images });
+            self.tell(at, Change::ImagesFound { instance: id.clone(), images, attempt: None });
         }
         if let Some(image) = after(words, "pulls") {
             self.observed.pulls.get_or_insert_default().under_way.insert(id.clone(), image.into());

@@ -96,12 +96,15 @@ fn describe(change: &Change) -> String {
         Change::Released { attempt, release: leaving } if leaving.used => format!("{attempt} leaves"),
         Change::Released { attempt, .. } => format!("{attempt} leaves unused"),
         Change::SlotFreed { attempt } => format!("{attempt} departs"),
-        Change::ImagesFound { instance, images } => {
+        Change::ImagesFound { instance, images, attempt } => {
             let names: Vec<&str> = images.iter().map(|found| &*found.name).collect();
-            format!("{instance} has {}", names.join(" "))
+            let by = attempt.as_ref().map(|attempt| format!(", by {attempt}")).unwrap_or_default();
+            format!("{instance} has {}{by}", names.join(" "))
         }
+        Change::ImagesRemoved { instance, images } => format!("{instance} lost {}", images.join(" ")),
         Change::CleaningBegun { instance } => format!("{instance} to clean"),
-        Change::Cleaned { instance } => format!("{instance} cleaned"),
+        Change::Cleaned { instance, images } if images.is_empty() => format!("{instance} cleaned"),
+        Change::Cleaned { instance, images } => format!("{instance} cleaned, with {}", images.join(" ")),
         Change::OutOfService { instance, .. } => format!("{instance} out-of-service"),
         Change::ReturnedToService { instance } => format!("{instance} restored"),
         Change::Unbound { instance } => format!("{instance} unbound"),

@@ -17,6 +17,7 @@ mod reconcile;
 pub mod request;
 mod retire;
 mod scale;
+pub mod seen;
 pub mod stages;
 mod static_hosts;
 pub mod table;

@@ -9,6 +9,7 @@ use super::assign;
 use super::builder::PlanBuilder;
 use crate::core::event::{Change, Event};
 use crate::core::ids::{AttemptName, InstanceId};
+use crate::core::images::FoundImage;
 use crate::core::instance::{DrainReason, Instance, Phase, Release};
 use crate::core::job::JobFacts;
 use crate::core::policy::Policy;
@@ -75,14 +76,25 @@ pub fn ready(state: &PoolState, instance: &InstanceId, now: Stamp) -> Vec<Event>
     give_out(draft)
 }
 
-/// A cleaning that began at `begun` succeeded. If the host has to be cleaned once more by now, it stays as it is.
-pub fn cleaned(state: &PoolState, instance: &InstanceId, begun: Stamp, now: Stamp) -> Vec<Event> {
-    let is_due = |host: &Instance| host.phase == Phase::Cleaning && host.since == begun;
-    if !state.instance(instance).is_some_and(is_due) {
-        return Vec::new();
-    }
+/// A cleaning that began at `begun` succeeded, and left these images by name and digest. If the host has to be cleaned
+/// once more by now, it stays as it is.
+pub fn cleaned(
+    state: &PoolState,
+    instance: &InstanceId,
+    begun: Stamp,
+    left: &[(String, String)],
+    now: Stamp,
+) -> Vec<Event> {
+    let is_due = |host: &&Instance| host.phase == Phase::Cleaning && host.since == begun;
+    let Some(host) = state.instance(instance).filter(is_due) else { return Vec::new() };
+    let is_left = |image: &FoundImage| {
+        let digest = image.digest.as_deref();
+        left.iter().any(|(name, left)| **name == *image.name && digest == Some(left))
+    };
+    let images = host.images.iter().map(|fact| &fact.image).filter(|image| is_left(image));
+    let images = images.map(|image| Arc::clone(&image.name)).collect();
     let mut draft = PlanBuilder::new(state, now);
-    draft.emit(Change::Cleaned { instance: instance.clone() });
+    draft.emit(Change::Cleaned { instance: instance.clone(), images });
     give_out(draft)
 }
 

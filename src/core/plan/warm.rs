@@ -10,14 +10,12 @@ use super::Effect;
 use super::builder::PlanBuilder;
 use super::observed::{FailingCall, Observed, Pulls};
 use super::reconcile::Reconciled;
-use crate::core::event::{Change, Event};
 use crate::core::ids::InstanceId;
-use crate::core::images::{FoundImage, ImageFact};
+use crate::core::images::ImageFact;
 use crate::core::instance::{Instance, Phase};
 use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
 use crate::core::report::{Note, Report};
-use crate::core::time::Stamp;
 
 /// As many instances of a pool pull at the same time.
 pub const AT_MOST: usize = 2;
@@ -52,15 +50,6 @@ pub fn ahead(state: &PoolState, instance: &InstanceId) -> Vec<Arc<str>> {
         state.waiting.values().find(|waits| known.admits(&waits.domain) && policy.has_time_for(&waits.job));
     let wanted = first.map(|waits| waits.job.images.names()).unwrap_or_default();
     wanted.iter().filter(|name| known.images.get(name).is_none()).cloned().collect()
-}
-
-/// An image was pulled on an instance.
-pub fn found(state: &PoolState, instance: &InstanceId, image: FoundImage, now: Stamp) -> Vec<Event> {
-    let serves = |known: &Instance| matches!(known.phase, Phase::Checking | Phase::Ready);
-    if !state.instance(instance).is_some_and(serves) {
-        return Vec::new();
-    }
-    vec![Change::ImagesFound { instance: instance.clone(), images: vec![image] }.at(now)]
 }
 
 /// A pull that is due.

@@ -17,6 +17,7 @@ use futures_util::future::{Either, select};
 
 pub use self::progress::ContainerProgress;
 use self::progress::Watcher;
+use super::acquire::Acquired;
 use super::{Engine, EngineError};
 use crate::core::attempt::Closed;
 use crate::core::container::name::{ContainerName, JobContainer};
@@ -24,8 +25,9 @@ use crate::core::container::place::EnginePlace;
 use crate::core::container::settings::Umask;
 use crate::core::container::spec::ContainerJob;
 use crate::core::ids::AttemptName;
+use crate::core::images::SeenImages;
 use crate::core::instance::DrainReason;
-use crate::core::plan::request;
+use crate::core::plan::{request, seen};
 use crate::core::pool::PoolState;
 use crate::core::time::Pretty;
 use crate::port::attempts::Assignment;
@@ -75,14 +77,14 @@ impl Engine {
     pub async fn prepare_container(
         &self,
         attempt: &AttemptName,
-        assignment: &Assignment,
+        acquired: &Acquired,
         job: &ContainerJob,
         dirs: &[&str],
         tell: &mut dyn FnMut(ContainerProgress),
     ) -> Result<JobContainer, ContainerError> {
-        let prepared = self.create_containers(attempt, assignment, job, dirs, tell).await;
+        let prepared = self.create_containers(attempt, acquired, job, dirs, tell).await;
         if let Err(error) = &prepared
-            && let Err(problem) = self.part_with(attempt, assignment, error).await
+            && let Err(problem) = self.part_with(attempt, &acquired.assignment, error).await
         {
             // The job log shows the cause. What stays behind ends with the attempt.
             tracing::warn!(pool = %self.pool, %attempt, "cannot release its instance: {problem}");
@@ -93,11 +95,12 @@ impl Engine {
     async fn create_containers(
         &self,
         attempt: &AttemptName,
-        assignment: &Assignment,
+        acquired: &Acquired,
         job: &ContainerJob,
         dirs: &[&str],
         tell: &mut dyn FnMut(ContainerProgress),
     ) -> Result<JobContainer, ContainerError> {
+        let assignment = &acquired.assignment;
         // Before a byte is sent: what the script leaves is the job's, so the grant costs a use.
         self.host.attempts.mark_used(attempt).await?;
         job.remarks.iter().for_each(|remark| tell(ContainerProgress::Remark(remark.clone())));
@@ -123,6 +126,7 @@ impl Engine {
                 });
             }
         };
+        self.note_images(attempt, acquired, &watcher.seen()).await;
         let (facts, owner) = watcher.outcome(&ended_as(ended, assignment, within)?)?;
         let container = JobContainer {
             name,
@@ -141,6 +145,16 @@ impl Engine {
         // RACE: `cleanup` sets the mark first and then releases; this call assigns first and then checks the mark.
         self.refuse_closed(attempt).await?;
         Ok(container)
+    }
+
+    /// Records the images that the next jobs will find on the instance. The job does not depend on it.
+    async fn note_images(&self, attempt: &AttemptName, acquired: &Acquired, seen: &SeenImages) {
+        if !acquired.shares_images || seen.is_known(&acquired.images) {
+            return;
+        }
+        if let Err(problem) = self.commit(|state| seen::by_job(state, attempt, seen, self.now())).await {
+            tracing::warn!(pool = %self.pool, %attempt, "cannot record the images of its instance: {problem}");
+        }
     }
 
     /// Releases the instance of a job that got no container, and drains it if the fault is its own.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,6 +15,7 @@ use crate::core::container::failure::{Blame, Cause, foreign};
 use crate::core::container::name::Owner;
 use crate::core::container::settings::PullPolicy;
 use crate::core::container::spec::{ContainerJob, ContainerSpec};
+use crate::core::images::{FoundImage, SeenImages};
 use crate::core::text::clean_line;
 use crate::core::time::Stamp;
 use crate::port::connector::{Output, StageEnd, Stream};
@@ -148,6 +150,7 @@ pub(in crate::engine) struct Watcher<'a> {
     /// The service of this number, or its pull.
     begun: BTreeMap<usize, Begun>,
     images: BTreeMap<usize, ImageFacts>,
+    removed: Vec<Arc<str>>,
     /// Why the last pull of this number failed.
     failed: BTreeMap<usize, (Cause, String)>,
     late: bool,
@@ -171,6 +174,7 @@ impl<'a> Watcher<'a> {
             errors: Tail::default(),
             begun: BTreeMap::new(),
             images: BTreeMap::new(),
+            removed: Vec::new(),
             failed: BTreeMap::new(),
             late: false,
             done: false,
@@ -197,6 +201,22 @@ impl<'a> Watcher<'a> {
         Err(ContainerError::Instance(format!(
             "the instance could not prepare the job's containers: the script ended with {end} ({errors})"
         )))
+    }
+
+    /// What it says of the instance's images. Those of another platform are of use to few jobs.
+    pub(in crate::engine) fn seen(&self) -> SeenImages {
+        let found = self.images.iter().filter_map(|(number, facts)| {
+            let spec = spec(self.job, *number).filter(|spec| spec.platform.is_none())?;
+            let digest = facts.digest.as_deref().and_then(digest).map(Arc::from);
+            Some(FoundImage { name: spec.image.as_str().into(), digest, bytes: facts.bytes })
+        });
+        let mut all: Vec<FoundImage> = Vec::new();
+        for found in found {
+            if all.iter().all(|known| known.name != found.name) {
+                all.push(found);
+            }
+        }
+        SeenImages { found: all, removed: self.removed.clone() }
     }
 
     /// The facts of the only image of a script that only pulls, or why it did not come.
@@ -280,6 +300,7 @@ impl<'a> Watcher<'a> {
                 self.of_service(number, |service| ContainerProgress::ServiceSkipped { service, bytes });
             }
             Report::Removed { image, unused } => {
+                self.removed.push(image.as_str().into());
                 (self.tell)(ContainerProgress::Removed { image, unused });
             }
             Report::Owner(owner) => self.owner = Some(owner),

@@ -2,13 +2,14 @@
 # each image tells when a job last used it. For any POSIX shell, as the account that runs the engine.
 # Set above: min_free (in KiB), pull_within, work, and the function wanted.
 used=
+by_name='{{.ID}} {{.Repository}}{{if eq .Tag "<none>"}}@{{.Digest}}{{else}}:{{.Tag}}{{end}}'
 stamp() { [ -z "$used" ] || touch "$used/$1" 2>/dev/null; }
 
 room() { df -Pk "$root" | { read -r _; read -r _ _ _ room _; echo "$room"; }; }
 
 # Prints when each image was last used, oldest first.
 by_use() {
-  podman image ls --no-trunc --format '{{.ID}} {{.Repository}}:{{.Tag}}' 2>/dev/null | while read -r id image; do
+  podman image ls --no-trunc --format "$by_name" 2>/dev/null | while read -r id image; do
     id=${id#sha256:}
     printf '%s %s %s\n' "$(stat -c %Y "$used/$id" 2>/dev/null || echo 0)" "$id" "$image"
   done | sort -n -k1,1

@@ -372,6 +372,26 @@ fn a_shared_pull_is_told_once_for_each_name_of_the_image() {
 }
 
 #[test]
+fn what_a_script_saw_of_images_is_told_whatever_becomes_of_the_job() {
+    let mut job = same_image(|_| ());
+    job.job.platform = None;
+    let digest = format!("sha256:{}", "0a".repeat(32));
+    let image = format!("removed 9 h:1/old\nimage 0 [7,\"\",null,\"{digest}\"]\nimage 1 [7,\"\",null]\n");
+    let now = || Stamp { wall_ms: 0, manager: ManagerId(1), boot: BootId(1), uptime_ms: 0 };
+    let mut tell = |_| ();
+    let mut watcher = Watcher::new(&job, &now, &mut tell);
+    let text = format!("{image}broken network no iptables\n");
+    let written = futures_util::FutureExt::now_or_never(watcher.write(Stream::Stdout, text.as_bytes()));
+    written.unwrap().unwrap();
+    let seen = watcher.seen();
+    // The service's is for a platform that it names.
+    let found: Vec<_> =
+        seen.found.iter().map(|found| (&*found.name, found.digest.as_deref(), found.bytes)).collect();
+    assert_eq!(found, [("h:1/bb", Some(digest.as_str()), 7)]);
+    assert_eq!(seen.removed, ["h:1/old".into()]);
+}
+
+#[test]
 fn a_script_that_says_nothing_is_the_instances_fault() {
     let (result, told) = outcome("image 0 [1,\"\",null]\n", "sudo: a password is required\n", 1);
     assert_eq!(

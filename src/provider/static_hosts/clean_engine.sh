@@ -12,6 +12,13 @@ if [ "$2" = --keep-cache ] && [ -d "$engine" ] && command -v podman >/dev/null; 
     exit 1
   }
   set -- "$mark"
+  # The images that are there for the next job: each digest with its names.
+  for list in "$engine"/*-images/images.json; do
+    [ ! -f "$list" ] || grep -o '"digest":"sha256:[0-9a-f]*","names":\["[^]]*"\]' "$list" | while IFS= read -r image; do
+      digest=${image#*:\"} names=${image#*\[}
+      printf '%s\n' "${names%?}" | tr -d '"' | tr ',' '\n' | sed "s/^/left ${digest%%\"*} /"
+    done
+  done
 fi
 # With what keeps the engine's namespaces open; the first job begins them anew.
 pause=

@@ -14,9 +14,11 @@ use greenroom::core::container::spec::{ContainerJob, ContainerSpec, Login, Servi
 use greenroom::core::endpoint::Endpoint;
 use greenroom::core::execution::{Execution, Shell};
 use greenroom::core::ids::{AttemptName, InstanceId, JobKey, PoolName};
+use greenroom::core::images::Images;
 use greenroom::core::job::JobFacts;
 use greenroom::core::secret::Secret;
 use greenroom::engine::Engine;
+use greenroom::engine::acquire::Acquired;
 use greenroom::engine::container::script::script;
 use greenroom::engine::container::{ContainerError, ContainerProgress};
 use greenroom::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir};
@@ -52,7 +54,7 @@ async fn prepare(machine: &Rc<Machine>, job: &ContainerJob) -> Prepared {
         begun: host.now(),
         assignment: None,
     };
-    let _lease = host.begin_attempt(&attempt, &record).await.unwrap();
+    let (lease, _) = host.begin_attempt(&attempt, &record).await.unwrap();
     let assignment = Assignment {
         instance: InstanceId::new("linux-1"),
         endpoint: Endpoint {
@@ -68,6 +70,15 @@ async fn prepare(machine: &Rc<Machine>, job: &ContainerJob) -> Prepared {
         unbegun: false,
         container: None,
     };
+    let acquired = Acquired {
+        lease,
+        assignment,
+        waited: Duration::ZERO,
+        idle_for: None,
+        granted_after: Duration::ZERO,
+        images: Images::default(),
+        shares_images: false,
+    };
     let engine = Engine {
         pool,
         store: Rc::new(MemoryStore::new()),
@@ -77,7 +88,7 @@ async fn prepare(machine: &Rc<Machine>, job: &ContainerJob) -> Prepared {
     };
     let (mut told, begun) = (Vec::new(), Instant::now());
     let result = engine
-        .prepare_container(&attempt, &assignment, job, &["/run/builds"], &mut |event| told.push(event))
+        .prepare_container(&attempt, &acquired, job, &["/run/builds"], &mut |event| told.push(event))
         .await;
     let (_, record) = host.enter_attempt(&attempt).await.unwrap().unwrap();
     let assigned = record.assignment.and_then(|assignment| assignment.container);

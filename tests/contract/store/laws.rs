@@ -103,7 +103,7 @@ fn work() -> impl Strategy<Value = Change> {
 fn end() -> impl Strategy<Value = Change> {
     prop_oneof![
         instance().prop_map(|instance| Change::CleaningBegun { instance }),
-        instance().prop_map(|instance| Change::Cleaned { instance }),
+        instance().prop_map(|instance| Change::Cleaned { instance, images: Vec::new() }),
         (instance(), words()).prop_map(|(instance, reason)| Change::OutOfService { instance, reason }),
         (instance(), words()).prop_map(|(instance, message)| Change::DrainingBegun {
             instance,

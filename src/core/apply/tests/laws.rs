@@ -86,7 +86,7 @@ fn of_instances() -> impl Strategy<Value = Change> {
             }
         ),
         2 => an_instance().prop_map(|instance| Change::CleaningBegun { instance }),
-        2 => an_instance().prop_map(|instance| Change::Cleaned { instance }),
+        2 => an_instance().prop_map(|instance| Change::Cleaned { instance, images: Vec::new() }),
         1 => an_instance().prop_map(|instance| Change::OutOfService { instance, reason: "x".into() }),
         1 => an_instance().prop_map(|instance| Change::ReturnedToService { instance }),
         1 => an_instance().prop_map(|instance| Change::Unbound { instance }),

@@ -12,6 +12,7 @@ mod reconcile;
 mod request;
 mod retire;
 mod scale;
+mod seen;
 mod settle;
 mod stages;
 mod warm;

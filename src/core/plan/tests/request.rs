@@ -205,7 +205,7 @@ fn a_host_that_is_clean_goes_to_the_first_waiting_jobs_of_its_domain() {
     let cleaned = |text: &str| {
         let (world, host) = (world(text), instance("h1"));
         let begun = world.state.instances[&host].since;
-        render_events(&request::cleaned(&world.state, &host, begun, NOW))
+        render_events(&request::cleaned(&world.state, &host, begun, &[], NOW))
     };
     assert_eq!(cleaned("static cleaning 5s of b; waits 8"), "h1 cleaned; a8 gets h1");
     assert_eq!(cleaned("bound | static cleaning 5s of b; waits 8"), "h1 cleaned");
@@ -218,7 +218,8 @@ fn a_host_that_is_clean_goes_to_the_first_waiting_jobs_of_its_domain() {
 fn a_cleaning_that_began_before_the_host_was_unbound_does_not_make_it_ready() {
     let mut world = world("bound | static cleaning 5s of b; waits 8");
     let (host, begun) = (instance("h1"), world.state.instances[&instance("h1")].since);
-    let cleaned = |world: &World, begun| render_events(&request::cleaned(&world.state, &host, begun, NOW));
+    let cleaned =
+        |world: &World, begun| render_events(&request::cleaned(&world.state, &host, begun, &[], NOW));
     assert_eq!(cleaned(&world, begun), "h1 cleaned");
     world.tell(NOW, Change::Unbound { instance: host.clone() });
     assert_eq!(cleaned(&world, begun), "");

@@ -142,7 +142,8 @@ fn a_host_is_cleaned_for_a_job_of_another_project_if_a_clean_unbinds() {
             if world.state.instance(&instance(short)).is_some_and(|i| i.phase.word() == "ready") {
                 let change = crate::core::event::Change::CleaningBegun { instance: instance(short) };
                 world.tell(crate::core::notation::NOW, change);
-                let change = crate::core::event::Change::Cleaned { instance: instance(short) };
+                let change =
+                    crate::core::event::Change::Cleaned { instance: instance(short), images: Vec::new() };
                 world.tell(crate::core::notation::NOW, change);
             }
         }

@@ -7,12 +7,12 @@ use proptest::prelude::*;
 use super::random::a_world;
 use crate::core::attempt::{Closed, End};
 use crate::core::event::Change;
-use crate::core::images::FoundImage;
+use crate::core::images::{FoundImage, SeenImages};
 use crate::core::instance::{Answer, Instance, Phase, Release};
 use crate::core::invariants::check;
 use crate::core::inventory::{Listed, Status, Tags};
 use crate::core::notation::{World, cleaned, endpoint, render, world};
-use crate::core::plan::{Effect, Plan, request, stages, warm};
+use crate::core::plan::{Effect, Plan, request, seen, stages};
 use crate::core::report::WaitingOn;
 
 /// How many passes may act before the plan must have settled.
@@ -102,12 +102,13 @@ impl World {
             Effect::CheckHealth { instance } => drop(self.observed.healthy.insert(instance.clone(), now)),
             Effect::CheckStages { instance } => self.carry(&stages::begun(&self.state, instance, now)),
             Effect::Warm { instance, image } => {
-                let image = FoundImage { name: image.clone(), digest: None, bytes: 1 };
-                self.carry(&warm::found(&self.state, instance, image, now));
+                let found = vec![FoundImage { name: image.clone(), digest: None, bytes: 1 }];
+                let seen = SeenImages { found, removed: Vec::new() };
+                self.carry(&seen::by_keeper(&self.state, instance, &seen, now));
             }
             Effect::Clean { instance } => {
                 let begun = self.state.instance(instance).map_or(now, |host| host.since);
-                self.carry(&request::cleaned(&self.state, instance, begun, now));
+                self.carry(&request::cleaned(&self.state, instance, begun, &[], now));
             }
             Effect::Terminate { instance } | Effect::Forget { instance } | Effect::Reap { instance } => {
                 if let Ok(listing) = &mut self.observed.listing {

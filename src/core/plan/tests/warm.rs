@@ -1,7 +1,5 @@
 //! Which images are pulled in advance, where and when, and which instance a job with images gets.
 
-use crate::core::images::FoundImage;
-use crate::core::invariants::check;
 use crate::core::notation::{NOW, does, instance, notes, table, world};
 use crate::core::plan::{View, plan, warm};
 
@@ -93,29 +91,6 @@ fn a_pull_ends_when_its_instance_is_granted_or_leaves_or_its_image_is_no_longer_
         assert_eq!(warm::goes_on(&world(text).state, &instance("i1"), "a"), goes_on, "{text}");
     }
     assert!(!warm::goes_on(&world("warm a | ").state, &instance("i1"), "a"));
-}
-
-#[test]
-fn what_was_found_is_recorded_where_the_instance_still_serves() {
-    for (text, recorded) in [
-        ("idle 5m", true),
-        ("held 5m by 7", true),
-        ("checking 5s", true),
-        ("draining 5s", false),
-        ("booting 5s", false),
-        ("", false),
-    ] {
-        let mut world = world(text);
-        let image = FoundImage { name: "a".into(), digest: None, bytes: 7 };
-        let events = warm::found(&world.state, &instance("i1"), image, NOW);
-        assert_eq!(events.len(), usize::from(recorded), "{text}");
-        for event in events {
-            world.state.apply(&event).unwrap();
-        }
-        let has = world.state.instance(&instance("i1")).is_some_and(|i| i.images.get("a").is_some());
-        assert_eq!(has, recorded, "{text}");
-        assert_eq!(check(&world.state), []);
-    }
 }
 
 #[test]
