@@ -241,6 +241,9 @@ impl Provider for Qemu {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::ids::{Generation, OwnerId};
+    use crate::core::inventory::Tags;
+    use crate::port::provider::InstanceKeys;
 
     #[test]
     fn only_root_has_a_pool_whose_network_needs_rules() {
@@ -253,5 +256,32 @@ mod tests {
         assert_eq!(refused("internet", true), None);
         let why = "`network = \"internet\"` requires that Greenroom runs as root: it sets rules of the runner host's firewall";
         assert_eq!(refused("internet", false).as_deref(), Some(why));
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_is_smaller_than_what_boots_is_an_invalid_launch_that_leaves_nothing() {
+        let state = tempfile::tempdir().unwrap();
+        let boots = state.path().join("debian.qcow2");
+        process::qcow2::write_empty(&mut std::fs::File::create(&boots).unwrap(), 4 << 30).unwrap();
+        let context = BuildContext { state_dir: state.path().to_owned(), ..doctor::tests::context() };
+        let table = format!("image = {boots:?}\ndisk = \"1G\"").parse().unwrap();
+        let (generation, number, owner) = (Generation::new("1a"), 1, OwnerId::new("o"));
+        let request = LaunchRequest {
+            instance: InstanceId::new("linux-1a-1"),
+            token: "linux-1a-1/1".to_owned(),
+            tags: Tags { pool: context.pool.clone(), owner, generation, number },
+            offering: None,
+            keys: InstanceKeys {
+                authorized_key: String::new(),
+                host_key: String::new(),
+                host_key_public: String::new(),
+            },
+            lifetime: None,
+        };
+        let provider = build(&context, &table).unwrap();
+        let refused = provider.launch(&request).await.unwrap_err();
+        assert_eq!(*refused.class(), ErrorClass::Invalid);
+        assert!(refused.to_string().contains("has 4096 MiB: set `disk` to at least that"), "{refused}");
+        assert_eq!(provider.list(&context.pool).await.unwrap().instances, []);
     }
 }
