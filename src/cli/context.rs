@@ -72,9 +72,8 @@ impl Context {
         }
         let Some(config) = read_config(&self.place)? else {
             let path = self.config_path().display().to_string();
-            return Err(CliError::say(format!("the configuration `{path}` does not exist")).help(
-                "name another one with `--config FILE`, or begin with a copy of examples/config.toml",
-            ));
+            return Err(CliError::say(format!("the configuration `{path}` does not exist"))
+                .help("run `greenroom init`, which writes one, or name another one with `--config FILE`"));
         };
         Ok(self.config.get_or_init(|| config))
     }

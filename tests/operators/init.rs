@@ -128,7 +128,7 @@ fn err(output: &Output) -> String {
 fn done(output: &Output) -> String {
     let text = out(output);
     assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
-    assert!(text.contains("Doctor says:"), "{text}");
+    assert!(text.contains("Findings of doctor:"), "{text}");
     text
 }
 
@@ -157,7 +157,7 @@ fn a_dry_run_shows_everything_and_changes_nothing() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    assert!(!text.contains("glrt") && !text.contains("Doctor says:"), "{text}");
+    assert!(!text.contains("glrt") && !text.contains("Findings of doctor:"), "{text}");
     assert_eq!(machine.files(), before);
     assert!(!machine.path("etc").exists());
 }

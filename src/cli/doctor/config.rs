@@ -23,8 +23,12 @@ fn refused(path: &Path, error: &ConfigError) -> Finding {
     match error {
         ConfigError::Read(cause) => {
             let what = format!("the configuration cannot be read: {cause}");
-            let remedy =
-                "name it with `--config` or GREENROOM_CONFIG, or run doctor as a user who may read it";
+            let remedy = match cause.kind() {
+                std::io::ErrorKind::NotFound => {
+                    "run `greenroom init`, which writes one, or name it with `--config` or GREENROOM_CONFIG"
+                }
+                _ => "name it with `--config` or GREENROOM_CONFIG, or run doctor as a user who may read it",
+            };
             code::CONFIG_UNREADABLE.found(what, remedy)
         }
         ConfigError::Invalid(diagnostics) => {

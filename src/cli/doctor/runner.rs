@@ -81,7 +81,7 @@ fn judge(facts: &RunnerFacts<'_>, text: &str) -> Vec<Finding> {
     if stanzas.is_empty() {
         let what =
             format!("no `[[runners]]` section in `{path}` with `executor = \"custom\"` runs Greenroom");
-        let remedy = "add the section that docs/doctor.md shows under `runner-stanza-missing`";
+        let remedy = "run `greenroom init --merge-runner`, or add the section that docs/doctor.md shows under `runner-stanza-missing`";
         return vec![code::RUNNER_STANZA_MISSING.found(what, remedy)];
     }
     let concurrent = table.get("concurrent").and_then(Value::as_integer).unwrap_or(1).max(1);

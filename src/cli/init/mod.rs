@@ -209,7 +209,7 @@ fn doctor(place: &GlobalOptions, runner_config: &Path) -> Result<bool, CliError>
             command.arg(flag).arg(path);
         }
     }
-    ui::out("\nDoctor says:\n");
+    ui::out("\nFindings of doctor:\n");
     let ended = command.arg("doctor").arg("--runner-config").arg(runner_config).status()?;
     match ended.code() {
         Some(0) => Ok(true),
