@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::settled::await_settled;
 use crate::systemd::Systemd;
-use crate::{cannot_package, package, programs, text};
+use crate::{STUB, cannot_package, package, programs, text};
 
 /// Far more than any step needs.
 const SOON: Duration = Duration::from_mins(2);
@@ -91,8 +91,8 @@ impl Drop for Host {
     }
 }
 
-/// A host on which the packages 1.0 and 2.0 lie ready; `None`: the test is skipped.
-fn host() -> Option<Host> {
+/// A host on which packages of this kind of the versions 1.0 and 2.0 lie ready; `None`: the test is skipped.
+fn host(kind: &str, greenroom: impl FnOnce(&Path)) -> Option<Host> {
     if cannot_package() {
         return None;
     }
@@ -115,21 +115,47 @@ fn host() -> Option<Host> {
     let systemd = Some(Systemd::start(home.path(), &units, true)?);
     let host = Host { home, systemd };
     std::fs::write(host.path().join("run"), JOB).expect("a file");
-    let from = programs(host.path(), |path| {
-        let strip = Command::new("strip").arg("-o").arg(path).arg(env!("CARGO_BIN_EXE_greenroom")).status();
-        assert!(strip.expect("strip runs").success());
-    });
+    let from = programs(host.path(), greenroom);
     for version in ["1.0", "2.0"] {
-        text(&package(&from, &host.path().join("out"), &["--only", "deb", "--version", version], &[]));
+        text(&package(&from, &host.path().join("out"), &["--only", kind, "--version", version], &[]));
     }
     // Of the machine that the test runs on, the copy has what must not decide.
     host.sh("rm -rf /usr/sbin/policy-rc.d /etc/greenroom /var/lib/greenroom");
     Some(host)
 }
 
+fn built(path: &Path) {
+    let strip = Command::new("strip").arg("-o").arg(path).arg(env!("CARGO_BIN_EXE_greenroom")).status();
+    assert!(strip.expect("strip runs").success());
+}
+
+/// Debian's systemd stands in for that of a distribution with RPM.
+#[test]
+fn the_scripts_of_the_rpm_enable_the_units_and_disable_them() {
+    let Some(host) = host("rpm", |path| std::fs::write(path, STUB).expect("a file")) else { return };
+    let rpm = |action: &str, version: &str| {
+        let file = host.path().join(format!("out/greenroom-{version}-1.x86_64.rpm"));
+        host.sh(&format!("rpm --dbpath /var/rpmdb --nodeps {action} {}", file.display()))
+    };
+    let enabled = || host.try_sh("systemctl is-enabled greenroom.service greenroom-reap.timer").1;
+    rpm("--install", "1.0");
+    assert_eq!(enabled(), "enabled\nenabled\n");
+    assert_eq!(host.sh("stat -c '%U %a' /var/lib/greenroom"), "root 700\n");
+    host.sh("systemctl disable --quiet greenroom-reap.timer");
+    rpm("--upgrade", "2.0");
+    assert_eq!(enabled(), "enabled\ndisabled\n");
+    host.sh("mkdir -p /var/lib/greenroom/instances/pool/pool-0123abcd-1");
+    let said = host.sh("rpm --dbpath /var/rpmdb --erase greenroom");
+    assert!(
+        said.contains("these instances are still recorded") && said.contains("pool-0123abcd-1"),
+        "{said}"
+    );
+    assert!(!enabled().contains("enabled\n") && host.try_sh("test -e /var/lib/greenroom/instances").0);
+}
+
 #[test]
 fn a_host_survives_installation_upgrade_removal_and_purge() {
-    let Some(host) = host() else { return };
+    let Some(host) = host("deb", built) else { return };
     let said = host.sh(&format!("{DPKG} --install {}", host.deb("1.0")));
     assert!(said.contains("describe your pools in /etc/greenroom/greenroom.toml"), "{said}");
     assert_eq!(host.sh("stat -c '%U %a' /var/lib/greenroom"), "root 700\n");
