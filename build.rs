@@ -39,8 +39,9 @@ fn head() -> Option<String> {
     if Path::new(&git(&["rev-parse", "--show-toplevel"])?).canonicalize().ok()? != root.canonicalize().ok()? {
         return None;
     }
-    // Each commit and each change of the branch adds a line there.
-    println!("cargo::rerun-if-changed={}", git(&["rev-parse", "--git-path", "logs/HEAD"])?);
+    // Each commit and each change of the branch adds a line there, if there is a log.
+    let log = git(&["rev-parse", "--git-path", "logs/HEAD"]).filter(|log| Path::new(log).exists());
+    println!("cargo::rerun-if-changed={}", log.or_else(|| git(&["rev-parse", "--git-path", "HEAD"]))?);
     git(&["rev-parse", "HEAD"])
 }
 

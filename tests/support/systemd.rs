@@ -60,7 +60,7 @@ impl Systemd {
     /// `in_copy`: it sees a copy of the host's files instead of the files, except for those below `home`. What it changes
     /// there ends with it.
     pub(crate) fn start(home: &Path, units: &[(&str, &str)], in_copy: bool) -> Option<Self> {
-        if let Some(why) = missing() {
+        if let Some(why) = missing(in_copy) {
             skipped(format_args!("systemd cannot be started in namespaces: {why}"));
             return None;
         }
@@ -126,14 +126,14 @@ impl Drop for Systemd {
 }
 
 /// What is missing.
-fn missing() -> Option<&'static str> {
+fn missing(in_copy: bool) -> Option<&'static str> {
     let exists = |path: &str| Path::new(path).exists();
+    let knows = |kind: &str| std::fs::read_to_string("/proc/filesystems").is_ok_and(|all| all.contains(kind));
     match () {
         () if !rustix::process::geteuid().is_root() => Some("this is not root"),
         () if !exists("/lib/systemd/systemd") => Some("no /lib/systemd/systemd"),
-        () if !std::fs::read_to_string("/proc/filesystems").is_ok_and(|all| all.contains("cgroup2")) => {
-            Some("no control groups of version 2")
-        }
+        () if !knows("cgroup2") => Some("no control groups of version 2"),
+        () if in_copy && !knows("overlay") => Some("no overlay file system"),
         () => None,
     }
 }

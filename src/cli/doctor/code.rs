@@ -85,6 +85,7 @@ codes! {
     KEEPER_STALLED Error "keeper-stalled" "The keeper is running but has missed a pool's scheduled reconcile pass.";
     KEEPER_UNKNOWN Warning "keeper-unknown" "Doctor cannot determine whether a keeper is running.";
     KEEPER_NO_SERVICE Warning "keeper-no-service" "No service runs `greenroom keep`: a background keeper stops together with the runner's service.";
+    KEEPER_UNIT_DISABLED Warning "keeper-unit-disabled" "A unit runs `greenroom keep`, but systemd does not start it after a reboot.";
     ATTEMPTS_ORPHANED Warning "attempts-orphaned" "Attempts ended without `cleanup`, and still hold slots or reservations.";
     ATTEMPTS_UNREADABLE Warning "attempts-unreadable" "A file of an attempt is damaged or cannot be read: its job fails, and keeps its instance until the attempt ends.";
     LINK_UNRESPONSIVE Warning "link-unresponsive" "A link, the process that holds a connection to an instance, does not respond.";

@@ -280,13 +280,15 @@ impl RecordedChecks<'_> {
         let under_way =
             |pool: &Pool| pool.state.instances.values().filter(|i| Instance::is_under_way(i)).count();
         let next = |pool: &Pool| Some((pool.name.clone(), pool.report.as_ref()?.next?));
+        let units = keeper::units(self.ground.unit_dirs);
         let keeping = KeeperFacts {
             keeper,
             waiting: seen.iter().map(|pool| pool.state.waiting.len()).sum(),
             under_way: seen.iter().map(under_way).sum(),
             next_passes: seen.iter().filter_map(next).collect(),
             has_systemd: self.ground.has_systemd,
-            units: keeper::units(self.ground.unit_dirs),
+            enabled: keeper::is_enabled(&units, self.ground.unit_dirs),
+            units,
         };
         examined.add("keeper", keeper::check(&keeping, &self.when));
     }

@@ -35,6 +35,8 @@ pub struct KeeperFacts {
     pub has_systemd: bool,
     /// Units that run `greenroom keep`.
     pub units: Vec<PathBuf>,
+    /// Whether systemd starts one of them by itself.
+    pub enabled: bool,
 }
 
 pub(super) fn check(facts: &KeeperFacts, when: &When) -> Vec<Finding> {
@@ -58,6 +60,7 @@ pub(super) fn check(facts: &KeeperFacts, when: &When) -> Vec<Finding> {
         }
     }
     found.extend(no_service(facts));
+    found.extend(disabled(facts));
     found
 }
 
@@ -89,13 +92,33 @@ fn no_service(facts: &KeeperFacts) -> Option<Finding> {
         let what = "no service runs `greenroom keep`: a background keeper stops together with the runner's service, and \
                     its instances keep running";
         let remedy = if facts.has_systemd {
-            "install the unit that docs/doctor.md shows under `keeper-no-service`, then run \
-             `systemctl enable --now greenroom`"
+            "install the unit `greenroom.service` of the package (docs/install.md), then run `systemctl enable --now \
+             greenroom`"
         } else {
             "run `greenroom keep` as a service of its own, beside the runner"
         };
         code::KEEPER_NO_SERVICE.found(what, remedy)
     })
+}
+
+fn disabled(facts: &KeeperFacts) -> Option<Finding> {
+    let unit = facts.units.first().filter(|_| facts.has_systemd && !facts.enabled)?;
+    let unit = unit.file_name()?.to_string_lossy();
+    let what = format!(
+        "the unit `{unit}` runs `greenroom keep`, but is not enabled: after a reboot, no service does"
+    );
+    Some(code::KEEPER_UNIT_DISABLED.found(what, format!("run `systemctl enable --now {unit}`")))
+}
+
+/// Whether another unit pulls in one of these: `systemctl enable` makes a link in a directory such as
+/// `multi-user.target.wants`.
+pub fn is_enabled(units: &[PathBuf], dirs: &[&Path]) -> bool {
+    let pulls =
+        |dir: &Path| dir.extension().is_some_and(|e| e == "wants" || e == "requires" || e == "upholds");
+    let entries = dirs.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten().filter_map(Result::ok);
+    let pulling: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| pulls(path)).collect();
+    let mut names = units.iter().filter_map(|unit| unit.file_name());
+    names.any(|name| pulling.iter().any(|dir| dir.join(name).symlink_metadata().is_ok()))
 }
 
 /// Units in these directories whose `ExecStart` runs `greenroom keep`.
@@ -136,6 +159,7 @@ pub(super) mod tests {
             next_passes: vec![(pool(), at(290.0))],
             has_systemd: true,
             units: vec!["/etc/systemd/system/greenroom.service".into()],
+            enabled: true,
         }
     }
 
@@ -160,8 +184,13 @@ pub(super) mod tests {
             (
                 KeeperFacts { units: vec![], ..calm() },
                 "warning [keeper-no-service]: no service runs `greenroom keep`: a background keeper stops together \
-                 with the runner's service, and its instances keep running\n  help: install the unit that \
-                 docs/doctor.md shows under `keeper-no-service`, then run `systemctl enable --now greenroom`",
+                 with the runner's service, and its instances keep running\n  help: install the unit \
+                 `greenroom.service` of the package (docs/install.md), then run `systemctl enable --now greenroom`",
+            ),
+            (
+                KeeperFacts { enabled: false, ..calm() },
+                "warning [keeper-unit-disabled]: the unit `greenroom.service` runs `greenroom keep`, but is not enabled: \
+                 after a reboot, no service does\n  help: run `systemctl enable --now greenroom.service`",
             ),
         ]
     }
@@ -208,6 +237,14 @@ pub(super) mod tests {
         write("ours.timer", "ExecStart=/usr/bin/greenroom keep");
         let found = units(&[dir.path(), Path::new("/no/such/directory")]);
         assert_eq!(found, [dir.path().join("ours.service")]);
+
+        assert!(!is_enabled(&found, &[dir.path()]));
+        let wants = dir.path().join("multi-user.target.wants");
+        std::fs::create_dir(&wants).unwrap();
+        std::os::unix::fs::symlink("../other.service", wants.join("other.service")).unwrap();
+        assert!(!is_enabled(&found, &[dir.path()]));
+        std::os::unix::fs::symlink("/elsewhere/ours.service", wants.join("ours.service")).unwrap();
+        assert!(is_enabled(&found, &[Path::new("/no/such/directory"), dir.path()]));
     }
 
     /// One finding of each code.

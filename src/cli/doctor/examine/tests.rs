@@ -33,6 +33,8 @@ impl Bench {
         );
         bench.write("config.toml", &runner);
         bench.write("greenroom.service", "ExecStart=/usr/bin/greenroom keep\n");
+        fs::create_dir(bench.path("multi-user.target.wants")).unwrap();
+        bench.write("multi-user.target.wants/greenroom.service", "");
         bench
     }
 
