@@ -5,16 +5,20 @@
 //! file KEY; the file HOST holds the servers' public key.
 //! `bench_state acquire ROUNDS COUNT…` prints, for each COUNT, what one acquire costs a process that has read nothing
 //! yet: load, decide, commit. One line of microseconds per COUNT, the counts taken in turn.
+//! `bench_state history STATE POOL JOBS DAYS` makes the journals of JOBS jobs in the last DAYS days, each on an instance of its
+//! own.
 
 use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use greenroom::core::attempt::End;
 use greenroom::core::endpoint::Endpoint;
 use greenroom::core::event::{Change, Event};
-use greenroom::core::ids::{AttemptName, Generation, InstanceId, JobKey, PoolName};
-use greenroom::core::instance::Answer;
+use greenroom::core::ids::{AttemptName, Generation, InstanceId, JobKey, OfferingName, PoolName, TrustDomain};
+use greenroom::core::instance::{Answer, DrainReason, Release};
 use greenroom::core::job::JobFacts;
+use greenroom::core::job_end::{JobEnd, JobResult};
 use greenroom::core::plan::request::{self, Ask};
 use greenroom::core::policy::{IdlePolicy, Policy, Reuse};
 use greenroom::core::time::{ManagerId, Stamp};
@@ -26,7 +30,8 @@ use greenroom::store::file::{self, FileStore, Options};
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 const USAGE: &str =
-    "usage: bench_state fill STATE POOL COUNT KEY HOST USER PORT… | bench_state acquire ROUNDS COUNT…";
+    "usage: bench_state fill STATE POOL COUNT KEY HOST USER PORT… | bench_state acquire ROUNDS COUNT… | bench_state history \
+     STATE POOL JOBS DAYS";
 
 fn main() -> Outcome<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -48,6 +53,10 @@ fn main() -> Outcome<()> {
         ["acquire", rounds, counts @ ..] => {
             let counts: Result<Vec<u32>, _> = counts.iter().map(|count| count.parse()).collect();
             runtime.block_on(acquire(rounds.parse()?, &counts?))
+        }
+        ["history", state, pool, jobs, days] => {
+            let (pool, period) = (PoolName::parse(pool)?, Duration::from_hours(24) * days.parse::<u32>()?);
+            runtime.block_on(history(Path::new(state), &pool, jobs.parse()?, period))
         }
         _ => Err(USAGE.into()),
     }
@@ -157,16 +166,93 @@ async fn acquire_once(dir: &Path, pool: &PoolName, round: u64, now: Stamp) -> Ou
     if !committed.state.granted.contains_key(&attempt) {
         return Err("the request was not granted".into());
     }
-    let released = greenroom::core::instance::Release {
-        how: greenroom::core::attempt::End::GivenBack,
-        used: false,
-        closing: false,
-    };
+    let released = Release { how: End::GivenBack, used: false, closing: false };
     fresh
         .transact(&mut |state: &_| -> Vec<Event> { request::release(state, &attempt, released, now) })
         .await?;
     fresh.compact().await?;
     Ok(cost)
+}
+
+/// Records jobs at regular intervals. Every third one waits for its boot, every tenth one fails.
+async fn history(state: &Path, pool: &PoolName, jobs: u32, period: Duration) -> Outcome<()> {
+    const AT_ONCE: u32 = 25;
+    StateDir::open(state)?;
+    let store = file::open_dir(state)?.pool(pool, Options::default())?;
+    let now = SystemClock::new(ManagerId(1))?.now();
+    let every = period / jobs.max(1);
+    let begin = now.wall_ms - i64::try_from(period.as_millis())?;
+    let at = |job: u32, seconds: u64| {
+        let since = every * job + Duration::from_secs(seconds);
+        let ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+        Stamp { wall_ms: begin.saturating_add_unsigned(ms), uptime_ms: ms, ..now }
+    };
+    let policy = Policy { max_instances: 500, ..Policy::default() };
+    store.transact(&mut |_| vec![Change::PolicySet { policy: policy.clone().into() }.at(at(0, 0))]).await?;
+    let mut next = 0;
+    while next < jobs {
+        let batch = next..jobs.min(next + AT_ONCE);
+        next = batch.end;
+        let events: Vec<Event> = batch.flat_map(|job| life(pool, job, &|seconds| at(job, seconds))).collect();
+        store.transact(&mut |_| events.clone()).await?;
+        store.compact().await?;
+    }
+    Ok(())
+}
+
+/// The events of one job and its instance.
+fn life(pool: &PoolName, job: u32, at: &dyn Fn(u64) -> Stamp) -> Vec<Event> {
+    let (generation, number) = (Generation::new("beacb0a7"), job + 1);
+    let instance = InstanceId::new(format!("{pool}-{generation}-{number}"));
+    let attempt = AttemptName::new(format!("custom-executor{:09}", u64::from(job) * 7919 % 1_000_000_007));
+    let key = JobKey::new("https://gitlab.example.com", 1_000_000 + u64::from(job));
+    let facts = JobFacts {
+        pipeline: Some(u64::from(job) / 12),
+        stage: JobFacts::text("test"),
+        name: JobFacts::text("rspec 1/5"),
+        git_ref: JobFacts::text("main"),
+        ..JobFacts::new(key, format!("acme/shop-{}", job % 40), Duration::from_hours(1))
+    };
+    let asked = if job.is_multiple_of(3) { 0 } else { 60 };
+    let end = if job.is_multiple_of(10) {
+        JobEnd::new(JobResult::Failed, "`build_script` exited with status 1")
+    } else {
+        JobEnd::new(JobResult::Passed, "")
+    };
+    let mut events = vec![
+        Change::LaunchIntended {
+            instance: instance.clone(),
+            generation,
+            number,
+            attempt: 1,
+            capacity: 1,
+            uses_left: Some(1),
+            offering: Some(OfferingName::new("us-east1-b n2d-standard-4 spot")),
+            location: None,
+        }
+        .at(at(0)),
+        Change::LaunchAnswered { instance: instance.clone(), attempt: 1, answer: Answer::Accepted { at: at(1) } }
+            .at(at(1)),
+        Change::Reached { instance: instance.clone(), endpoint: somewhere(job % 250) }.at(at(20)),
+        Change::BecameReady { instance: instance.clone() }.at(at(21)),
+    ];
+    let requested = Change::Requested {
+        attempt: attempt.clone(),
+        job: facts,
+        domain: TrustDomain::new("acme/shop"),
+        acquire_timeout: Duration::from_mins(30),
+    };
+    events.insert(if asked == 0 { 0 } else { events.len() }, requested.at(at(asked)));
+    let granted = asked.max(21);
+    let release = Release { how: End::CleanedUp, used: true, closing: false };
+    events.extend([
+        Change::Granted { attempt: attempt.clone(), instance: instance.clone() }.at(at(granted)),
+        Change::JobEnded { attempt: attempt.clone(), end }.at(at(granted + 300)),
+        Change::Released { attempt, release }.at(at(granted + 300)),
+        Change::DrainingBegun { instance: instance.clone(), reason: DrainReason::UsedUp }.at(at(granted + 300)),
+        Change::Forgotten { instance }.at(at(granted + 310)),
+    ]);
+    events
 }
 
 fn somewhere(number: u32) -> Endpoint {

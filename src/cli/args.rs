@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::history::args::HistoryOptions;
 use super::image::args::ImageCommand;
 use super::init::args::InitOptions;
 
@@ -140,7 +141,7 @@ Examples:
   greenroom explain linux-7f3a01c2-12    an instance
   greenroom explain linux                a pool
 
-Events are kept for `history_days`.
+Each answer ends with the present state, and with the key or command that changes it. Events are kept for `history_days`.
 
 Exit status:
   0  success
@@ -154,6 +155,25 @@ Exit status:
         json: bool,
     },
     /// Diagnose the installation and suggest fixes
+    /// Show the jobs of a period: waits, instances, and how each job ended
+    #[command(after_help = "\
+Examples:
+  greenroom history                              the last 24 hours
+  greenroom history --since yesterday            since the begin of yesterday
+  greenroom history --since 22:00 --until 06:30  between two times of today
+  greenroom history --since 30d --project 'acme/*' --json
+
+WHEN is a duration before now (`12h`, `2d`), a date (`2026-11-20`), `today`, `yesterday`, a time (`22:30`, \
+`2026-11-20 22:30`), or RFC 3339 (`2026-11-20T22:30:00Z`). Without an offset, it is the runner host's time. The period \
+contains each job that was waiting or running at any moment of it.
+
+Events are kept for `history_days`. docs/history.md explains the columns.
+
+Exit status:
+  0  success, with or without jobs
+  1  some records cannot be read
+  2  failure; stderr states the cause")]
+    History(HistoryOptions),
     #[command(after_help = "\
 The checks are real operations. Doctor writes and locks a file in the state directory, takes the lock of each pool, \
 and reads every record. It parses the runner's `[[runners]]` sections as the runner's calls will. Without a flag, \

@@ -17,13 +17,14 @@ use crate::core::execution::{Execution, Shell};
 use crate::core::ids::PoolName;
 use crate::core::job::JobFacts;
 use crate::engine::acquire::AcquireError;
+use crate::core::job_end::{JobEnd, StageFailure, judge};
 use crate::engine::stage::{StageError, StageKind};
 use crate::gitlab::config_json::ConfigOutput;
 use crate::gitlab::env::JobEnv;
 use crate::gitlab::exit::Outcome;
 use crate::gitlab::response::JobResponse;
 use crate::gitlab::stage::Stage;
-use crate::port::attempts::{AttemptRecord, Attempts as _};
+use crate::port::attempts::{AttemptRecord, Attempts as _, Closing};
 use crate::port::clock::Clock as _;
 use crate::port::connector::StageEnd;
 
@@ -127,7 +128,14 @@ pub(super) async fn run(
     };
     let outcome =
         match engine.stage(&call.attempt, (script, kind), &mut output, &|notice| ui::tell(notice)).await {
-            Ok(StageEnd::Exited(status)) => Outcome::of_exit(status),
+            Ok(StageEnd::Exited(status)) => {
+                let outcome = Outcome::of_exit(status);
+                if let Outcome::Build(code) = outcome {
+                    let failure = StageFailure::Exited { stage: stage.to_string(), status: code.get() };
+                    note_stage(&call, &stage, &failure);
+                }
+                outcome
+            }
             Ok(StageEnd::Signalled(signal)) => {
                 ui::tell(&messages::killed(&stage, &signal));
                 Outcome::of_signal(&signal)
@@ -137,15 +145,19 @@ pub(super) async fn run(
                 ui::tell(&why);
                 Outcome::IMPOSSIBLE
             }
+                let (name, signal_name) = (stage.to_string(), signal.clone());
+                note_stage(&call, &stage, &StageFailure::Killed { stage: name, signal: signal_name });
             Ok(StageEnd::Stopped) => {
                 ui::tell("the stage was stopped; the job keeps its instance for the remaining stages");
                 Outcome::System
             }
             Err(error) => {
+                note_stage(&call, &stage, &StageFailure::Impossible { reason: why.clone() });
                 let of_instance = matches!(
                     error,
                     StageError::NotBegun { .. } | StageError::Lost { .. } | StageError::Ended { .. }
                 );
+                note_stage(&call, &stage, &StageFailure::Stopped { stage: stage.to_string() });
                 if kind.in_container && of_instance {
                     note_failure(&call, FailureClass::System, &error.to_string());
                 }
@@ -178,13 +190,34 @@ pub(super) async fn cleanup(
     let named = option.pool.as_deref().map(PoolName::parse).transpose()?;
     let recorded = closing.record.as_ref().map(|record| record.pool.clone());
     let Some(pool) = recorded.or(named).or(call.env.pool()?) else {
+/// Keeps why a stage did not succeed, for `history` and `explain`. A failure of the script of `after_script`, or of the last
+/// stage, does not fail the job.
+fn note_stage(call: &Call, stage: &Stage, failure: &StageFailure) {
+    let is_own = matches!(failure, StageFailure::Exited { .. } | StageFailure::Killed { .. });
+    if is_own && (*stage == Stage::AfterScript || stage.is_last()) {
+        return;
+    }
+    if let Err(problem) = call.context.host.note_stage_failure(&call.attempt, failure) {
+        tracing::warn!("cannot note why the stage failed: {problem}");
+    }
+}
+
+/// How the job of a closed attempt ended, as far as its calls and the runner say.
+fn ending(call: &Call, closing: &Closing) -> Option<JobEnd> {
+    let record = closing.record.as_ref()?;
+    let noted = call.context.host.stage_failure(&call.attempt);
+    let lasted = call.context.host.now().since(record.begun);
+    judge(call.env.job_status(), noted.as_ref(), closing.used, (lasted, record.job.timeout))
+}
+
         // No `prepare` ever came: the attempt has no grant, and the mark rejects a late one.
         return Ok(Outcome::Success);
     };
     if closing.record.is_none() {
         return Ok(Outcome::Success);
     }
-    if let Some(problem) = call.context.engine(&pool)?.release(&call.attempt, &closing).await? {
+    let end = ending(&call, &closing);
+    if let Some(problem) = call.context.engine(&pool)?.release(&call.attempt, &closing, end.as_ref()).await? {
         ui::tell(&format!("pool `{pool}` is not being reconciled: cannot start a keeper ({problem})"));
     }
     Ok(Outcome::Success)

@@ -12,6 +12,7 @@ mod explain;
 mod fields;
 #[cfg(test)]
 pub(crate) mod fixture;
+mod history;
 pub mod image;
 pub mod init;
 mod job;
@@ -168,6 +169,7 @@ async fn ask(place: &GlobalOptions, command: OperatorCommand) -> Result<bool, Cl
         }
         OperatorCommand::Explain { what, json } => explain::command::tell(place, &what, json).await,
         OperatorCommand::Doctor(options) => doctor::command::doctor(place, &options).await,
+        OperatorCommand::History(options) => history::command::history(place, &options).await,
         OperatorCommand::Try(options) => trial::try_job(place, options).await,
         OperatorCommand::Image(command) => image::image(place, command),
         OperatorCommand::Init(options) => init::init(place, &options),

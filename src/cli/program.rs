@@ -93,6 +93,7 @@ fn makes_calls(command: &OperatorCommand) -> bool {
         | OperatorCommand::Pool(PoolCommand::Leaks(_)) => true,
         OperatorCommand::Pool(_)
         | OperatorCommand::Explain { .. }
+        | OperatorCommand::History(_)
         | OperatorCommand::Try(_)
         | OperatorCommand::Image(_)
         | OperatorCommand::Init(_) => false,

@@ -77,6 +77,7 @@ impl PoolState {
             }
             Change::StageNotBegun { attempt, reason } => return self.stage_not_begun(attempt, reason),
             Change::StageBegun { instance } => return self.stage_begun(instance),
+            Change::JobEnded { .. } => {}
             Change::Released { attempt, release: leaving } => return self.released(attempt, *leaving, at),
             Change::SlotFreed { attempt } => return self.departed(attempt),
             Change::ImagesFound { instance, images, .. } => return self.images_found(instance, images, at),

@@ -10,6 +10,7 @@ use super::ids::{AttemptName, Generation, InstanceId, Location, OfferingName, Tr
 use super::images::FoundImage;
 use super::instance::{Answer, DrainReason, Release};
 use super::job::JobFacts;
+use super::job_end::JobEnd;
 use super::policy::{Lifetime, Policy};
 use super::time::{Stamp, millis};
 
@@ -123,6 +124,12 @@ pub enum Change {
     /// A stage has begun on an instance that had not begun one for the jobs before.
     StageBegun {
         instance: InstanceId,
+    },
+    /// How the attempt's job ended, as its calls saw it. It changes nothing: it is kept for people.
+    JobEnded {
+        attempt: AttemptName,
+        #[serde(flatten)]
+        end: JobEnd,
     },
     /// The attempt released its slot.
     Released {

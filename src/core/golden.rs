@@ -112,6 +112,7 @@ mod tests {
     use crate::core::ids::{AttemptName, Generation, InstanceId, OfferingName, TrustDomain};
     use crate::core::images::FoundImage;
     use crate::core::instance::{Answer, Release};
+    use crate::core::job_end::{JobEnd, JobResult};
     use crate::core::notation::{NOW, world};
     use crate::core::policy::{IdlePolicy, Lifetime, Policy, Reuse, ScheduledIdle, Timing};
     use crate::core::pool::PoolState;
@@ -255,6 +256,8 @@ mod tests {
             Change::ImagesRemoved { instance: instance(), images: vec!["docker.io/library/ruby:3.3".into()] },
             released(End::CleanedUp, true),
             Change::SlotFreed { attempt: attempt() },
+            Change::JobEnded { attempt: attempt(), end: JobEnd::new(JobResult::Passed, "") },
+            Change::JobEnded { attempt: attempt(), end: JobEnd::new(JobResult::SystemFailed, "no answer") },
         ];
         all.extend(ends().map(|how| Change::Withdrawn { attempt: attempt(), how }));
         all.extend(ends().map(|how| released(how, false)));

@@ -17,12 +17,14 @@ pub mod former;
 pub mod glob;
 #[cfg(test)]
 pub(crate) mod golden;
+pub mod history;
 pub mod ids;
 pub mod images;
 pub mod instance;
 pub mod invariants;
 pub mod inventory;
 pub mod job;
+pub mod job_end;
 #[cfg(test)]
 pub(crate) mod notation;
 pub mod orphan;

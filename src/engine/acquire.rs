@@ -11,6 +11,7 @@ use crate::core::availability::Unavailable;
 use crate::core::ids::{AttemptName, InstanceId, OfferingName, PoolName};
 use crate::core::images::Images;
 use crate::core::instance::{Answer, Instance, LaunchRecord, Phase, Release};
+use crate::core::job_end::{JobEnd, JobResult};
 use crate::core::plan::{
     self,
     request::{self, Ask},
@@ -106,6 +107,25 @@ pub enum AcquireError {
 
 impl From<StoreError> for AcquireError {
     fn from(error: StoreError) -> Self {
+impl AcquireError {
+    /// How the job ends with it, for the record.
+    fn end(&self) -> Option<JobEnd> {
+        let result = match self {
+            Self::Stopped => JobResult::Canceled,
+            Self::Impossible(_) => JobResult::Failed,
+            Self::Closed(_) => return None,
+            Self::TimedOut { .. }
+            | Self::RunnerGone
+            | Self::Bound { .. }
+            | Self::RunnerHost(_)
+            | Self::NoPolicy(_)
+            | Self::Moved(_)
+            | Self::Trouble(_) => JobResult::SystemFailed,
+        };
+        Some(JobEnd::new(result, &self.to_string()))
+    }
+}
+
         Self::Trouble(error.into())
     }
 }
@@ -178,7 +198,7 @@ impl Engine {
             }
             Err(error) => {
                 // The job log shows the cause. What stays behind ends with the attempt.
-                if let Err(problem) = self.give_back(attempt, false).await {
+                if let Err(problem) = self.give_back(attempt, false, error.end()).await {
                     tracing::warn!(pool = %self.pool, %attempt, "cannot release its request: {problem}");
                 }
                 Err(error)

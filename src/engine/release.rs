@@ -4,6 +4,7 @@ use super::{Engine, EngineError};
 use crate::core::attempt::End;
 use crate::core::ids::AttemptName;
 use crate::core::instance::Release;
+use crate::core::job_end::JobEnd;
 use crate::core::plan::request;
 use crate::core::pool::PoolState;
 use crate::port::attempts::Closing;
@@ -12,15 +13,16 @@ use crate::port::host_error::HostError;
 impl Engine {
     /// Releases what a closed attempt held. Idempotent. Never waits for a provider.
     ///
-    /// The mark `closed` is already set: if this fails, the next pass does the same. Returns why a keeper could not be
+    /// `end`: how the job ended, for the record. The mark `closed` is already set: if this fails, the next pass does the same. Returns why a keeper could not be
     /// started, if one was needed; the slot is free all the same.
     pub async fn release(
         &self,
         attempt: &AttemptName,
         closing: &Closing,
+        end: Option<&JobEnd>,
     ) -> Result<Option<HostError>, EngineError> {
         let leaving = Release { how: End::CleanedUp, used: closing.used, closing: closing.calls_remain };
-        let decide = |s: &PoolState| request::release(s, attempt, leaving, self.now());
+        let decide = |s: &PoolState| request::end(s, attempt, (leaving, end), self.now());
         let committed = self.commit(decide).await?;
         if committed.events.is_empty() {
             return Ok(None);
@@ -30,10 +32,15 @@ impl Engine {
 
     /// After this, the attempt has no grant. Its job keeps its place in the queue for a retry.
     ///
-    /// `used`: whether the instance may bear traces of the job.
-    pub(crate) async fn give_back(&self, attempt: &AttemptName, used: bool) -> Result<(), EngineError> {
+    /// `used`: whether the instance may bear traces of the job. `end`: how the job ended thereby, for the record.
+    pub(crate) async fn give_back(
+        &self,
+        attempt: &AttemptName,
+        used: bool,
+        end: Option<JobEnd>,
+    ) -> Result<(), EngineError> {
         let leaving = Release { how: End::GivenBack, used, closing: false };
-        let decide = |s: &PoolState| request::release(s, attempt, leaving, self.now());
+        let decide = |s: &PoolState| request::end(s, attempt, (leaving, end.as_ref()), self.now());
         if !self.commit(decide).await?.events.is_empty() {
             self.host.attempts.assign(attempt, None).await.ok();
             self.summon().await?;

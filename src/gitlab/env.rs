@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::core::container::variables::{ADDED_BY_RUNNER, Environment};
 use crate::core::ids::{AttemptName, NameError, PoolName};
+use crate::core::job_end::RunnerStatus;
 use crate::core::secret::Secret;
 
 use super::exit::{CodeFile, ExitCodes};
@@ -26,6 +27,7 @@ pub struct JobEnv {
     response_file: Option<OsString>,
     state_dir: Option<OsString>,
     pool: Option<OsString>,
+    job_status: Option<OsString>,
 }
 
 /// A variable that the runner always sets is missing or invalid.
@@ -54,6 +56,7 @@ impl JobEnv {
             response_file: set("JOB_RESPONSE_FILE"),
             state_dir: set(STATE_DIR),
             pool: set(POOL),
+            job_status: set("CUSTOM_ENV_CI_JOB_STATUS"),
         }
     }
 
@@ -87,6 +90,11 @@ impl JobEnv {
     /// The exit codes that the runner understands.
     pub fn exit_codes(&self) -> ExitCodes {
         ExitCodes::of(self.build_failure.as_deref(), self.system_failure.as_deref())
+    }
+
+    /// The job's status, as the runner reports it for people; `None` if it reports none. It decides nothing.
+    pub fn job_status(&self) -> Option<RunnerStatus> {
+        RunnerStatus::parse(self.job_status.as_ref()?.to_str()?)
     }
 
     /// The file for a script's own exit code; `None` if the runner names none.

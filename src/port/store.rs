@@ -8,8 +8,10 @@ use async_trait::async_trait;
 
 use crate::core::event::Event;
 use crate::core::format::{OUTDATED_REMEDY, newer, outdated};
+use crate::core::history::{JobRecord, Period};
 use crate::core::ids::PoolName;
 use crate::core::pool::PoolState;
+use crate::core::time::Stamp;
 
 /// Decides under the store's lock. Pure: it may be called again with another state.
 pub type Decide<'a> = &'a mut dyn FnMut(&PoolState) -> Vec<Event>;
@@ -55,6 +57,17 @@ pub struct RecordedEvent {
 
 /// Events, oldest first, each once, read on demand. An unreadable record is one error; the events after it still follow.
 pub type History = Box<dyn Iterator<Item = Result<RecordedEvent, StoreError>>>;
+
+/// The jobs of a period.
+#[derive(Debug, Clone)]
+pub struct JobHistory {
+    /// In the order of their requests.
+    pub jobs: Vec<JobRecord>,
+    /// Time of the first event that is kept.
+    pub begins: Option<Stamp>,
+    /// Records that cannot be read. The others still count.
+    pub unreadable: Vec<StoreError>,
+}
 
 /// The condition of a pool's records, for `doctor`.
 #[derive(Debug, Clone, Default)]
@@ -113,6 +126,10 @@ pub trait Store: fmt::Debug {
 pub trait OperatorStore: Store {
     /// All events that are still kept. Readable although the state may be damaged.
     async fn history(&self) -> Result<History, StoreError>;
+
+    /// The jobs of a period, as far as the kept events tell: months of them in less than a second. It may write what makes the
+    /// next call faster, but nothing that counts.
+    async fn jobs(&self, period: Period) -> Result<JobHistory, StoreError>;
 
     /// Checks the state and the history for damage. Changes nothing.
     async fn verify(&self) -> Result<Diagnosis, StoreError>;

@@ -111,7 +111,7 @@ async fn cleanup(ports: &Ports, attempt: &AttemptName) -> i32 {
         return SYSTEM_FAILURE;
     };
     let Some(pool) = closing.record.as_ref().map(|r| r.pool.clone()) else { return OK };
-    match engine(ports, &pool).release(attempt, &closing).await {
+    match engine(ports, &pool).release(attempt, &closing, None).await {
         Ok(_) => OK,
         Err(_) => SYSTEM_FAILURE,
     }

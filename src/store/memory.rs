@@ -9,9 +9,10 @@ use std::rc::Rc;
 use async_trait::async_trait;
 
 use crate::core::event::Event;
+use crate::core::history::{Collector, PartBuilder, Period};
 use crate::core::pool::PoolState;
 use crate::port::store::{
-    Committed, Decide, Diagnosis, History, OperatorStore, RecordedEvent, Repaired, Store, StoreError,
+    Committed, Decide, Diagnosis, History, JobHistory, OperatorStore, RecordedEvent, Repaired, Store, StoreError,
 };
 
 /// A store whose state lives as long as one of its clones.
@@ -137,6 +138,16 @@ impl OperatorStore for MemoryStore {
         let numbered = (1..).zip(records);
         let events = numbered.flat_map(|(n, events)| events.into_iter().map(move |event| (n, event)));
         Ok(Box::new(events.map(|(n, event)| Ok(RecordedEvent { n, event }))))
+    }
+
+    async fn jobs(&self, period: Period) -> Result<JobHistory, StoreError> {
+        let shared = self.shared.borrow();
+        let mut part = PartBuilder::default();
+        shared.records.iter().flatten().for_each(|event| part.take(event));
+        let mut collector = Collector::new(period);
+        collector.add(part.finish());
+        let (begins, jobs) = (collector.begins(), collector.finish(&shared.state));
+        Ok(JobHistory { begins, jobs, unreadable: Vec::new() })
     }
 
     async fn verify(&self) -> Result<Diagnosis, StoreError> {

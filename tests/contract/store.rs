@@ -9,6 +9,7 @@ mod damage;
 mod errors;
 mod figures;
 mod helper;
+mod jobs;
 mod kill;
 mod laws;
 mod places;
@@ -34,6 +35,7 @@ fn suite(fresh: &dyn Fn() -> (Box<dyn OperatorStore>, Box<dyn OperatorStore>)) {
         an_event_that_does_not_fit_changes_nothing_but_the_revision(fresh()).await;
         syncing_and_compacting_change_no_state(fresh()).await;
         the_history_has_every_event_once_with_its_transaction(fresh()).await;
+        jobs::jobs_are_told_from_their_events(fresh()).await;
         an_event_that_does_not_fit_is_counted_by_verify(fresh()).await;
         what_is_sound_is_not_repaired(fresh()).await;
     });

@@ -28,6 +28,11 @@ use past::{Line, Past, Question};
 use sentence::about;
 
 /// One pool's past and present.
+/// The number of a job: as it is, after `#`, or at the end of its URL.
+pub(in crate::cli) fn job_number(what: &str) -> Option<u64> {
+    Question::of(what).job
+}
+
 struct Chapter<'a> {
     pool: &'a PoolName,
     state: &'a PoolState,

@@ -186,7 +186,10 @@ impl Past {
                 Some(job)
             }
             // Events of other jobs on it do not concern this one.
-            Change::Released { .. } | Change::Rejected { .. } | Change::SlotFreed { .. } => None,
+            Change::Released { .. }
+            | Change::Rejected { .. }
+            | Change::JobEnded { .. }
+            | Change::SlotFreed { .. } => None,
             _ => Some(job),
         }
     }
@@ -310,4 +313,7 @@ mod tests {
         }
         assert_eq!(Question::of("linux-7f3a-1"), Question { job: None, name: "linux-7f3a-1".into() });
     }
+        | Change::JobEnded { .. }
 }
+        | Change::JobEnded { .. }
+        | Change::JobEnded { attempt, .. }

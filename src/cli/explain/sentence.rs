@@ -97,6 +97,12 @@ pub(super) fn sentence(before: &PoolState, event: &Event) -> String {
             let (who, place) = (who(before, attempt), place(before, attempt));
             format!("{who} left {place}{}: {}{used}{closing}", held.unwrap_or_default(), leaving.how)
         }
+        Change::JobEnded { attempt, end } => {
+            let blame = end.result.blame().map(|party| format!(", caused by the {party}"));
+            let reason = end.reason.as_ref().map(|reason| format!(": {reason}"));
+            let (blame, reason) = (blame.unwrap_or_default(), reason.unwrap_or_default());
+            format!("{} ended: {}{blame}{reason}", who(before, attempt), end.result)
+        }
         Change::SlotFreed { attempt } => {
             let job = instance_of(before, attempt).and_then(|i| i.holders.get(attempt));
             let who = job.map_or(format!("attempt {attempt}"), |h| format!("job {}", h.job));

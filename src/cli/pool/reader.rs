@@ -65,6 +65,11 @@ impl<'a> PoolReader<'a> {
         Ok(Self { context, stores })
     }
 
+    /// The stores of the pools, by name.
+    pub(in crate::cli) fn stores(&self) -> impl Iterator<Item = (&PoolName, &dyn OperatorStore)> {
+        self.stores.iter().map(|(pool, store)| (pool, &**store))
+    }
+
     /// Reads each pool. An error in one does not affect the others.
     pub(in crate::cli) async fn read(&self) -> (KeeperStatus, Vec<PoolRecord<'_>>) {
         let host = &self.context.host;

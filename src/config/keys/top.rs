@@ -19,7 +19,7 @@ pub(in crate::config) const TOP: KeyTable = KeyTable {
         key("history_days", Count(0), Value("30"), Start)
             .unit("days")
             .means("How long old journals are kept; 0 keeps none.")
-            .interacts("`greenroom explain` reaches back as far."),
+            .interacts("`greenroom history` and `greenroom explain` reach back as far."),
         key("default_pool", Text, Words("the only pool, if there are no rules"), Job)
             .means("Name of the pool for jobs that no `[[rule]]` matches.")
             .interacts(

@@ -95,6 +95,7 @@ fn describe(change: &Change) -> String {
         Change::Released { attempt, release: leaving } if leaving.closing => format!("{attempt} lingers"),
         Change::Released { attempt, release: leaving } if leaving.used => format!("{attempt} leaves"),
         Change::Released { attempt, .. } => format!("{attempt} leaves unused"),
+        Change::JobEnded { attempt, end } => format!("{attempt} {}", end.result),
         Change::SlotFreed { attempt } => format!("{attempt} departs"),
         Change::ImagesFound { instance, images, attempt } => {
             let names: Vec<&str> = images.iter().map(|found| &*found.name).collect();

@@ -12,6 +12,7 @@ use crate::core::ids::{AttemptName, InstanceId};
 use crate::core::images::FoundImage;
 use crate::core::instance::{DrainReason, Instance, Phase, Release};
 use crate::core::job::JobFacts;
+use crate::core::job_end::JobEnd;
 use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
 use crate::core::time::Stamp;
@@ -108,7 +109,20 @@ fn give_out(mut draft: PlanBuilder) -> Vec<Event> {
 
 /// Returns a slot or a place in the queue. Without either: no events.
 pub fn release(state: &PoolState, attempt: &AttemptName, leaving: Release, now: Stamp) -> Vec<Event> {
+    end(state, attempt, (leaving, None), now)
+}
+
+/// The same, with how the attempt's job ended, if that is known.
+pub fn end(
+    state: &PoolState,
+    attempt: &AttemptName,
+    (leaving, end): (Release, Option<&JobEnd>),
+    now: Stamp,
+) -> Vec<Event> {
     let mut draft = PlanBuilder::new(state, now);
+    if let Some(end) = end.filter(|_| state.waiting_for(attempt).is_some() || state.granted.contains_key(attempt)) {
+        draft.emit(Change::JobEnded { attempt: attempt.clone(), end: end.clone() });
+    }
     if !give_up(&mut draft, attempt, leaving) {
         return Vec::new();
     }

@@ -27,6 +27,7 @@ use crate::core::container::spec::ContainerJob;
 use crate::core::ids::AttemptName;
 use crate::core::images::SeenImages;
 use crate::core::instance::DrainReason;
+use crate::core::job_end::{JobEnd, JobResult};
 use crate::core::plan::{request, seen};
 use crate::core::pool::PoolState;
 use crate::core::time::Pretty;
@@ -58,6 +59,21 @@ pub enum ContainerError {
     Closed(Closed),
     #[error(transparent)]
     Trouble(#[from] EngineError),
+}
+
+impl ContainerError {
+    /// How the job ends with it, for the record.
+    fn end(&self) -> Option<JobEnd> {
+        let result = match self {
+            Self::Impossible(_) => JobResult::Failed,
+            Self::Stopped => JobResult::Canceled,
+            Self::Closed(_) => return None,
+            Self::Unavailable(_) | Self::Instance(_) | Self::RunnerGone | Self::Trouble(_) => {
+                JobResult::SystemFailed
+            }
+        };
+        Some(JobEnd::new(result, &self.to_string()))
+    }
 }
 
 impl From<HostError> for ContainerError {
@@ -170,7 +186,7 @@ impl Engine {
                 |s: &PoolState| request::withdraw(s, &assignment.instance, reason.clone(), self.now());
             self.commit(decide).await?;
         }
-        self.give_back(attempt, true).await
+        self.give_back(attempt, true, error.end()).await
     }
 }
 

@@ -26,6 +26,7 @@ mod runner;
 mod signals;
 mod socket;
 mod spawn;
+mod stage_notes;
 mod state_dir;
 mod times;
 mod wait;

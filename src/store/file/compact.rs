@@ -15,6 +15,7 @@ use super::dir::{NOFOLLOW, io_error, make};
 use super::files::{Files, Identity, identify};
 use super::format::{self, FORMAT, Header};
 use super::history::{segment_name, segments};
+use super::index;
 use super::view::View;
 use crate::port::store::StoreError;
 
@@ -65,9 +66,9 @@ impl Contents {
 /// Writes and syncs the new files. `None` if another compaction is running. Blocks; needs no lock.
 pub(super) fn draft(files: &Files, contents: &Contents) -> Result<Option<PendingCompaction>, StoreError> {
     make(&files.history)?;
-    let Some(snapshot) = write_new(&new(&files.snapshot), &contents.snapshot)? else { return Ok(None) };
+    let Some(snapshot) = write_new(&new(&files.snapshot), &contents.snapshot, Sync::Yes)? else { return Ok(None) };
     crash_point("store.compact.snapshot-written");
-    let Some(journal) = write_new(&new(&files.journal), &contents.journal)? else { return Ok(None) };
+    let Some(journal) = write_new(&new(&files.journal), &contents.journal, Sync::Yes)? else { return Ok(None) };
     crash_point("store.compact.journal-written");
     Ok(Some(PendingCompaction { _snapshot: snapshot, _journal: journal, last: contents.last }))
 }
@@ -77,9 +78,16 @@ fn new(path: &Path) -> PathBuf {
     path.with_added_extension("new")
 }
 
-/// Writes a file with a fixed name, so that crashed compactions do not accumulate, and syncs it. The file stays locked
-/// while it is open; `None` if another process holds it.
-fn write_new(path: &Path, bytes: &[u8]) -> Result<Option<File>, StoreError> {
+/// Whether a new file has to survive a power failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sync {
+    Yes,
+    No,
+}
+
+/// Writes a file with a fixed name, so that crashed compactions do not accumulate. The file stays locked while it is open;
+/// `None` if another process holds it.
+pub(super) fn write_new(path: &Path, bytes: &[u8], sync: Sync) -> Result<Option<File>, StoreError> {
     let mut how = OpenOptions::new();
     how.write(true).create(true).truncate(false).mode(0o600).custom_flags(NOFOLLOW);
     let mut file = how.open(path).map_err(|e| io_error("open", path, &e))?;
@@ -93,7 +101,8 @@ fn write_new(path: &Path, bytes: &[u8]) -> Result<Option<File>, StoreError> {
     if !Identity::at(path)?.is_some_and(|there| there.same_file(locked)) {
         return Ok(None);
     }
-    let written = file.set_len(0).and_then(|()| file.write_all(bytes)).and_then(|()| file.sync_all());
+    let written = file.set_len(0).and_then(|()| file.write_all(bytes));
+    let written = written.and_then(|()| if sync == Sync::Yes { file.sync_all() } else { Ok(()) });
     written.map_err(|e| io_error("write", path, &e))?;
     Ok(Some(file))
 }
@@ -170,7 +179,7 @@ pub(super) fn prune(files: &Files, days: u32, needed_after: u64) -> Result<(), S
             remove(&segment.path)?;
         }
     }
-    Ok(())
+    index::prune(&files.history)
 }
 
 /// Makes names in the pool's directories durable.

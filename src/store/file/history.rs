@@ -53,7 +53,27 @@ impl HistoryReader {
         // least once.
         let journal = reader(&files.journal)?.map(|r| (files.journal.clone(), r));
         let segments = segments(&files.history)?.into();
-        Ok(Self { segments, journal, open: None, line: 0, last: 0, ready: VecDeque::new() })
+        Ok(Self { journal, ..Self::of(segments) })
+    }
+
+    /// Only the journal.
+    pub(super) fn journal(files: &Files) -> Result<Self, StoreError> {
+        let journal = reader(&files.journal)?.map(|r| (files.journal.clone(), r));
+        Ok(Self { journal, ..Self::of(VecDeque::new()) })
+    }
+
+    /// Only the records of a segment with numbers above `last`.
+    pub(super) fn segment(segment: Segment, last: u64) -> Self {
+        Self::of([segment].into()).after(last)
+    }
+
+    /// Skips the records up to `last`.
+    pub(super) fn after(self, last: u64) -> Self {
+        Self { last, ..self }
+    }
+
+    fn of(segments: VecDeque<Segment>) -> Self {
+        Self { segments, journal: None, open: None, line: 0, last: 0, ready: VecDeque::new() }
     }
 
     /// Opens the next file; `false` if there is none.

@@ -12,6 +12,7 @@ mod dir;
 mod files;
 mod format;
 mod history;
+mod index;
 mod lock;
 mod repair;
 mod reserve;
@@ -28,10 +29,11 @@ pub use dir::{DirWarning, StateDir, open_dir};
 pub use format::FORMAT;
 
 use crate::core::event::Event;
+use crate::core::history::Period;
 use crate::core::ids::PoolName;
 use crate::core::pool::PoolState;
 use crate::port::store::{
-    Committed, Decide, Diagnosis, History, OperatorStore, Repaired, Store, StoreError, Stores,
+    Committed, Decide, Diagnosis, History, JobHistory, OperatorStore, Repaired, Store, StoreError, Stores,
 };
 use compact::{CommitResult, Contents};
 use files::{Files, Identity};
@@ -240,7 +242,11 @@ impl Store for FileStore {
             let (files, days) = (self.files.clone(), self.options.history_days);
             blocking(move || {
                 compact::sync_names(&files)?;
-                compact::prune(&files, days, view.snapshot_last)
+                compact::prune(&files, days, view.snapshot_last)?;
+                if let Err(problem) = index::index_newest(&files) {
+                    tracing::debug!(pool = %files.pool, "cannot index the history: {problem}");
+                }
+                Ok(())
             })
             .await?;
             if outcome == CommitResult::Rotated {
@@ -255,6 +261,19 @@ impl Store for FileStore {
 impl OperatorStore for FileStore {
     async fn history(&self) -> Result<History, StoreError> {
         Ok(Box::new(HistoryReader::open(&self.files)?))
+    }
+
+    async fn jobs(&self, period: Period) -> Result<JobHistory, StoreError> {
+        let files = self.files.clone();
+        let (collector, mut unreadable) = blocking(move || index::collect(&files, period)).await?;
+        let state = match self.load().await {
+            Ok(state) => state,
+            Err(error) => {
+                unreadable.push(error);
+                PoolState::default()
+            }
+        };
+        Ok(JobHistory { begins: collector.begins(), jobs: collector.finish(&state), unreadable })
     }
 
     async fn verify(&self) -> Result<Diagnosis, StoreError> {

@@ -1,0 +1,118 @@
+//! The command `history`.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use serde_json::json;
+
+use super::args::HistoryOptions;
+use super::moment::{Edge, parse};
+use super::text;
+use super::view::{HistoryView, JobRow};
+use crate::cli::args::GlobalOptions;
+use crate::cli::context::Context;
+use crate::cli::error::CliError;
+use crate::cli::explain::job_number;
+use crate::cli::pool::reader::PoolReader;
+use crate::cli::ui;
+use crate::cli::when::When;
+use crate::core::glob::Glob;
+use crate::core::history::{JobRecord, Period};
+use crate::core::time::Stamp;
+use crate::host::local::Role;
+use crate::port::clock::Clock as _;
+
+/// The length of a period without `--since`.
+const USUAL: Duration = Duration::from_hours(24);
+
+/// Which jobs are shown.
+struct Filter {
+    job: Option<u64>,
+    project: Option<Glob>,
+}
+
+impl Filter {
+    fn of(options: &HistoryOptions) -> Result<Self, CliError> {
+        let job = options.job.as_deref().map(|what| {
+            job_number(what).ok_or_else(|| {
+                CliError::say(format!("`{what}` is not a job"))
+                    .help("name its number, such as `4711`, or its URL")
+            })
+        });
+        Ok(Self { job: job.transpose()?, project: options.project.as_deref().map(Glob::new) })
+    }
+
+    fn takes(&self, job: &JobRecord) -> bool {
+        self.job.is_none_or(|number| job.job.id == number)
+            && self.project.as_ref().is_none_or(|project| project.matches(&job.project))
+    }
+}
+
+/// Shows the jobs of a period; false if records of it cannot be read.
+pub(in crate::cli) async fn history(
+    place: &GlobalOptions,
+    options: &HistoryOptions,
+) -> Result<bool, CliError> {
+    let context = Context::open(place, Role::Operator)?;
+    let now = context.host.now();
+    let (filter, period) = (Filter::of(options)?, period(options, now)?);
+    let reader = PoolReader::open(&context, options.pool.as_deref()).await?;
+    let mut view = HistoryView {
+        at: now,
+        since: (period.since_ms != i64::MIN).then(|| wall(now, period.since_ms)),
+        until: wall(now, period.until_ms),
+        history_begins: None,
+        jobs: Vec::new(),
+        left_out: 0,
+        unreadable: Vec::new(),
+    };
+    for (pool, store) in reader.stores() {
+        let known = store.jobs(period).await?;
+        if let Some(begins) = known.begins
+            && view.history_begins.is_none_or(|first| begins.wall_ms < first.wall_ms)
+        {
+            view.history_begins = Some(begins);
+        }
+        view.unreadable.extend(known.unreadable.iter().map(ToString::to_string));
+        let jobs = known.jobs.into_iter().filter(|job| filter.takes(job));
+        view.jobs.extend(jobs.map(|job| JobRow::of(job, pool, now)));
+    }
+    view.jobs.sort_by_key(|job| job.requested_at.wall_ms);
+    if let Some(limit) = options.limit {
+        view.left_out = view.jobs.len().saturating_sub(limit);
+        view.jobs.drain(..view.left_out);
+    }
+    let text = if options.json {
+        format!("{:#}\n", json!(view))
+    } else {
+        text::text(&view, &When::local(now), ui::width())
+    };
+    ui::out(&text);
+    Ok(view.unreadable.is_empty())
+}
+
+fn period(options: &HistoryOptions, now: Stamp) -> Result<Period, CliError> {
+    let zone = TimeZone::system();
+    let clock = Timestamp::from_millisecond(now.wall_ms).map_err(CliError::system)?;
+    let read = |flag: &str, text: &str, edge| {
+        parse(text, edge, clock, &zone)
+            .map_err(|help| CliError::say(format!("`{flag} {text}` is not a moment")).help(help))
+    };
+    let until = options.until.as_deref().map(|text| read("--until", text, Edge::End)).transpose()?;
+    let until_ms = until.unwrap_or(now.wall_ms);
+    let since_ms = match &options.since {
+        Some(text) => read("--since", text, Edge::Begin)?,
+        None if options.job.is_some() => i64::MIN,
+        None => wall(now, until_ms).minus(USUAL).wall_ms,
+    };
+    if since_ms > until_ms {
+        return Err(CliError::say("the period ends before it begins").help("name a `--since` before `--until`"));
+    }
+    Ok(Period { since_ms, until_ms })
+}
+
+/// A moment of the wall clock.
+fn wall(now: Stamp, wall_ms: i64) -> Stamp {
+    if wall_ms == now.wall_ms { now } else { Stamp { wall_ms, uptime_ms: 0, ..now } }
+}

@@ -1,0 +1,35 @@
+//! The file `failure` of an attempt: the stage that decides how its job ends, if one did not succeed.
+//!
+//! It is only shown. One that cannot be read counts as missing.
+
+use super::error::cannot;
+use super::files::{self, Durable};
+use super::host::LocalHost;
+use crate::core::ids::AttemptName;
+use crate::core::job_end::StageFailure;
+use crate::port::host_error::HostError;
+
+const FAILURE: &str = "failure";
+
+impl LocalHost {
+    /// Notes why a stage did not succeed, unless a noted failure decides already. An attempt that does not exist stays so.
+    pub fn note_stage_failure(
+        &self,
+        attempt: &AttemptName,
+        failure: &StageFailure,
+    ) -> Result<(), HostError> {
+        let dir = self.state.attempt(attempt)?;
+        if !dir.is_dir() || self.stage_failure(attempt).is_some_and(|known| known.outweighs(failure)) {
+            return Ok(());
+        }
+        let path = dir.join(FAILURE);
+        let text = serde_json::to_vec(failure).map_err(|e| cannot("write", &path, e))?;
+        files::replace(&dir, FAILURE, &text, Durable::No).map_err(|e| cannot("write", &path, e))
+    }
+
+    /// The noted failure of an attempt.
+    pub fn stage_failure(&self, attempt: &AttemptName) -> Option<StageFailure> {
+        let path = self.state.attempt(attempt).ok()?.join(FAILURE);
+        serde_json::from_slice(&files::read(&path).ok()??).ok()
+    }
+}
