@@ -2,12 +2,13 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::time::Instant;
 
 use super::args::{GlobalOptions, PoolOption};
 use super::error::{Blame, CliError};
 use super::job::{Call, choose};
 use super::job_dirs::JobDirs;
-use super::{containers, messages, ui};
+use super::{containers, messages, summary, ui};
 use crate::config::Config;
 use crate::connector::output::ProcessOutput;
 use crate::core::attempt::End;
@@ -16,8 +17,8 @@ use crate::core::container::spec::ContainerJob;
 use crate::core::execution::{Execution, Shell};
 use crate::core::ids::PoolName;
 use crate::core::job::JobFacts;
-use crate::engine::acquire::AcquireError;
 use crate::core::job_end::{JobEnd, StageFailure, judge};
+use crate::engine::acquire::AcquireError;
 use crate::engine::stage::{StageError, StageKind};
 use crate::gitlab::config_json::ConfigOutput;
 use crate::gitlab::env::JobEnv;
@@ -88,8 +89,14 @@ pub(super) async fn prepare(
         Ok(acquired) => {
             let instance = &acquired.assignment.instance;
             ui::tell(&messages::ready(instance, acquired.waited, acquired.idle_for));
+            let mut prepared = None;
             if let (Some(job), Some(dirs)) = (&containers, &dirs) {
+                let began = call.context.host.now();
                 containers::create(&call, &engine, &response, &acquired, (job, dirs)).await?;
+                prepared = Some(call.context.host.now().since(began));
+            }
+            if configured.is_some_and(|pool| pool.summary) {
+                summary::begin(&call, &acquired, prepared);
             }
             Ok(Outcome::Success)
         }
@@ -107,6 +114,7 @@ pub(super) async fn run(
     stage: &str,
     env: JobEnv,
 ) -> Result<Outcome, CliError> {
+    let began = Instant::now();
     let Ok(stage) = stage.parse::<Stage>();
     let code_file = env.code_file();
     if let Some(file) = &code_file {
@@ -137,30 +145,32 @@ pub(super) async fn run(
                 outcome
             }
             Ok(StageEnd::Signalled(signal)) => {
+                let (name, signal_name) = (stage.to_string(), signal.clone());
+                note_stage(&call, &stage, &StageFailure::Killed { stage: name, signal: signal_name });
                 ui::tell(&messages::killed(&stage, &signal));
                 Outcome::of_signal(&signal)
             }
             Ok(StageEnd::Impossible(why)) => {
                 note_failure(&call, FailureClass::Job, &why);
+                note_stage(&call, &stage, &StageFailure::Impossible { reason: why.clone() });
                 ui::tell(&why);
                 Outcome::IMPOSSIBLE
             }
-                let (name, signal_name) = (stage.to_string(), signal.clone());
-                note_stage(&call, &stage, &StageFailure::Killed { stage: name, signal: signal_name });
             Ok(StageEnd::Stopped) => {
+                note_stage(&call, &stage, &StageFailure::Stopped { stage: stage.to_string() });
                 ui::tell("the stage was stopped; the job keeps its instance for the remaining stages");
                 Outcome::System
             }
             Err(error) => {
-                note_stage(&call, &stage, &StageFailure::Impossible { reason: why.clone() });
                 let of_instance = matches!(
                     error,
                     StageError::NotBegun { .. } | StageError::Lost { .. } | StageError::Ended { .. }
                 );
-                note_stage(&call, &stage, &StageFailure::Stopped { stage: stage.to_string() });
                 if kind.in_container && of_instance {
                     note_failure(&call, FailureClass::System, &error.to_string());
                 }
+                note_stage(&call, &stage, &StageFailure::System { reason: error.to_string() });
+                summary::note(&call, &stage, began.elapsed(), None);
                 return Err(CliError::system(error));
             }
         };
@@ -168,6 +178,7 @@ pub(super) async fn run(
         // The exit status still shows whether the script failed.
         ui::tell(&format!("cannot record the script's exit code for the runner: {problem}"));
     }
+    summary::note(&call, &stage, began.elapsed(), Some(outcome));
     Ok(outcome)
 }
 
@@ -179,17 +190,6 @@ fn note_failure(call: &Call, class: FailureClass, why: &str) {
     }
 }
 
-/// `cleanup`: releases the instance and returns. It is silent on success: the runner logs its stderr as a warning.
-pub(super) async fn cleanup(
-    place: &GlobalOptions,
-    option: &PoolOption,
-    env: JobEnv,
-) -> Result<Outcome, CliError> {
-    let call = Call::open_bare(place, env)?;
-    let closing = call.context.host.close_attempt(&call.attempt, End::CleanedUp).await?;
-    let named = option.pool.as_deref().map(PoolName::parse).transpose()?;
-    let recorded = closing.record.as_ref().map(|record| record.pool.clone());
-    let Some(pool) = recorded.or(named).or(call.env.pool()?) else {
 /// Keeps why a stage did not succeed, for `history` and `explain`. A failure of the script of `after_script`, or of the last
 /// stage, does not fail the job.
 fn note_stage(call: &Call, stage: &Stage, failure: &StageFailure) {
@@ -210,6 +210,17 @@ fn ending(call: &Call, closing: &Closing) -> Option<JobEnd> {
     judge(call.env.job_status(), noted.as_ref(), closing.used, (lasted, record.job.timeout))
 }
 
+/// `cleanup`: releases the instance and returns. It is silent on success: the runner logs its stderr as a warning.
+pub(super) async fn cleanup(
+    place: &GlobalOptions,
+    option: &PoolOption,
+    env: JobEnv,
+) -> Result<Outcome, CliError> {
+    let call = Call::open_bare(place, env)?;
+    let closing = call.context.host.close_attempt(&call.attempt, End::CleanedUp).await?;
+    let named = option.pool.as_deref().map(PoolName::parse).transpose()?;
+    let recorded = closing.record.as_ref().map(|record| record.pool.clone());
+    let Some(pool) = recorded.or(named).or(call.env.pool()?) else {
         // No `prepare` ever came: the attempt has no grant, and the mark rejects a late one.
         return Ok(Outcome::Success);
     };

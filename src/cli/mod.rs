@@ -29,6 +29,7 @@ mod runner_args;
 mod service;
 mod setup;
 mod stores;
+mod summary;
 mod trial;
 pub mod ui;
 mod version;
@@ -168,8 +169,8 @@ async fn ask(place: &GlobalOptions, command: OperatorCommand) -> Result<bool, Cl
             pool::leaks::command::leaks(place, &options).await
         }
         OperatorCommand::Explain { what, json } => explain::command::tell(place, &what, json).await,
-        OperatorCommand::Doctor(options) => doctor::command::doctor(place, &options).await,
         OperatorCommand::History(options) => history::command::history(place, &options).await,
+        OperatorCommand::Doctor(options) => doctor::command::doctor(place, &options).await,
         OperatorCommand::Try(options) => trial::try_job(place, options).await,
         OperatorCommand::Image(command) => image::image(place, command),
         OperatorCommand::Init(options) => init::init(place, &options),

@@ -42,6 +42,8 @@ pub struct PoolConfig {
     pub ready_command: Option<String>,
     /// Run on a static host between jobs; must exit 0.
     pub clean_command: Option<String>,
+    /// True if the job log ends with a table of the job's parts.
+    pub summary: bool,
     /// `None`: jobs run on the instance itself.
     pub containers: Option<ContainerSettings>,
     pub provider: ProviderTable,
@@ -171,6 +173,7 @@ fn read(table: &Table<'_>, name: PoolName, timing: &Timing) -> Option<PoolConfig
         cache_dir,
         ready_command: table.text("ready_command").into_value(),
         clean_command: table.text("clean_command").into_value(),
+        summary: table.flag("summary").or(false),
         provider: provider(table)?,
     })
 }

@@ -35,6 +35,7 @@ pub mod report;
 pub mod reservation;
 pub mod schedule;
 pub mod secret;
+pub mod summary;
 pub mod text;
 pub mod time;
 pub mod unbegun;

@@ -64,6 +64,8 @@ pub struct Acquired {
     pub waited: Duration,
     /// How long it had been idle when the job requested it.
     pub idle_for: Option<Duration>,
+    /// How long its boot took, if the job waited for it.
+    pub booted: Option<Duration>,
     /// From process start of the request to the committed grant.
     pub granted_after: Duration,
     /// What the instance had when it was granted.
@@ -105,8 +107,6 @@ pub enum AcquireError {
     Trouble(#[from] EngineError),
 }
 
-impl From<StoreError> for AcquireError {
-    fn from(error: StoreError) -> Self {
 impl AcquireError {
     /// How the job ends with it, for the record.
     fn end(&self) -> Option<JobEnd> {
@@ -126,6 +126,8 @@ impl AcquireError {
     }
 }
 
+impl From<StoreError> for AcquireError {
+    fn from(error: StoreError) -> Self {
         Self::Trouble(error.into())
     }
 }
@@ -192,9 +194,11 @@ impl Engine {
         };
         let outcome = call.until_answering(&ask, state).await;
         match outcome {
-            Ok(Answering { assignment, idle_for, granted_after, images, shares_images }) => {
+            Ok(Answering { assignment, idle_for, booted, granted_after, images, shares_images }) => {
                 let waited = self.now().since(began);
-                Ok(Acquired { lease, assignment, waited, idle_for, granted_after, images, shares_images })
+                let acquired =
+                    Acquired { lease, assignment, waited, idle_for, booted, granted_after, images, shares_images };
+                Ok(acquired)
             }
             Err(error) => {
                 // The job log shows the cause. What stays behind ends with the attempt.
@@ -235,6 +239,7 @@ fn impossible(record: &AttemptRecord, policy: &Policy) -> Option<String> {
 struct Answering {
     assignment: Assignment,
     idle_for: Option<Duration>,
+    booted: Option<Duration>,
     granted_after: Duration,
     images: Images,
     shares_images: bool,
@@ -261,12 +266,13 @@ impl Call<'_> {
                             (self.report)(Progress::NoKeeper { problem: error.to_string() });
                         }
                         let idle_for = idle_before(&state, &assignment.instance, self.began);
-                        let instance = state.instance(&assignment.instance);
-                        let images = instance.map(|i| i.images.clone()).unwrap_or_default();
+                        let known = state.instance(&assignment.instance);
+                        let booted = known.and_then(|known| boot_since(known, self.began));
+                        let images = known.map(|known| known.images.clone()).unwrap_or_default();
                         let shares_images =
-                            instance.zip(state.policy.as_deref()).is_some_and(|(i, p)| seen::is_shared(i, p));
+                            known.zip(state.policy.as_deref()).is_some_and(|(i, p)| seen::is_shared(i, p));
                         let answering =
-                            Answering { assignment, idle_for, granted_after, images, shares_images };
+                            Answering { assignment, idle_for, booted, granted_after, images, shares_images };
                         return Ok(answering);
                     }
                     Err(problem @ ConnectError::HostFault { .. }) => {
@@ -466,4 +472,10 @@ fn is_newly_bound(instance: &Instance) -> bool {
 fn idle_before(state: &PoolState, instance: &InstanceId, began: Stamp) -> Option<Duration> {
     let idle_since = state.instance(instance)?.idle_since();
     began.reached(idle_since).then(|| began.since(idle_since))
+}
+
+/// How long the boot of a launched instance took, if it became ready after `began`.
+fn boot_since(instance: &Instance, began: Stamp) -> Option<Duration> {
+    let ready = instance.ready.filter(|ready| !instance.is_static() && !began.reached(*ready))?;
+    Some(ready.since(instance.created))
 }

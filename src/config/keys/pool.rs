@@ -31,6 +31,7 @@ pub(in crate::config) const POOL: KeyTable = KeyTable {
         REUSE_KEY,
         CLEAN_UNBINDS,
         ACQUIRE_TIMEOUT,
+        SUMMARY,
         SHELL,
         BUILDS_DIR,
         CACHE_DIR,
@@ -178,6 +179,13 @@ const ACQUIRE_TIMEOUT: Key =
     key("acquire_timeout", Duration(0), Words("`acquire_timeout` of `[timing]`"), Request)
         .means("How long a job of this pool waits for an instance before it fails.")
         .interacts("The runner's `prepare_exec_timeout` (1 hour by default) must be longer.");
+
+const SUMMARY: Key = key("summary", Flag, Value("false"), Job)
+    .means("Whether the job log ends with a table of the job's parts and their times.")
+    .interacts(
+        "The last stage of GitLab Runner writes it. A job that GitLab Runner gives up before has none: see \
+         [job summaries](status.md#a-summary-in-the-job-log).",
+    );
 
 const SHELL: Key = key("shell", Word(&Shell::NAMES), Value("\"bash\""), Job)
     .means("Shell that runs the job's scripts on the instance, and for which the runner writes them.")

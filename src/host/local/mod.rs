@@ -28,6 +28,7 @@ mod socket;
 mod spawn;
 mod stage_notes;
 mod state_dir;
+mod summary;
 mod times;
 mod wait;
 
