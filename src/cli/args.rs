@@ -154,7 +154,6 @@ Exit status:
         #[arg(long)]
         json: bool,
     },
-    /// Diagnose the installation and suggest fixes
     /// Show the jobs of a period: waits, instances, and how each job ended
     #[command(after_help = "\
 Examples:
@@ -175,6 +174,7 @@ Exit status:
   2  failure; stderr states the cause")]
     History(HistoryOptions),
     #[command(after_help = "\
+    /// Diagnose the installation and suggest fixes
 The checks are real operations. Doctor writes and locks a file in the state directory, takes the lock of each pool, \
 and reads every record. It parses the runner's `[[runners]]` sections as the runner's calls will. Without a flag, \
 doctor changes nothing. docs/doctor.md explains the code of each finding.
@@ -202,9 +202,11 @@ pub struct PoolOption {
 pub enum PoolCommand {
     /// Show instances, waiting jobs and the active policy
     #[command(after_help = "\
-`--watch` runs until Ctrl-C, or until its output is closed. With `--json` it prints one document per line.
-`--wide` queries each link, and waits at most one second for one that does not respond. With `--json` it adds `links` \
-to each instance.
+The output fits on one screen: instances that need attention come first, and others are counted. `--wide` shows all \
+of them, and the links. It queries each link, and waits at most one second for one that does not respond. With \
+`--json`, which always has all instances, it adds `links` to each.
+`--watch` draws in place, with a bar of the slots of each pool, until Ctrl-C. Without a terminal, it prints one block \
+after the other, until its output is closed; with `--json`, one document per line.
 
 Exit status:
   0  success
@@ -213,7 +215,7 @@ Exit status:
     Status {
         /// Name of the pool [default: all pools]
         pool: Option<String>,
-        /// Show the links, too: the processes that hold the connections to instances
+        /// Show all instances, waiting jobs and notes, and the links: the processes that hold the connections
         #[arg(long)]
         wide: bool,
         /// Repeat every second until interrupted

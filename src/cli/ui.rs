@@ -44,6 +44,19 @@ pub fn colours() -> bool {
     stderr.is_terminal() && anstream::AutoStream::choice(&stderr) != anstream::ColorChoice::Never
 }
 
+/// True if standard output is a terminal that moves its cursor.
+pub fn draws() -> bool {
+    is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
+}
+
+/// Lines to write for: the terminal's own; 40 without a terminal.
+pub fn height() -> usize {
+    match rustix::termios::tcgetwinsize(std::io::stdout()) {
+        Ok(size) if size.ws_row > 0 => usize::from(size.ws_row),
+        _ => 40,
+    }
+}
+
 /// Columns to write for: the terminal's own, within limits; 80 without a terminal.
 pub fn width() -> usize {
     match rustix::termios::tcgetwinsize(std::io::stdout()) {

@@ -3,9 +3,10 @@
 use std::io::{self, Write as _};
 
 use serde_json::{Value, json};
+use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
-use super::watch::{EVERY, Screen, watch};
-use super::{KeeperStatus, StatusInput, as_json, render};
+use super::watch::{EVERY, Screen, Signal, Viewer, watch};
+use super::{KeeperStatus, StatusInput, as_json, render_on};
 use crate::cli::args::GlobalOptions;
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
@@ -41,47 +42,103 @@ pub(in crate::cli) async fn status(
         (true, false) => Form::Json,
         (true, true) => Form::JsonLine,
     };
-    let show = async || {
+    let show = async |lines: usize| {
         let (keeper, mut records) = reader.read().await;
         if wide {
             reader.query_links(&mut records).await;
         }
         let when = When::local(context.host.now());
-        (shown(&records, &keeper, &when, form), records.iter().all(|pool| pool.state.is_ok()))
+        let layout = Layout { lines: (!wide).then_some(lines), bar: again };
+        (shown(&records, &keeper, &when, (form, layout)), records.iter().all(|pool| pool.state.is_ok()))
     };
     if !again {
-        let (text, is_sound) = show().await;
+        let (text, is_sound) = show(ui::height()).await;
         ui::out(&text);
         return Ok(is_sound);
     }
-    let screen = if ui::is_terminal() && !json { Screen::Terminal } else { Screen::Pipe };
-    let look = async || Ok::<_, CliError>(show().await.0);
-    let write = |text: &str| {
-        let mut out = anstream::stdout();
-        out.write_all(text.as_bytes()).and_then(|()| out.flush())
-    };
-    watch(screen, EVERY, look, write, interrupted()?).await?;
+    let screen = if ui::draws() && !json { Screen::Terminal } else { Screen::Pipe };
+    let look = async || Ok::<_, CliError>(show(ui::height()).await.0);
+    watch(screen, EVERY, look, &mut Live::new(screen)?).await?;
     Ok(true)
 }
 
-/// Resolves at SIGINT or SIGTERM: the usual end of a watch.
-fn interrupted() -> io::Result<impl Future<Output = ()>> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    Ok(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
-    })
+/// This process, its standard output and its signals.
+struct Live {
+    interrupt: Signals,
+    terminate: Signals,
+    resized: Signals,
+    /// `None`: the usual action.
+    suspended: Option<Signals>,
 }
 
-fn shown(records: &[PoolRecord<'_>], keeper: &KeeperStatus, when: &When, form: Form) -> String {
+impl Live {
+    fn new(screen: Screen) -> io::Result<Self> {
+        let suspended = (screen == Screen::Terminal)
+            .then(|| signal(SignalKind::from_raw(rustix::process::Signal::TSTP.as_raw())))
+            .transpose()?;
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            resized: signal(SignalKind::window_change())?,
+            suspended,
+        })
+    }
+}
+
+impl Viewer for Live {
+    fn rows(&self) -> usize {
+        ui::height()
+    }
+
+    fn write(&mut self, text: &str) -> io::Result<()> {
+        // As it is: without colours, nothing has to be taken out.
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes()).and_then(|()| out.flush())
+    }
+
+    async fn signal(&mut self) -> Signal {
+        let suspended = async {
+            match &mut self.suspended {
+                Some(signals) => drop(signals.recv().await),
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.interrupt.recv() => Signal::Stop,
+            _ = self.terminate.recv() => Signal::Stop,
+            _ = self.resized.recv() => Signal::Resized,
+            () = suspended => Signal::Suspend,
+        }
+    }
+
+    fn suspend(&mut self) {
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP).ok();
+    }
+}
+
+/// How much of it is written.
+#[derive(Debug, Clone, Copy)]
+struct Layout {
+    /// The lines that there is room for; `None`, everything is shown.
+    lines: Option<usize>,
+    /// With a bar of the slots.
+    bar: bool,
+}
+
+fn shown(
+    records: &[PoolRecord<'_>],
+    keeper: &KeeperStatus,
+    when: &When,
+    (form, layout): (Form, Layout),
+) -> String {
     let json =
         || json!({ "pools": records.iter().map(|pool| one_json(pool, keeper, when)).collect::<Vec<_>>() });
     match form {
         Form::Text => {
-            let blocks: Vec<String> = records.iter().map(|pool| one_text(pool, keeper, when)).collect();
+            // An empty line is between two pools.
+            let each = layout.lines.map(|lines| (lines / records.len().max(1)).saturating_sub(1));
+            let layout = Layout { lines: each, ..layout };
+            let blocks: Vec<String> = records.iter().map(|pool| one_text(pool, keeper, when, layout)).collect();
             blocks.join("\n")
         }
         Form::Json => format!("{:#}\n", json()),
@@ -89,10 +146,13 @@ fn shown(records: &[PoolRecord<'_>], keeper: &KeeperStatus, when: &When, form: F
     }
 }
 
-fn one_text(record: &PoolRecord<'_>, keeper: &KeeperStatus, when: &When) -> String {
+fn one_text(record: &PoolRecord<'_>, keeper: &KeeperStatus, when: &When, layout: Layout) -> String {
     let width = ui::width();
     let mut text = match &record.state {
-        Ok(state) => render(input(record, state, keeper), when, width),
+        Ok(state) => {
+            let input = input(record, state, keeper);
+            render_on(input, when, (width, layout.lines), layout.bar)
+        }
         Err(error) => {
             let head = format!("pool {}: its state cannot be read\n", record.pool);
             let error = wrapped(&format!("error: {error}"), width, "  ", "    ");

@@ -1,5 +1,6 @@
 //! The status of a pool, for a terminal.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::view::{InstanceView, JobView, KeeperStatus, LaunchBackoff, NoteView, PolicyView, PoolView};
@@ -7,7 +8,7 @@ use super::{is_suspended, links};
 use crate::cli::rows::{Rows, shortened, wrapped};
 use crate::cli::ui::plural;
 use crate::cli::when::{When, whole};
-use crate::core::ids::TrustDomain;
+use crate::core::ids::{PoolName, TrustDomain};
 use crate::core::report::Note;
 
 /// The widest name of a project.
@@ -15,11 +16,22 @@ const NAME_COLUMNS: usize = 24;
 /// How many jobs of an instance are named at most.
 const JOBS_NAMED: usize = 3;
 
-pub(super) fn text(seen: &PoolView<'_>, when: &When, width: usize) -> String {
-    let mut text = head(seen, when, width);
+/// How many notes and unavailable offerings are shown on a screen.
+const NOTES_SHOWN: usize = 4;
+/// Lines of a table that are shown on the smallest screen.
+const LEAST_LINES: usize = 4;
+
+/// `lines`: about how many there is room for; `None`, everything is shown.
+pub(super) fn text(seen: &PoolView<'_>, when: &When, width: usize, lines: Option<usize>) -> String {
+    let mut text = head(seen, when, width, lines.map(|_| NOTES_SHOWN));
+    // The empty line before a table, its header, and the line that counts what is left out.
+    let tables = [seen.instances.is_empty(), seen.waiting.is_empty()].iter().filter(|empty| !**empty).count();
+    let left = lines.map(|lines| lines.saturating_sub(text.lines().count() + 3 * tables));
+    let jobs = left.map(|left| (left / 3).max(LEAST_LINES).min(2 * seen.waiting.len()));
+    let room = left.zip(jobs).map(|(left, jobs)| left.saturating_sub(jobs).max(LEAST_LINES));
     if !seen.instances.is_empty() {
         text.push('\n');
-        text.push_str(&instances(seen, width));
+        text.push_str(&instances(seen, width, room));
     }
     if seen.links.is_some() && !seen.instances.is_empty() {
         let links =
@@ -29,13 +41,18 @@ pub(super) fn text(seen: &PoolView<'_>, when: &When, width: usize) -> String {
     }
     if !seen.waiting.is_empty() {
         text.push('\n');
-        text.push_str(&waiting(seen, when, width));
+        text.push_str(&waiting(seen, when, width, jobs));
     }
     text
 }
 
+/// What is left out of a list, in one line.
+fn more(pool: &PoolName, left_out: &str, width: usize) -> String {
+    wrapped(&format!("… {left_out}: `greenroom pool status {pool} --wide` shows all"), width, "  ", "    ")
+}
+
 /// All lines about the pool as a whole: `  word: sentence`.
-fn head(seen: &PoolView<'_>, when: &When, width: usize) -> String {
+fn head(seen: &PoolView<'_>, when: &When, width: usize, notes: Option<usize>) -> String {
     let mut text = String::new();
     let most = seen.policy.as_ref().map_or(0, |policy| policy.max_instances);
     // Writing to a string cannot fail.
@@ -89,14 +106,26 @@ fn head(seen: &PoolView<'_>, when: &When, width: usize) -> String {
     if let Some(links) = &seen.links {
         line("links", links);
     }
-    for unavailable in seen.offerings.iter().filter_map(|each| each.unavailable.as_ref()) {
+    let shown = notes.unwrap_or(usize::MAX);
+    let unavailable = || seen.offerings.iter().filter_map(|each| each.unavailable.as_ref());
+    for unavailable in unavailable().take(shown) {
         line("offering", &unavailable.until_tried(when));
     }
+    let offerings = unavailable().count().saturating_sub(shown);
     if let Some(on) = seen.launch_blocked_by.as_ref().filter(|on| !is_suspended(on.kind)) {
         line("launches", &on.text);
     }
-    for note in &seen.notes {
+    for note in seen.notes.iter().take(shown) {
         line("note", &noted(note, when));
+    }
+    let left_out = [("note", seen.notes.len().saturating_sub(shown)), ("unavailable offering", offerings)];
+    let left_out: Vec<String> = left_out
+        .iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(what, count)| plural(*count, &format!("more {what}")))
+        .collect();
+    if !left_out.is_empty() {
+        text.push_str(&more(seen.pool, &left_out.join(", "), width));
     }
     text
 }
@@ -172,9 +201,11 @@ fn noted(note: &NoteView<'_>, when: &When) -> String {
     }
 }
 
-fn instances(seen: &PoolView<'_>, width: usize) -> String {
+fn instances(seen: &PoolView<'_>, width: usize, room: Option<usize>) -> String {
     let mut rows = Rows::new(&["INSTANCE", "PHASE", "FOR", "JOBS", "SERVED", "USES LEFT", "BOUND TO"]);
-    for each in &seen.instances {
+    let shown = room.and_then(|room| notable(&seen.instances, room));
+    let is_shown = |at: &usize| shown.as_ref().is_none_or(|shown| shown.contains(at));
+    for (_, each) in seen.instances.iter().enumerate().filter(|(at, _)| is_shown(at)) {
         let cells = vec![
             each.instance.to_string(),
             each.phase.to_owned(),
@@ -186,7 +217,45 @@ fn instances(seen: &PoolView<'_>, width: usize) -> String {
         ];
         rows.row(cells, each.sentences());
     }
-    rows.render(width)
+    let mut text = rows.render(width);
+    if let Some(shown) = &shown {
+        let others = seen.instances.iter().enumerate().filter(|(at, _)| !shown.contains(at));
+        text.push_str(&more(seen.pool, &aggregated(others.map(|(_, each)| each)), width));
+    }
+    text
+}
+
+/// The instances that fit, those first that an operator may have to look after; `None`: all fit.
+fn notable(instances: &[InstanceView<'_>], room: usize) -> Option<BTreeSet<usize>> {
+    let lines: Vec<usize> = instances.iter().map(|each| 1 + each.sentences().len()).collect();
+    if lines.iter().sum::<usize>() <= room {
+        return None;
+    }
+    let mut order: Vec<usize> = (0..instances.len()).collect();
+    order.sort_by_key(|at| instances[*at].calm());
+    let mut left = room.saturating_sub(1);
+    let mut shown = BTreeSet::new();
+    for at in order {
+        let Some(rest) = left.checked_sub(lines[at]) else { break };
+        left = rest;
+        shown.insert(at);
+    }
+    Some(shown)
+}
+
+/// `488 more instances, 300 ready with jobs, 188 ready and idle`.
+fn aggregated<'a>(others: impl Iterator<Item = &'a InstanceView<'a>>) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for each in others {
+        let word = match (each.phase, each.jobs.is_empty()) {
+            ("ready", true) => "ready and idle",
+            ("ready", false) => "ready with jobs",
+            (phase, _) => phase,
+        };
+        *counts.entry(word).or_default() += 1;
+    }
+    let each: Vec<String> = counts.iter().map(|(word, count)| format!("{count} {word}")).collect();
+    format!("{} ({})", plural(counts.values().sum(), "more instance"), each.join(", "))
 }
 
 fn jobs(jobs: &[JobView<'_>]) -> String {
@@ -204,9 +273,11 @@ fn bound_to(domain: &TrustDomain) -> String {
     shortened(domain.name(), NAME_COLUMNS)
 }
 
-fn waiting(seen: &PoolView<'_>, when: &When, width: usize) -> String {
+fn waiting(seen: &PoolView<'_>, when: &When, width: usize, room: Option<usize>) -> String {
     let mut rows = Rows::new(&["WAITING", "JOB", "PROJECT", "FOR", "TIMES OUT"]);
-    for each in &seen.waiting {
+    // Each has a line with its reason below.
+    let shown = room.filter(|room| *room < 2 * seen.waiting.len()).map_or(usize::MAX, |room| room / 2);
+    for each in seen.waiting.iter().take(shown) {
         let cells = vec![
             each.position.to_string(),
             each.job.to_string(),
@@ -216,5 +287,10 @@ fn waiting(seen: &PoolView<'_>, when: &When, width: usize) -> String {
         ];
         rows.row(cells, vec![each.waiting_for.text.clone()]);
     }
-    rows.render(width)
+    let mut text = rows.render(width);
+    let left_out = seen.waiting.len().saturating_sub(shown);
+    if left_out > 0 {
+        text.push_str(&more(seen.pool, &plural(left_out, "more waiting job"), width));
+    }
+    text
 }

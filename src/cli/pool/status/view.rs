@@ -205,6 +205,9 @@ pub(crate) struct InstanceView<'a> {
     location: Option<&'a Location>,
     #[serde(skip)]
     is_elsewhere: bool,
+    /// Ready, and yet given no jobs, or missing from the provider's list.
+    #[serde(skip)]
+    is_troubled: bool,
     /// The images that it is known to have.
     images: Vec<ImageView<'a>>,
     /// The image that the keeper pulls there; null: none.
@@ -463,6 +466,9 @@ impl<'a> InstanceView<'a> {
     /// What is shown of it in sentences.
     pub(crate) fn sentences(&self) -> Vec<String> {
         let reason = self.reason.clone();
+            is_troubled: known.unreachable.is_some()
+                || known.missing.is_some()
+                || known.awaits_stage_check(),
         let offering = self.offering.map(|offering| format!("launched as {offering}"));
         let detail = self.detail.map(str::to_owned);
         let location = self.location.filter(|_| self.is_elsewhere);
@@ -470,6 +476,18 @@ impl<'a> InstanceView<'a> {
             location.map(|location| format!("in {location}, which the provider does not list now"));
         let bound = self.bound.clone();
         let remedy = self.remedy.as_ref().map(|remedy| format!("return it to service with `{remedy}`"));
+    /// The lower, the more an operator has to look after it.
+    pub(super) fn calm(&self) -> u8 {
+        match self.phase {
+            "out of service" => 0,
+            "ready" if self.is_troubled || self.is_elsewhere => 1,
+            "draining" => 2,
+            "ready" if self.jobs.is_empty() => 5,
+            "ready" => 4,
+            _ => 3,
+        }
+    }
+
         let warm = (!self.images.is_empty()).then(|| {
             let names: Vec<String> = self.images.iter().map(|image| format!("`{}`", image.name)).collect();
             format!("has {}", names.join(", "))
