@@ -134,21 +134,22 @@ pub enum OperatorCommand {
     /// Inspect and control pools
     #[command(subcommand)]
     Pool(PoolCommand),
-    /// Explain what happened to a job, an instance or a pool, and why
+    /// Explain what happened to a job, an instance, an offering or a pool, and why
     #[command(after_help = "\
 Examples:
   greenroom explain 4711                 a job; or #4711, or its URL
   greenroom explain linux-7f3a01c2-12    an instance
   greenroom explain linux                a pool
+  greenroom explain 'us-east1-b n2d-standard-4 spot'    an offering, as `pool status` names it
 
 Each answer ends with the present state, and with the key or command that changes it. Events are kept for `history_days`.
 
 Exit status:
   0  success
-  1  no such job, instance or pool
+  1  no such job, instance, offering or pool
   2  failure; stderr states the cause")]
     Explain {
-        /// Number or URL of a job, or name of an instance or a pool
+        /// Number or URL of a job, or name of an instance, an offering or a pool
         what: String,
         /// Print JSON
         #[arg(long)]
@@ -173,8 +174,8 @@ Exit status:
   1  some records cannot be read
   2  failure; stderr states the cause")]
     History(HistoryOptions),
-    #[command(after_help = "\
     /// Diagnose the installation and suggest fixes
+    #[command(after_help = "\
 The checks are real operations. Doctor writes and locks a file in the state directory, takes the lock of each pool, \
 and reads every record. It parses the runner's `[[runners]]` sections as the runner's calls will. Without a flag, \
 doctor changes nothing. docs/doctor.md explains the code of each finding.

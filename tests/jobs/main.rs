@@ -17,6 +17,7 @@ mod crowd;
 mod exit_code;
 mod facts;
 mod frozen;
+mod history;
 mod input;
 mod keeper;
 mod kill;

@@ -127,6 +127,11 @@ impl Place {
         self.command_of(Path::new(DRIVER), arguments)
     }
 
+    /// The driver with these plain words, as a shell reads it.
+    pub fn command_line(&self, words: &[&str]) -> String {
+        format!("{DRIVER} --config {} {}", self.config.display(), words.join(" "))
+    }
+
     fn command_of(&self, driver: &Path, arguments: &[&str]) -> Command {
         let mut command = program::command(driver, self.path());
         command.arg("--config").arg(&self.config).args(arguments).current_dir("/");

@@ -1,7 +1,8 @@
-//! `explain`: what happened to a job, an instance or a pool, and why.
+//! `explain`: what happened to a job, an instance, an offering or a pool, and why.
 //!
 //! The sources are the kept history, the present state and the last report.
 
+mod advice;
 pub(in crate::cli) mod command;
 mod past;
 mod present;
@@ -27,12 +28,12 @@ use crate::keys::near::nearest;
 use past::{Line, Past, Question};
 use sentence::about;
 
-/// One pool's past and present.
 /// The number of a job: as it is, after `#`, or at the end of its URL.
 pub(in crate::cli) fn job_number(what: &str) -> Option<u64> {
     Question::of(what).job
 }
 
+/// One pool's past and present.
 struct Chapter<'a> {
     pool: &'a PoolName,
     state: &'a PoolState,
@@ -54,7 +55,7 @@ struct Explanation {
 /// `_s` are whole seconds.
 #[derive(Debug, Serialize)]
 struct Explained {
-    /// `job`, `instance` or `pool`.
+    /// `job`, `instance`, `offering` or `pool`.
     kind: &'static str,
     name: String,
     pool: PoolName,
@@ -72,8 +73,14 @@ struct Explained {
     /// Of a pool: how many jobs and launches its history has.
     #[serde(skip)]
     counted: Option<String>,
+    /// Sentences, of a job: how long its attempts waited, why, and which key shortens that.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    waits: Vec<String>,
     /// Sentences: the present state, and what blocks it.
     now: Vec<String>,
+    /// Sentences: which key or command changes that.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    advice: Vec<String>,
     /// Lines of the history that could not be read.
     unreadable: Vec<String>,
 }
@@ -106,7 +113,7 @@ impl ContainersView {
 
 /// No subject has that name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no job, instance or pool `{what}` found")]
+#[error("no job, instance, offering or pool `{what}` found")]
 struct Unknown {
     what: String,
     /// The nearest name, and an example of each kind.
@@ -125,6 +132,7 @@ fn explain(what: &str, chapters: Vec<Chapter<'_>>, when: &When) -> Result<Explan
         let before = parts.len();
         parts.extend(jobs(&question, &chapter, &mut past, when));
         parts.extend(instance(&question, &chapter, &mut past, when));
+        parts.extend(offering(&question, &chapter, &mut past, when));
         parts.extend(question.is_pool(chapter.pool).then(|| pool(&chapter, &mut past, when)));
         if let Some(first) = parts.get_mut(before) {
             first.unreadable = std::mem::take(&mut past.unreadable);
@@ -166,9 +174,21 @@ fn jobs(question: &Question, chapter: &Chapter<'_>, past: &mut Past, when: &When
             let title = format!("job {job}{project} on {}, pool {}", job.server, chapter.pool);
             let about = facts.and_then(about);
             let now = present::job(chapter, &job, when);
+            let policy = chapter.state.policy.as_deref();
+            let waits = past.waits.get(&job).into_iter().flatten();
+            let waits = waits.map(|(waited, cause)| advice::of_past_wait(*waited, *cause, policy));
+            let (waits, advice) = (waits.collect(), present::job_advice(chapter, &job));
             let of_job = |account: &&ContainerAccount| account.job == job && account.pool == *chapter.pool;
             let containers = chapter.containers.iter().filter(of_job).map(ContainersView::of).collect();
-            Explained { about, events, containers, now, ..part("job", job.to_string(), title, chapter, past) }
+            Explained {
+                about,
+                events,
+                containers,
+                waits,
+                now,
+                advice,
+                ..part("job", job.to_string(), title, chapter, past)
+            }
         })
         .collect()
 }
@@ -186,7 +206,39 @@ fn instance(question: &Question, chapter: &Chapter<'_>, past: &mut Past, when: &
         }
     };
     let title = format!("instance {}, pool {}", question.name, chapter.pool);
-    Some(Explained { events, now, ..part("instance", question.name.clone(), title, chapter, past) })
+    let drained = past.drained.as_ref().and_then(advice::of_drain);
+    let advice = drained.map(str::to_owned).into_iter().collect();
+    Some(Explained { events, now, advice, ..part("instance", question.name.clone(), title, chapter, past) })
+}
+
+fn offering(
+    question: &Question,
+    chapter: &Chapter<'_>,
+    past: &mut Past,
+    when: &When,
+) -> Option<Explained> {
+    let now = present::offering(chapter, &question.name, when);
+    let events: Vec<Line> = std::mem::take(&mut past.offering).into();
+    let now = match now {
+        Some(now) => now,
+        None if events.is_empty() => return None,
+        None => vec!["no longer among the offerings of the pool".to_owned()],
+    };
+    let tally = past.of_offering;
+    let counted = past.begins.map(|begins| {
+        let launches = if tally.launches == 1 { "launch" } else { "launches" };
+        format!(
+            "since {}: {} {launches} ({} refused, {} ready)",
+            when.clock(begins),
+            tally.launches,
+            tally.launches_refused,
+            tally.became_ready,
+        )
+    });
+    let advice = present::offering_advice(chapter, &question.name, when);
+    let title = format!("offering {}, pool {}", question.name, chapter.pool);
+    let part = part("offering", question.name.clone(), title, chapter, past);
+    Some(Explained { events, counted, now, advice, ..part })
 }
 
 fn pool(chapter: &Chapter<'_>, past: &mut Past, when: &When) -> Explained {
@@ -212,7 +264,10 @@ fn pool(chapter: &Chapter<'_>, past: &mut Past, when: &When) -> Explained {
         )
     });
     let now = present::pool(chapter, when);
-    Explained { events, counted, now, ..part("pool", chapter.pool.to_string(), title, chapter, past) }
+    let launches = chapter.report.and_then(|report| report.launches.as_ref());
+    let policy = chapter.state.policy.as_deref();
+    let advice = launches.and_then(|on| advice::of_wait(on, chapter.pool, policy)).into_iter().collect();
+    Explained { events, counted, now, advice, ..part("pool", chapter.pool.to_string(), title, chapter, past) }
 }
 
 /// A subject without any sentence yet.
@@ -227,7 +282,9 @@ fn part(kind: &'static str, name: String, title: String, chapter: &Chapter<'_>, 
         events: Vec::new(),
         containers: Vec::new(),
         counted: None,
+        waits: Vec::new(),
         now: Vec::new(),
+        advice: Vec::new(),
         unreadable: Vec::new(),
     }
 }
@@ -238,6 +295,7 @@ struct Known {
     pools: Vec<String>,
     instances: Vec<String>,
     jobs: Vec<String>,
+    offerings: Vec<String>,
     begins: Option<Stamp>,
 }
 
@@ -246,6 +304,8 @@ impl Known {
         self.pools.push(chapter.pool.to_string());
         self.instances.extend(past.known_instances.iter().map(ToString::to_string));
         self.instances.extend(chapter.state.instances.keys().map(ToString::to_string));
+        self.offerings.extend(past.known_offerings.iter().map(ToString::to_string));
+        self.offerings.extend(chapter.state.availability.offerings().iter().map(ToString::to_string));
         self.jobs.extend(past.known_jobs.iter().map(ToString::to_string));
         if let Some(begins) = past.begins
             && self.begins.is_none_or(|known| known.reached(begins))
@@ -256,7 +316,7 @@ impl Known {
 
     /// The nearest name, and an example of each kind.
     fn help(&self, what: &str, when: &When) -> String {
-        let all = self.pools.iter().chain(&self.instances).chain(&self.jobs);
+        let all = self.pools.iter().chain(&self.instances).chain(&self.jobs).chain(&self.offerings);
         let near = nearest(what, all.map(String::as_str));
         let meant = near.map_or(String::new(), |name| format!("did you mean `{name}`? "));
         let example = |of: &[String]| of.last().map_or(String::new(), |name| format!(" (`{name}`)"));
@@ -264,8 +324,12 @@ impl Known {
             Some(begins) => format!("events are kept since {}", when.clock(begins)),
             None => "no events are kept yet".to_owned(),
         };
+        let offering = match self.offerings.last() {
+            Some(name) => format!(", an offering (`{name}`)"),
+            None => String::new(),
+        };
         format!(
-            "{meant}name a job{}, an instance{} or a pool{}; {begins}",
+            "{meant}name a job{}, an instance{}{offering} or a pool{}; {begins}",
             example(&self.jobs),
             example(&self.instances),
             example(&self.pools),

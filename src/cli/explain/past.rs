@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::advice::WaitCause;
 use super::sentence::{instance_of, request, sentence};
 use crate::cli::fields::{self, tag};
 use crate::core::attempt::End;
 use crate::core::event::{Change, Event};
-use crate::core::ids::{AttemptName, InstanceId, JobKey, PoolName};
+use crate::core::ids::{AttemptName, InstanceId, JobKey, OfferingName, PoolName};
 use crate::core::instance::{Answer, DrainReason};
 use crate::core::job::JobFacts;
 use crate::core::pool::PoolState;
@@ -17,6 +18,8 @@ use crate::core::time::Stamp;
 
 /// How many notable events of a pool are shown at most.
 const NOTABLE: usize = 20;
+/// A shorter wait needs no explanation.
+const SHORT: Duration = Duration::from_secs(1);
 
 /// The subject to explain. The same word can name a job, an instance and a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,6 +82,16 @@ pub(super) struct Past {
     /// Names for suggestions.
     pub(super) known_jobs: BTreeSet<u64>,
     pub(super) known_instances: BTreeSet<InstanceId>,
+    /// The events of the offering in question, and its launches.
+    pub(super) offering: VecDeque<Line>,
+    pub(super) of_offering: Tally,
+    pub(super) known_offerings: BTreeSet<OfferingName>,
+    /// Waits of jobs in question that are over.
+    pub(super) waits: BTreeMap<JobKey, Vec<(Duration, WaitCause)>>,
+    /// Why the instance in question was drained.
+    pub(super) drained: Option<DrainReason>,
+    /// Attempts that came when the pool was at its limit.
+    limited: BTreeSet<AttemptName>,
     /// What could not be read, as the store reports it.
     pub(super) unreadable: Vec<String>,
     /// The events of the jobs in question.
@@ -112,11 +125,16 @@ impl Past {
     fn take(&mut self, question: &Question, event: &Event, now: Stamp) {
         self.begins.get_or_insert(event.at);
         let line = self.line(event, now);
-        self.count(&event.change);
+        count(&mut self.tally, &event.change);
+        self.take_offering(question, &event.change, &line);
+        self.take_wait(question, event);
         if let Some(id) = &line.instance {
             self.known_instances.insert(id.clone());
             if id.as_str() == question.name {
                 self.instance.push(line.clone());
+                if let Change::DrainingBegun { reason, .. } = &event.change {
+                    self.drained = Some(reason.clone());
+                }
             }
         }
         if let Some(job) = self.job_of(event).filter(|job| Some(job.id) == question.job) {
@@ -194,16 +212,68 @@ impl Past {
         }
     }
 
-    fn count(&mut self, change: &Change) {
-        let tally = &mut self.tally;
-        match change {
-            Change::Requested { .. } => tally.jobs_asked += 1,
-            Change::Released { release: leaving, .. } if leaving.used => tally.jobs_served += 1,
-            Change::LaunchIntended { .. } => tally.launches += 1,
-            Change::LaunchAnswered { answer: Answer::Refused { .. }, .. } => tally.launches_refused += 1,
-            Change::BecameReady { .. } => tally.became_ready += 1,
-            _ => {}
+    /// Launches of the offering in question, and their boots.
+    fn take_offering(&mut self, question: &Question, change: &Change, line: &Line) {
+        let launched = |id: &InstanceId| self.state.instance(id).and_then(|known| known.offering()).cloned();
+        let offering = match change {
+            Change::LaunchIntended { offering, .. } => offering.clone(),
+            Change::LaunchAnswered { instance, .. } | Change::BecameReady { instance } => launched(instance),
+            Change::DrainingBegun { instance, reason } if reason.is_launch_failure() => launched(instance),
+            _ => None,
+        };
+        let Some(offering) = offering else { return };
+        if offering.as_str() == question.name {
+            count(&mut self.of_offering, change);
+            if self.offering.len() == NOTABLE {
+                self.offering.pop_front();
+            }
+            self.offering.push_back(line.clone());
         }
+        self.known_offerings.insert(offering);
+    }
+
+    /// How long a job in question waited, and why, when that is over.
+    fn take_wait(&mut self, question: &Question, event: &Event) {
+        let (attempt, instance) = match &event.change {
+            Change::Requested { attempt, job, .. } if Some(job.key.id) == question.job => {
+                let limit = self.state.policy.as_ref().map(|policy| policy.max_instances);
+                if limit.is_some_and(|limit| self.state.alive() >= limit) {
+                    self.limited.insert(attempt.clone());
+                }
+                return;
+            }
+            Change::Granted { attempt, instance } => (attempt, Some(instance)),
+            Change::Withdrawn { attempt, how: End::GivenBack } => (attempt, None),
+            _ => return,
+        };
+        let Some(request) = request(&self.state, attempt).filter(|r| Some(r.job.key.id) == question.job) else {
+            return;
+        };
+        let waited = event.at.since(request.requested_at);
+        if waited < SHORT {
+            return;
+        }
+        let known = instance.and_then(|id| self.state.instance(id));
+        let booted = known.and_then(|known| known.ready).is_some_and(|ready| !request.requested_at.reached(ready));
+        let cause = match instance {
+            None => WaitCause::GaveUp,
+            Some(_) if self.limited.contains(attempt) => WaitCause::Limit,
+            Some(_) if booted => WaitCause::Boot,
+            Some(_) => WaitCause::Freed,
+        };
+        let job = request.job.key.clone();
+        self.waits.entry(job).or_default().push((waited, cause));
+    }
+}
+
+fn count(tally: &mut Tally, change: &Change) {
+    match change {
+        Change::Requested { .. } => tally.jobs_asked += 1,
+        Change::Released { release: leaving, .. } if leaving.used => tally.jobs_served += 1,
+        Change::LaunchIntended { .. } => tally.launches += 1,
+        Change::LaunchAnswered { answer: Answer::Refused { .. }, .. } => tally.launches_refused += 1,
+        Change::BecameReady { .. } => tally.became_ready += 1,
+        _ => {}
     }
 }
 
@@ -241,6 +311,7 @@ fn is_notable(change: &Change) -> bool {
         | Change::BecameReady { .. }
         | Change::Requested { .. }
         | Change::Granted { .. }
+        | Change::JobEnded { .. }
         | Change::SlotFreed { .. }
         | Change::ImagesFound { .. }
         | Change::ImagesRemoved { .. }
@@ -282,6 +353,7 @@ fn named(change: &Change) -> Option<&InstanceId> {
         | Change::Withdrawn { .. }
         | Change::Rejected { .. }
         | Change::StageNotBegun { .. }
+        | Change::JobEnded { .. }
         | Change::Released { .. }
         | Change::SlotFreed { .. }
         | Change::PoolDrained
@@ -296,6 +368,7 @@ fn attempt_of(change: &Change) -> Option<&AttemptName> {
         | Change::Withdrawn { attempt, .. }
         | Change::Rejected { attempt, .. }
         | Change::StageNotBegun { attempt, .. }
+        | Change::JobEnded { attempt, .. }
         | Change::Released { attempt, .. }
         | Change::SlotFreed { attempt } => Some(attempt),
         _ => None,
@@ -313,7 +386,4 @@ mod tests {
         }
         assert_eq!(Question::of("linux-7f3a-1"), Question { job: None, name: "linux-7f3a-1".into() });
     }
-        | Change::JobEnded { .. }
 }
-        | Change::JobEnded { .. }
-        | Change::JobEnded { attempt, .. }

@@ -1,5 +1,6 @@
 //! The present state, in sentences.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Chapter;
@@ -8,6 +9,7 @@ use crate::cli::pool::status::{
 };
 use crate::cli::ui::plural;
 use crate::cli::when::When;
+use crate::core::failure::ErrorClass;
 use crate::core::ids::JobKey;
 use crate::core::instance::Instance;
 use crate::core::plan::table::ROWS;
@@ -51,6 +53,49 @@ pub(super) fn job(chapter: &Chapter<'_>, job: &JobKey, when: &When) -> Vec<Strin
         now.push(place.unwrap_or_else(|| "neither waiting nor running".to_owned()));
     }
     now
+}
+
+/// Which keys shorten the wait of a job.
+pub(super) fn job_advice(chapter: &Chapter<'_>, job: &JobKey) -> Vec<String> {
+    let state = chapter.state;
+    let waiting = state.waiting.values().filter(|r| r.job.key == *job);
+    let on = waiting.map(|r| chapter.report.and_then(|report| report.waiting_on(&r.attempt)));
+    on.filter_map(|on| {
+        super::advice::of_wait(on.unwrap_or(&WaitingOn::NextPass), chapter.pool, state.policy.as_deref())
+    })
+    .collect()
+}
+
+/// The state of an offering; `None`: the pool has none of that name.
+pub(super) fn offering(chapter: &Chapter<'_>, name: &str, when: &When) -> Option<Vec<String>> {
+    let state = chapter.state;
+    let all = offerings(state, when.now());
+    let at = all.iter().position(|each| each.name() == name)?;
+    let of = |instance: &&Arc<Instance>| instance.offering().is_some_and(|known| known.as_str() == name);
+    let instances: Vec<_> = state.instances.values().filter(of).collect();
+    let jobs: usize = instances.iter().map(|instance| instance.holders.len()).sum();
+    let mut now = vec![
+        match &all[at].unavailable {
+            Some(unavailable) => unavailable.until_tried(when),
+            None => "available".to_owned(),
+        },
+        format!("number {} of {} in the order of preference", at + 1, all.len()),
+    ];
+    now.push(format!("{} with {}", plural(instances.len(), "instance"), plural(jobs, "job")));
+    Some(now)
+}
+
+/// Which keys make an offering available sooner.
+pub(super) fn offering_advice(chapter: &Chapter<'_>, name: &str, when: &When) -> Vec<String> {
+    let all = offerings(chapter.state, when.now());
+    let unavailable = all.iter().find(|each| each.name() == name).and_then(|each| each.unavailable.as_ref());
+    let key = match unavailable.map(|unavailable| &unavailable.failure().class) {
+        None => return Vec::new(),
+        Some(ErrorClass::Quota) => "`quota_backoff` sets",
+        Some(_) => "`stockout_backoff` and `stockout_backoff_max` set",
+    };
+    let pool = chapter.pool;
+    vec![format!("{key} the pause after a refusal; `greenroom pool resume {pool}` ends it now")]
 }
 
 /// The state of a recorded instance.

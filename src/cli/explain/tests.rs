@@ -96,8 +96,10 @@ job 4712 of acme/blog on https://gitlab.example.com, pool linux
   14:04:25  2m 55s ago  linux-7f3a-2 draining: a job found it unusable: no
                         answer within 10 s
   14:06:43    37 s ago  linux-7f3a-2 gone after 2m 43s
+  waited: 24.7 s for a boot; `idle_count` (1) keeps slots ready
   now: waiting for 3m 20s at place 1, times out in 26m 40s: linux-7f3a-3 is
     booting, usually 24.7 s
+  change: `idle_count` (1) keeps slots ready
 ";
     assert_eq!(text, expected, "{text}");
 }
@@ -117,6 +119,7 @@ instance linux-7f3a-1, pool linux
   14:06:40    40 s ago  linux-7f3a-1 draining: it has served its last job
   14:07:11     8 s ago  linux-7f3a-1 gone after 7m 1s
   now: gone
+  change: `max_use_count` sets how many jobs it serves
 ";
     assert_eq!(text, expected, "{text}");
 }
@@ -217,7 +220,7 @@ fn an_unknown_name_gets_the_nearest_and_an_example_of_each_kind() {
     for (what, near) in [("linus", "linux"), ("linux-7f3a-9", "linux-7f3a-1"), ("4719", "4711")] {
         let error =
             explain(what, vec![chapter(&name, &story, None, &KeeperStatus::Runs)], &when).unwrap_err();
-        assert_eq!(error.to_string(), format!("no job, instance or pool `{what}` found"));
+        assert_eq!(error.to_string(), format!("no job, instance, offering or pool `{what}` found"));
         let expected = format!(
             "did you mean `{near}`? name a job (`4712`), an instance (`linux-7f3a-3`) or a pool (`linux`); \
              events are kept since 14:00:00"
@@ -287,6 +290,7 @@ instance linux-7f3a-1, pool linux
   14:06:40    40 s ago  linux-7f3a-1 draining: it has served its last job
   14:07:11     8 s ago  linux-7f3a-1 gone
   now: gone
+  change: `max_use_count` sets how many jobs it serves
   unreadable: journal.jsonl:7: the checksum does not match
 ";
     assert_eq!(text, expected, "{text}");
@@ -399,4 +403,63 @@ fn an_instance_says_which_offering_it_took_and_why_none_before() {
     let named = "offerings in order of preference: zone-a small spot; zone-b small spot; zone-b small";
     assert!(text.contains(named), "{text}");
     assert!(text.contains("now: zone-b small spot: quota reached: 8 vCPU, next try in 14m 59s\n"), "{text}");
+}
+
+/// Two offerings: the first refused two launches, the second one took them.
+fn scarce() -> EventFixture {
+    let mut story = EventFixture::of(policy());
+    story.offerings(&["us-east1-b spot", "us-east1-c spot"]);
+    let failure = Failure { class: ErrorClass::Quota, message: "CPUS".into() };
+    story.refused(1, 1, failure, 10.0);
+    story.ready(2, 20.0);
+    story
+}
+
+#[test]
+fn an_offering_is_told_with_its_launches_and_until_when_it_is_not_available() {
+    let text = explained("us-east1-b spot", &scarce(), None, 60.0);
+    let expected = "\
+offering us-east1-b spot, pool linux
+  14:00:10  50 s ago  launch of linux-7f3a-1 requested, as us-east1-b spot
+  14:00:11  49 s ago  launch of linux-7f3a-1 refused after 1 s: quota reached:
+                      CPUS
+  since 14:00:00: 1 launch (1 refused, 0 ready)
+  now: us-east1-b spot: quota reached: CPUS, next try in 14m 11s
+  now: number 1 of 2 in the order of preference
+  now: 1 instance with 0 jobs
+  change: `quota_backoff` sets the pause after a refusal;
+    `greenroom pool resume linux` ends it now
+";
+    assert_eq!(text, expected, "{text}");
+    let other = explained("us-east1-c spot", &scarce(), None, 60.0);
+    assert!(other.contains("1 launch (0 refused, 1 ready)\n  now: available\n"), "{other}");
+    assert!(!other.contains("change:"), "{other}");
+    let name = pool();
+    let unknown = explain("us-east1-d spot", vec![chapter(&name, &scarce(), None, &KeeperStatus::Runs)], &when(60.0));
+    let help = unknown.unwrap_err().help;
+    assert!(help.contains("did you mean `us-east1-") && help.contains("an offering (`us-east1-c spot`)"), "{help}");
+}
+
+#[test]
+fn a_job_that_waited_is_told_why_and_which_key_shortens_that() {
+    let mut story = EventFixture::of(Policy { max_instances: 1, max_use_count: None, ..policy() });
+    story.ready(1, 0.0);
+    story.asks("a", 1, "acme/shop", 100.0).gets("a", 1, 100.0);
+    story.asks("b", 2, "acme/shop", 110.0);
+    story.leaves("a", End::CleanedUp, 360.0).gets("b", 1, 360.0);
+    story.asks("c", 3, "acme/shop", 370.0);
+    story.then(2170.0, Change::Withdrawn { attempt: attempt("c"), how: End::GivenBack });
+    let waited = |job: &str| {
+        let text = explained(job, &story, None, 2200.0);
+        text.lines().find_map(|line| line.strip_prefix("  waited: ").map(str::to_owned))
+    };
+    assert_eq!(waited("1"), None, "it was warm");
+    assert_eq!(
+        waited("2").as_deref(),
+        Some("4m 10s with the pool at its limit; `max_instances` (1) sets it")
+    );
+    assert_eq!(
+        waited("3").as_deref(),
+        Some("30m without getting an instance; `acquire_timeout` (30m) is the")
+    );
 }

@@ -28,8 +28,14 @@ pub(super) fn part(each: &Explained, when: &When, width: usize) -> String {
     if let Some(sentence) = &each.counted {
         text.push_str(&wrapped(sentence, width, "  ", "    "));
     }
+    for sentence in &each.waits {
+        text.push_str(&wrapped(&format!("waited: {sentence}"), width, "  ", "    "));
+    }
     for sentence in &each.now {
         text.push_str(&wrapped(&format!("now: {sentence}"), width, "  ", "    "));
+    }
+    for sentence in &each.advice {
+        text.push_str(&wrapped(&format!("change: {sentence}"), width, "  ", "    "));
     }
     for problem in &each.unreadable {
         text.push_str(&wrapped(&format!("unreadable: {problem}"), width, "  ", "    "));

@@ -420,11 +420,21 @@ pub(crate) fn offerings(state: &PoolState, now: Stamp) -> Vec<OfferingView<'_>> 
     state.availability.offerings().iter().map(view).collect()
 }
 
+impl OfferingView<'_> {
+    pub(crate) fn name(&self) -> &str {
+        self.offering.as_str()
+    }
+}
+
 impl UnavailableView {
     fn of(unavailable: Unavailable) -> Self {
         let (text, refusal) = (unavailable.to_string(), unavailable.refusal);
         let (failure, refused, times) = (refusal.failure, refusal.at, refusal.times);
         Self { text, failure, refused, times, until: unavailable.until }
+    }
+
+    pub(crate) fn failure(&self) -> &Failure {
+        &self.failure
     }
 
     /// Why, and when launches try it again.
@@ -456,6 +466,9 @@ impl<'a> InstanceView<'a> {
             offering: known.offering(),
             location: known.location.as_ref(),
             is_elsewhere: report.is_some_and(|report| report.is_elsewhere(known)),
+            is_troubled: known.unreachable.is_some()
+                || known.missing.is_some()
+                || known.awaits_stage_check(),
             images: known.images.iter().map(ImageView::of).collect(),
             pulling: report.and_then(|report| report.pull_on(&known.id)),
             remedy: is_out_of_service.then(|| bring_back(pool, &known.id)),
@@ -463,19 +476,6 @@ impl<'a> InstanceView<'a> {
         }
     }
 
-    /// What is shown of it in sentences.
-    pub(crate) fn sentences(&self) -> Vec<String> {
-        let reason = self.reason.clone();
-            is_troubled: known.unreachable.is_some()
-                || known.missing.is_some()
-                || known.awaits_stage_check(),
-        let offering = self.offering.map(|offering| format!("launched as {offering}"));
-        let detail = self.detail.map(str::to_owned);
-        let location = self.location.filter(|_| self.is_elsewhere);
-        let location =
-            location.map(|location| format!("in {location}, which the provider does not list now"));
-        let bound = self.bound.clone();
-        let remedy = self.remedy.as_ref().map(|remedy| format!("return it to service with `{remedy}`"));
     /// The lower, the more an operator has to look after it.
     pub(super) fn calm(&self) -> u8 {
         match self.phase {
@@ -488,6 +488,16 @@ impl<'a> InstanceView<'a> {
         }
     }
 
+    /// What is shown of it in sentences.
+    pub(crate) fn sentences(&self) -> Vec<String> {
+        let reason = self.reason.clone();
+        let offering = self.offering.map(|offering| format!("launched as {offering}"));
+        let detail = self.detail.map(str::to_owned);
+        let location = self.location.filter(|_| self.is_elsewhere);
+        let location =
+            location.map(|location| format!("in {location}, which the provider does not list now"));
+        let bound = self.bound.clone();
+        let remedy = self.remedy.as_ref().map(|remedy| format!("return it to service with `{remedy}`"));
         let warm = (!self.images.is_empty()).then(|| {
             let names: Vec<String> = self.images.iter().map(|image| format!("`{}`", image.name)).collect();
             format!("has {}", names.join(", "))

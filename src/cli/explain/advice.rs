@@ -1,0 +1,110 @@
+//! Which key changes what a question is about.
+
+use std::time::Duration;
+
+use crate::cli::when::whole;
+use crate::core::ids::PoolName;
+use crate::core::instance::DrainReason;
+use crate::core::policy::Policy;
+use crate::core::report::WaitingOn;
+use crate::core::time::Pretty;
+
+/// Why a job waited for its instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WaitCause {
+    /// The pool was at its limit when the job came.
+    Limit,
+    /// It was given an instance that was booted meanwhile.
+    Boot,
+    /// An instance became free.
+    Freed,
+    /// It got none.
+    GaveUp,
+}
+
+/// A wait that is over, and the key that shortens it.
+pub(super) fn of_past_wait(waited: Duration, cause: WaitCause, policy: Option<&Policy>) -> String {
+    let waited = Pretty(waited);
+    match cause {
+        WaitCause::Limit => {
+            let limit = policy.map_or(String::new(), |policy| format!(" ({})", policy.max_instances));
+            format!("{waited} with the pool at its limit; `max_instances`{limit} sets it")
+        }
+        WaitCause::Boot => format!("{waited} for a boot; `idle_count`{} keeps slots ready", idle(policy)),
+        WaitCause::Freed => {
+            format!("{waited} until an instance became free; `idle_count`{} keeps slots ready", idle(policy))
+        }
+        WaitCause::GaveUp => {
+            let limit = policy.map(|policy| whole(policy.timing.acquire_timeout).to_string());
+            let limit = limit.map_or(String::new(), |limit| format!(" ({limit})"));
+            format!("{waited} without getting an instance; `acquire_timeout`{limit} is the longest wait")
+        }
+    }
+}
+
+fn idle(policy: Option<&Policy>) -> String {
+    policy.map_or(String::new(), |policy| format!(" ({})", policy.idle.idle_count))
+}
+
+/// A wait that lasts; `None`: no key changes it.
+pub(super) fn of_wait(on: &WaitingOn, pool: &PoolName, policy: Option<&Policy>) -> Option<String> {
+    Some(match on {
+        WaitingOn::Boot { .. } => format!("`idle_count`{} keeps slots ready", idle(policy)),
+        WaitingOn::Limit { max_instances, .. } => {
+            format!("`max_instances` ({max_instances}) is the limit of the pool")
+        }
+        WaitingOn::Room { .. } => {
+            let limit = policy.map_or(String::new(), |policy| format!(" ({})", policy.max_instances));
+            format!("`max_instances`{limit} is the limit of the pool")
+        }
+        WaitingOn::Launching { at_most, .. } => {
+            format!("`max_launching` and the runner host allow {at_most} concurrent launches")
+        }
+        WaitingOn::Rate { .. } => {
+            let rate = policy.map_or(String::new(), |policy| format!(" ({})", policy.launches_per_minute));
+            format!("`launches_per_minute`{rate} limits launches")
+        }
+        WaitingOn::Backoff { .. } => "`launch_backoff` sets the pause after a failed launch".to_owned(),
+        WaitingOn::Paused { .. } => format!(
+            "`breaker_failures` pauses the pool; `greenroom pool resume {pool}` resumes it now"
+        ),
+        WaitingOn::NoOffering { .. } => {
+            "`stockout_backoff` and `quota_backoff` set when launches try an offering again; another offering adds a \
+             choice"
+                .to_owned()
+        }
+        WaitingOn::Cleaning { .. } => "`clean_timeout` is the longest cleaning".to_owned(),
+        WaitingOn::Unreachable { .. } => "`health_interval` sets how often it is probed".to_owned(),
+        WaitingOn::TooLong { .. } => "`max_lifetime` must exceed the timeouts of jobs".to_owned(),
+        WaitingOn::Drained { .. } => format!("`greenroom pool resume {pool}` ends the drain"),
+        WaitingOn::NextPass => "`pass_interval` is the longest time between passes".to_owned(),
+        WaitingOn::StageCheck { .. }
+        | WaitingOn::Moved { .. }
+        | WaitingOn::Disk { .. }
+        | WaitingOn::Elsewhere { .. }
+        | WaitingOn::NoHost
+        | WaitingOn::Bound { .. } => return None,
+    })
+}
+
+/// An instance that is drained; `None`: no key changes it.
+pub(super) fn of_drain(reason: &DrainReason) -> Option<&'static str> {
+    Some(match reason {
+        DrainReason::UsedUp => "`max_use_count` sets how many jobs it serves",
+        DrainReason::Surplus => "`idle_time` sets how long it stays idle, `idle_count` how many slots stay ready",
+        DrainReason::Expired => "`max_lifetime` sets its age",
+        DrainReason::MadeRoom => "`max_instances` leaves room for other trust domains, `reuse` sets what they are",
+        DrainReason::NeverReady => "`launch_timeout` sets how long it may boot",
+        DrainReason::NotReady { .. } => "`ready_command` has to pass, within `ready_timeout`",
+        DrainReason::Unresponsive { .. } => "`health_interval` sets how often idle instances are probed",
+        DrainReason::ByOperator
+        | DrainReason::Stopped
+        | DrainReason::Vanished
+        | DrainReason::Broken { .. }
+        | DrainReason::Rebooted
+        | DrainReason::Unaccounted
+        | DrainReason::LaunchedAfterRefusal
+        | DrainReason::Announced { .. }
+        | DrainReason::BeginsNoStage { .. } => return None,
+    })
+}
