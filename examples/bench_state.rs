@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 use greenroom::core::attempt::End;
 use greenroom::core::endpoint::Endpoint;
 use greenroom::core::event::{Change, Event};
-use greenroom::core::ids::{AttemptName, Generation, InstanceId, JobKey, OfferingName, PoolName, TrustDomain};
+use greenroom::core::ids::{
+    AttemptName, Generation, InstanceId, JobKey, OfferingName, PoolName, TrustDomain,
+};
 use greenroom::core::instance::{Answer, DrainReason, Release};
 use greenroom::core::job::JobFacts;
 use greenroom::core::job_end::{JobEnd, JobResult};
@@ -29,8 +31,7 @@ use greenroom::store::file::{self, FileStore, Options};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-const USAGE: &str =
-    "usage: bench_state fill STATE POOL COUNT KEY HOST USER PORT… | bench_state acquire ROUNDS COUNT… | bench_state history \
+const USAGE: &str = "usage: bench_state fill STATE POOL COUNT KEY HOST USER PORT… | bench_state acquire ROUNDS COUNT… | bench_state history \
      STATE POOL JOBS DAYS";
 
 fn main() -> Outcome<()> {
@@ -229,10 +230,15 @@ fn life(pool: &PoolName, job: u32, at: &dyn Fn(u64) -> Stamp) -> Vec<Event> {
             uses_left: Some(1),
             offering: Some(OfferingName::new("us-east1-b n2d-standard-4 spot")),
             location: None,
+            lifetime: None,
         }
         .at(at(0)),
-        Change::LaunchAnswered { instance: instance.clone(), attempt: 1, answer: Answer::Accepted { at: at(1) } }
-            .at(at(1)),
+        Change::LaunchAnswered {
+            instance: instance.clone(),
+            attempt: 1,
+            answer: Answer::Accepted { at: at(1) },
+        }
+        .at(at(1)),
         Change::Reached { instance: instance.clone(), endpoint: somewhere(job % 250) }.at(at(20)),
         Change::BecameReady { instance: instance.clone() }.at(at(21)),
     ];
@@ -249,7 +255,8 @@ fn life(pool: &PoolName, job: u32, at: &dyn Fn(u64) -> Stamp) -> Vec<Event> {
         Change::Granted { attempt: attempt.clone(), instance: instance.clone() }.at(at(granted)),
         Change::JobEnded { attempt: attempt.clone(), end }.at(at(granted + 300)),
         Change::Released { attempt, release }.at(at(granted + 300)),
-        Change::DrainingBegun { instance: instance.clone(), reason: DrainReason::UsedUp }.at(at(granted + 300)),
+        Change::DrainingBegun { instance: instance.clone(), reason: DrainReason::UsedUp }
+            .at(at(granted + 300)),
         Change::Forgotten { instance }.at(at(granted + 310)),
     ]);
     events

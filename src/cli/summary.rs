@@ -40,7 +40,9 @@ fn rows(
         std::iter::once(&account.image).chain(account.services.iter().map(|service| &service.image))
     });
     rows.extend(images.filter_map(|image| match image.source {
-        Some(ImageSource::Pulled { after, .. }) => Some(SummaryRow::new("pulled", after, image.name.as_str())),
+        Some(ImageSource::Pulled { after, .. }) => {
+            Some(SummaryRow::new("pulled", after, image.name.as_str()))
+        }
         Some(ImageSource::Present) | None => None,
     }));
     rows

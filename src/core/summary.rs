@@ -32,7 +32,8 @@ pub fn table(rows: &[SummaryRow]) -> String {
         "booted" | "pulled" => format!("  {}", row.part),
         part => part.to_owned(),
     };
-    let cells: Vec<(String, String)> = rows.iter().map(|row| (name(row), Pretty(row.took).to_string())).collect();
+    let cells: Vec<(String, String)> =
+        rows.iter().map(|row| (name(row), Pretty(row.took).to_string())).collect();
     let parts = cells.iter().map(|(part, _)| part.chars().count()).max().unwrap_or(0);
     let times = cells.iter().map(|(_, took)| took.chars().count()).max().unwrap_or(0);
     let mut text = String::new();

@@ -196,8 +196,16 @@ impl Engine {
         match outcome {
             Ok(Answering { assignment, idle_for, booted, granted_after, images, shares_images }) => {
                 let waited = self.now().since(began);
-                let acquired =
-                    Acquired { lease, assignment, waited, idle_for, booted, granted_after, images, shares_images };
+                let acquired = Acquired {
+                    lease,
+                    assignment,
+                    waited,
+                    idle_for,
+                    booted,
+                    granted_after,
+                    images,
+                    shares_images,
+                };
                 Ok(acquired)
             }
             Err(error) => {

@@ -12,7 +12,8 @@ use crate::core::event::Event;
 use crate::core::history::{Collector, PartBuilder, Period};
 use crate::core::pool::PoolState;
 use crate::port::store::{
-    Committed, Decide, Diagnosis, History, JobHistory, OperatorStore, RecordedEvent, Repaired, Store, StoreError,
+    Committed, Decide, Diagnosis, History, JobHistory, OperatorStore, RecordedEvent, Repaired, Store,
+    StoreError,
 };
 
 /// A store whose state lives as long as one of its clones.

@@ -52,10 +52,16 @@ fn each_job_is_in_the_history_with_its_end_and_who_caused_it() {
     assert_eq!(ends(&place), expected);
     let all = rows(&place, &[]);
     assert_eq!((&all[0]["start"], &all[1]["start"]), (&"booted".into(), &"warm".into()));
-    assert!(all.iter().all(|row| row["instance"].is_string() && row["lasted_ms"].as_u64() > Some(0)), "{all:?}");
+    assert!(
+        all.iter().all(|row| row["instance"].is_string() && row["lasted_ms"].as_u64() > Some(0)),
+        "{all:?}"
+    );
     let table = place.order(&["history", "--limit", "2"]);
     assert!(table.contains("    `build_script` exited with status 42\n"), "{table}");
-    assert!(table.contains("\n2 jobs since ") && table.contains("`--limit` leaves out 1 earlier job"), "{table}");
+    assert!(
+        table.contains("\n2 jobs since ") && table.contains("`--limit` leaves out 1 earlier job"),
+        "{table}"
+    );
     assert_eq!(rows(&place, &["--project", "no/such"]).len(), 0);
     assert_eq!(rows(&place, &["--until", "1h"]).len(), 0);
     for wrong in [&["--since", "lastnight"][..], &["--job", "x"], &["--since", "now", "--until", "1h"]] {
@@ -121,10 +127,15 @@ fn a_watch_on_a_terminal_gives_it_back_at_ctrl_c() {
     }
     let place = Setting::new().open();
     let mut terminal = program::command("script", place.path());
-    terminal.args(["-qec", &format!("exec {}", place.command_line(&["pool", "status", "--watch"])), "/dev/null"]);
+    terminal.args([
+        "-qec",
+        &format!("exec {}", place.command_line(&["pool", "status", "--watch"])),
+        "/dev/null",
+    ]);
     terminal.env("TERM", "xterm").stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut terminal = terminal.spawn().expect("script starts");
-    let (mut keys, mut screen) = (terminal.stdin.take().expect("keys"), terminal.stdout.take().expect("a screen"));
+    let (mut keys, mut screen) =
+        (terminal.stdin.take().expect("keys"), terminal.stdout.take().expect("a screen"));
     let mut seen = Vec::new();
     let mut piece = [0; 4096];
     // Two frames: it draws over the first one.

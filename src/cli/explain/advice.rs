@@ -91,9 +91,13 @@ pub(super) fn of_wait(on: &WaitingOn, pool: &PoolName, policy: Option<&Policy>) 
 pub(super) fn of_drain(reason: &DrainReason) -> Option<&'static str> {
     Some(match reason {
         DrainReason::UsedUp => "`max_use_count` sets how many jobs it serves",
-        DrainReason::Surplus => "`idle_time` sets how long it stays idle, `idle_count` how many slots stay ready",
+        DrainReason::Surplus => {
+            "`idle_time` sets how long it stays idle, `idle_count` how many slots stay ready"
+        }
         DrainReason::Expired => "`max_lifetime` sets its age",
-        DrainReason::MadeRoom => "`max_instances` leaves room for other trust domains, `reuse` sets what they are",
+        DrainReason::MadeRoom => {
+            "`max_instances` leaves room for other trust domains, `reuse` sets what they are"
+        }
         DrainReason::NeverReady => "`launch_timeout` sets how long it may boot",
         DrainReason::NotReady { .. } => "`ready_command` has to pass, within `ready_timeout`",
         DrainReason::Unresponsive { .. } => "`health_interval` sets how often idle instances are probed",

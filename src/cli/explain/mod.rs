@@ -211,12 +211,7 @@ fn instance(question: &Question, chapter: &Chapter<'_>, past: &mut Past, when: &
     Some(Explained { events, now, advice, ..part("instance", question.name.clone(), title, chapter, past) })
 }
 
-fn offering(
-    question: &Question,
-    chapter: &Chapter<'_>,
-    past: &mut Past,
-    when: &When,
-) -> Option<Explained> {
+fn offering(question: &Question, chapter: &Chapter<'_>, past: &mut Past, when: &When) -> Option<Explained> {
     let now = present::offering(chapter, &question.name, when);
     let events: Vec<Line> = std::mem::take(&mut past.offering).into();
     let now = match now {

@@ -246,7 +246,8 @@ impl Past {
             Change::Withdrawn { attempt, how: End::GivenBack } => (attempt, None),
             _ => return,
         };
-        let Some(request) = request(&self.state, attempt).filter(|r| Some(r.job.key.id) == question.job) else {
+        let Some(request) = request(&self.state, attempt).filter(|r| Some(r.job.key.id) == question.job)
+        else {
             return;
         };
         let waited = event.at.since(request.requested_at);
@@ -254,7 +255,8 @@ impl Past {
             return;
         }
         let known = instance.and_then(|id| self.state.instance(id));
-        let booted = known.and_then(|known| known.ready).is_some_and(|ready| !request.requested_at.reached(ready));
+        let booted =
+            known.and_then(|known| known.ready).is_some_and(|ready| !request.requested_at.reached(ready));
         let cause = match instance {
             None => WaitCause::GaveUp,
             Some(_) if self.limited.contains(attempt) => WaitCause::Limit,

@@ -435,9 +435,13 @@ offering us-east1-b spot, pool linux
     assert!(other.contains("1 launch (0 refused, 1 ready)\n  now: available\n"), "{other}");
     assert!(!other.contains("change:"), "{other}");
     let name = pool();
-    let unknown = explain("us-east1-d spot", vec![chapter(&name, &scarce(), None, &KeeperStatus::Runs)], &when(60.0));
+    let unknown =
+        explain("us-east1-d spot", vec![chapter(&name, &scarce(), None, &KeeperStatus::Runs)], &when(60.0));
     let help = unknown.unwrap_err().help;
-    assert!(help.contains("did you mean `us-east1-") && help.contains("an offering (`us-east1-c spot`)"), "{help}");
+    assert!(
+        help.contains("did you mean `us-east1-") && help.contains("an offering (`us-east1-c spot`)"),
+        "{help}"
+    );
 }
 
 #[test]

@@ -107,7 +107,9 @@ fn period(options: &HistoryOptions, now: Stamp) -> Result<Period, CliError> {
         None => wall(now, until_ms).minus(USUAL).wall_ms,
     };
     if since_ms > until_ms {
-        return Err(CliError::say("the period ends before it begins").help("name a `--since` before `--until`"));
+        return Err(
+            CliError::say("the period ends before it begins").help("name a `--since` before `--until`")
+        );
     }
     Ok(Period { since_ms, until_ms })
 }

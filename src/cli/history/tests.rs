@@ -39,8 +39,7 @@ fn ends(story: &mut EventFixture, name: &str, seconds: f64, end: JobEnd) {
 fn view(story: &EventFixture, since: f64, until: f64) -> HistoryView {
     let mut part = PartBuilder::default();
     story.events.iter().for_each(|event| part.take(event));
-    let mut collector =
-        Collector::new(Period { since_ms: at(since).wall_ms, until_ms: at(until).wall_ms });
+    let mut collector = Collector::new(Period { since_ms: at(since).wall_ms, until_ms: at(until).wall_ms });
     collector.add(part.finish());
     let begins = collector.begins();
     let jobs = collector.finish(&story.state).into_iter().map(|job| JobRow::of(job, &pool(), at(440.0)));

@@ -16,7 +16,17 @@ use crate::core::time::Pretty;
 /// The widest name of a project.
 const PROJECT_COLUMNS: usize = 24;
 const HEADER: [&str; 11] = [
-    "REQUESTED", "JOB", "PROJECT", "POOL", "WAITED", "START", "INSTANCE", "OFFERING", "LASTED", "ENDED", "BLAME",
+    "REQUESTED",
+    "JOB",
+    "PROJECT",
+    "POOL",
+    "WAITED",
+    "START",
+    "INSTANCE",
+    "OFFERING",
+    "LASTED",
+    "ENDED",
+    "BLAME",
 ];
 /// The column that is left out if no job has an offering.
 const OFFERING: usize = 7;

@@ -64,6 +64,7 @@ impl PartBuilder {
             | Change::StageBegun { .. }
             | Change::SlotFreed { .. }
             | Change::ImagesFound { .. }
+            | Change::ImagesRemoved { .. }
             | Change::CleaningBegun { .. }
             | Change::Cleaned { .. }
             | Change::OutOfService { .. }

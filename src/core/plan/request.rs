@@ -120,7 +120,9 @@ pub fn end(
     now: Stamp,
 ) -> Vec<Event> {
     let mut draft = PlanBuilder::new(state, now);
-    if let Some(end) = end.filter(|_| state.waiting_for(attempt).is_some() || state.granted.contains_key(attempt)) {
+    if let Some(end) =
+        end.filter(|_| state.waiting_for(attempt).is_some() || state.granted.contains_key(attempt))
+    {
         draft.emit(Change::JobEnded { attempt: attempt.clone(), end: end.clone() });
     }
     if !give_up(&mut draft, attempt, leaving) {

@@ -13,11 +13,7 @@ const FAILURE: &str = "failure";
 
 impl LocalHost {
     /// Notes why a stage did not succeed, unless a noted failure decides already. An attempt that does not exist stays so.
-    pub fn note_stage_failure(
-        &self,
-        attempt: &AttemptName,
-        failure: &StageFailure,
-    ) -> Result<(), HostError> {
+    pub fn note_stage_failure(&self, attempt: &AttemptName, failure: &StageFailure) -> Result<(), HostError> {
         let dir = self.state.attempt(attempt)?;
         if !dir.is_dir() || self.stage_failure(attempt).is_some_and(|known| known.outweighs(failure)) {
             return Ok(());

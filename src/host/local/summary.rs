@@ -25,7 +25,11 @@ impl LocalHost {
     }
 
     /// Adds the row of a stage; `false` if the job has no summary. That costs one system call.
-    pub fn add_to_summary(&self, attempt: &AttemptName, row: impl FnOnce() -> SummaryRow) -> io::Result<bool> {
+    pub fn add_to_summary(
+        &self,
+        attempt: &AttemptName,
+        row: impl FnOnce() -> SummaryRow,
+    ) -> io::Result<bool> {
         let path = self.state.attempt(attempt).map_err(io::Error::other)?.join(SUMMARY);
         let Some(mut file) = files::missing_is_none(OpenOptions::new().append(true).open(path))? else {
             return Ok(false);

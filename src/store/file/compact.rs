@@ -66,9 +66,13 @@ impl Contents {
 /// Writes and syncs the new files. `None` if another compaction is running. Blocks; needs no lock.
 pub(super) fn draft(files: &Files, contents: &Contents) -> Result<Option<PendingCompaction>, StoreError> {
     make(&files.history)?;
-    let Some(snapshot) = write_new(&new(&files.snapshot), &contents.snapshot, Sync::Yes)? else { return Ok(None) };
+    let Some(snapshot) = write_new(&new(&files.snapshot), &contents.snapshot, Sync::Yes)? else {
+        return Ok(None);
+    };
     crash_point("store.compact.snapshot-written");
-    let Some(journal) = write_new(&new(&files.journal), &contents.journal, Sync::Yes)? else { return Ok(None) };
+    let Some(journal) = write_new(&new(&files.journal), &contents.journal, Sync::Yes)? else {
+        return Ok(None);
+    };
     crash_point("store.compact.journal-written");
     Ok(Some(PendingCompaction { _snapshot: snapshot, _journal: journal, last: contents.last }))
 }

@@ -53,9 +53,7 @@ impl Content {
     /// `None`: the segment is gone.
     fn of(segment: &Path) -> Result<Option<Self>, StoreError> {
         match std::fs::metadata(segment) {
-            Ok(meta) => {
-                Ok(Some(Self { size: meta.size(), modified: (meta.mtime(), meta.mtime_nsec()) }))
-            }
+            Ok(meta) => Ok(Some(Self { size: meta.size(), modified: (meta.mtime(), meta.mtime_nsec()) })),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(io_error("stat", segment, &e)),
         }

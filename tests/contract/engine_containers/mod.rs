@@ -75,6 +75,7 @@ async fn prepare(machine: &Rc<Machine>, job: &ContainerJob) -> Prepared {
         assignment,
         waited: Duration::ZERO,
         idle_for: None,
+        booted: None,
         granted_after: Duration::ZERO,
         images: Images::default(),
         shares_images: false,

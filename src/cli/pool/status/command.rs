@@ -138,7 +138,8 @@ fn shown(
             // An empty line is between two pools.
             let each = layout.lines.map(|lines| (lines / records.len().max(1)).saturating_sub(1));
             let layout = Layout { lines: each, ..layout };
-            let blocks: Vec<String> = records.iter().map(|pool| one_text(pool, keeper, when, layout)).collect();
+            let blocks: Vec<String> =
+                records.iter().map(|pool| one_text(pool, keeper, when, layout)).collect();
             blocks.join("\n")
         }
         Form::Json => format!("{:#}\n", json()),

@@ -9,7 +9,8 @@ use crate::core::policy::{IdlePolicy, Policy};
 /// 500 instances: half of them with jobs, one out of service, one unreachable, one draining, eight launching; jobs wait.
 fn crowd() -> EventFixture {
     let idle = IdlePolicy { idle_count: 20, ..IdlePolicy::default() };
-    let mut story = EventFixture::of(Policy { max_instances: 600, max_use_count: None, idle, ..Policy::default() });
+    let mut story =
+        EventFixture::of(Policy { max_instances: 600, max_use_count: None, idle, ..Policy::default() });
     for number in 1..=492 {
         story.ready(number, 0.0);
     }

@@ -466,9 +466,7 @@ impl<'a> InstanceView<'a> {
             offering: known.offering(),
             location: known.location.as_ref(),
             is_elsewhere: report.is_some_and(|report| report.is_elsewhere(known)),
-            is_troubled: known.unreachable.is_some()
-                || known.missing.is_some()
-                || known.awaits_stage_check(),
+            is_troubled: known.unreachable.is_some() || known.missing.is_some() || known.awaits_stage_check(),
             images: known.images.iter().map(ImageView::of).collect(),
             pulling: report.and_then(|report| report.pull_on(&known.id)),
             remedy: is_out_of_service.then(|| bring_back(pool, &known.id)),
