@@ -54,10 +54,7 @@ pub(crate) fn hold(page: &str, before: &str, steps: &[Shown]) {
         script = format!("{script}echo '=== {at}'\n{}\n", step.command);
     }
     let output = bash(home.path(), &script);
-    // What still runs ends when its directory is gone.
-    for entry in std::fs::read_dir(home.path()).expect("the directory").flatten() {
-        std::fs::remove_dir_all(entry.path()).ok();
-    }
+    empty(home.path());
     await_settled(home.path());
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     for (at, step) in steps.iter().enumerate() {
@@ -65,6 +62,18 @@ pub(crate) fn hold(page: &str, before: &str, steps: &[Shown]) {
         let own = after.split("=== ").next().unwrap_or_default();
         let problem = missing(own, &step.output);
         assert_eq!(problem, None, "{page}: `{}` does not print this, or not there:\n{printed}", step.command);
+    }
+}
+
+/// Removes all that is in a directory: what still runs there ends then. Until it does, it may add a file, and a directory
+/// that gets one cannot be removed.
+fn empty(home: &Path) {
+    let left = || std::fs::read_dir(home).expect("the directory").flatten().map(|entry| entry.path());
+    while let Some(next) = left().next() {
+        match std::fs::metadata(&next) {
+            Ok(found) if found.is_dir() => std::fs::remove_dir_all(&next).ok(),
+            _ => std::fs::remove_file(&next).ok(),
+        };
     }
 }
 
