@@ -17,6 +17,7 @@ use std::fs;
 use std::path::Path;
 
 use greenroom::config;
+use greenroom::core::metrics::{Metric, catalogue};
 use greenroom::core::plan::table::ROWS;
 use greenroom::keys::Applies;
 use greenroom::keys::page;
@@ -185,4 +186,48 @@ fn the_picture_of_the_concepts_can_be_read_everywhere() {
 fn the_comparison_repeats_measured_figures_only() {
     let unmeasured = figures::unmeasured(&read("docs/comparison.md"), &read("docs/benchmarks.md"));
     assert!(unmeasured.is_empty(), "docs/benchmarks.md does not have {unmeasured:?}");
+}
+
+/// The names of metrics in a text, without what Prometheus adds to histograms.
+fn metrics_in(text: &str) -> Vec<String> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let words = text.split(|c: char| !is_part(c)).filter(|word| word.starts_with("greenroom_"));
+    let base = |word: &str| {
+        let suffix = ["_bucket", "_sum", "_count"].into_iter().find_map(|end| word.strip_suffix(end));
+        suffix.unwrap_or(word).to_owned()
+    };
+    words.map(base).collect()
+}
+
+#[test]
+fn the_page_of_metrics_lists_each_of_them() {
+    let page = read("docs/metrics.md");
+    let printed: Vec<&str> = page.lines().filter(|line| line.starts_with("| `greenroom_")).collect();
+    let row = |metric: &Metric| {
+        let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
+        let (kind, source) = (metric.kind.word(), metric.source.word());
+        format!("| `{}` | {kind} | {} | {source} | {} |", metric.name, labels.join(", "), metric.help)
+    };
+    let expected: Vec<String> = catalogue::ALL.iter().map(row).collect();
+    assert_eq!(printed, expected, "copy the expected rows into docs/metrics.md");
+}
+
+#[test]
+fn rules_and_dashboard_name_only_metrics_that_exist() {
+    let known: Vec<&str> = catalogue::ALL.iter().map(|metric| metric.name).collect();
+    for name in [
+        "examples/prometheus/greenroom.rules.yml",
+        "examples/prometheus/greenroom.test.yml",
+        "examples/grafana/greenroom.json",
+    ] {
+        let text = read(name);
+        let named = metrics_in(&text);
+        assert!(named.len() > 5, "{name}");
+        for metric in named {
+            assert!(known.contains(&metric.as_str()), "{name} names `{metric}`, which is not exported");
+        }
+    }
+    let dashboard: serde_json::Value =
+        serde_json::from_str(&read("examples/grafana/greenroom.json")).expect("the dashboard is JSON");
+    assert!(dashboard["panels"].as_array().is_some_and(|panels| panels.len() > 10));
 }

@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use super::history::args::HistoryOptions;
 use super::image::args::ImageCommand;
 use super::init::args::InitOptions;
+use crate::config::MetricsAddress;
 
 /// The path of the configuration, unless `--config` or GREENROOM_CONFIG names another.
 pub const DEFAULT_CONFIG: &str = "/etc/greenroom/greenroom.toml";
@@ -115,6 +116,9 @@ pub enum OperatorCommand {
     Init(InitOptions),
     /// Run the keeper in the foreground, as a service: it reconciles all pools
     Keep {
+        /// Serve metrics at `unix:PATH` or `ADDRESS:PORT`; overrides `metrics` in the configuration
+        #[arg(long, value_name = "ADDRESS")]
+        metrics: Option<MetricsAddress>,
         /// Detach, log to keeper.log, and exit when nothing is left to do: set by the call that needs a keeper
         #[arg(long, hide = true)]
         background: bool,
@@ -130,6 +134,25 @@ pub enum OperatorCommand {
         /// Print JSON
         #[arg(long)]
         json: bool,
+    },
+    /// Print metrics of all pools in Prometheus' text format
+    #[command(after_help = "\
+Example, in cron, for the textfile collector of the node exporter:
+  greenroom metrics --output /var/lib/prometheus/node-exporter/greenroom.prom
+
+`greenroom keep --metrics` serves the same metrics over HTTP. docs/metrics.md describes each of them.
+
+Exit status:
+  0  success
+  1  the state of a pool cannot be read; the metrics say so
+  2  failure; stderr states the cause")]
+    Metrics {
+        /// Replace this file in one step, instead of printing
+        #[arg(long, value_name = "FILE")]
+        output: Option<PathBuf>,
+        /// Print OpenMetrics 1.0 instead
+        #[arg(long)]
+        openmetrics: bool,
     },
     /// Inspect and control pools
     #[command(subcommand)]

@@ -65,6 +65,11 @@ impl Context {
         Ok(context)
     }
 
+    /// The configuration's and the state directory's place, for what opens them again.
+    pub(super) fn place(&self) -> &GlobalOptions {
+        &self.place
+    }
+
     /// The configuration; an error if there is none.
     pub(super) fn config(&self) -> Result<&Config, CliError> {
         if let Some(config) = self.config.get() {

@@ -5,8 +5,11 @@ use std::time::Duration;
 use super::args::GlobalOptions;
 use super::context::Context;
 use super::error::CliError;
+use super::metrics::server::Server;
+use super::notify::Notifier;
 use super::service::{self, Reloads};
 use super::{log, program, ui, watch};
+use crate::config::MetricsAddress;
 use crate::core::ids::PoolName;
 use crate::core::report::Report;
 use crate::engine::keeper::{self, KeeperExit, KeeperMode, Pool};
@@ -17,8 +20,12 @@ use crate::port::host::Host;
 /// How long `reap` waits for a running keeper's next pass.
 const KEEPERS_PASS: Duration = Duration::from_secs(10);
 
-/// Runs the keeper of all pools.
-pub(super) async fn keep(place: &GlobalOptions, background: bool) -> Result<bool, CliError> {
+/// Runs the keeper of all pools, and serves metrics if that is configured.
+pub(super) async fn keep(
+    place: &GlobalOptions,
+    background: bool,
+    metrics: Option<MetricsAddress>,
+) -> Result<bool, CliError> {
     if background && !place.state_dir.as_deref().is_some_and(StateDir::is_made) {
         // RACE: the directory was removed after a call had started this keeper. In a new one the keeper would launch
         // instances that no other process has on record.
@@ -43,6 +50,13 @@ pub(super) async fn keep(place: &GlobalOptions, background: bool) -> Result<bool
         reloads
     };
     let interval = context.config()?.host_timing.self_check_interval;
+    let metrics = metrics.or_else(|| context.config().ok()?.metrics.clone());
+    let server = metrics.map(|address| Server::start(context.place(), &context.state_path, address));
+    let notify = context.config()?.notify.clone();
+    let notifier = notify.map(|notify| Notifier::start(&context.state_path, notify, context.host.clock()));
+    if let Some(notifier) = &notifier {
+        context.host.on_report(notifier.on_report());
+    }
     let kept = tokio::select! {
         kept = keeper::keep(&host, &pools, keeping, take_over) => kept,
         never = service::ping(), if !background => match never {},
@@ -50,9 +64,11 @@ pub(super) async fn keep(place: &GlobalOptions, background: bool) -> Result<bool
             // The re-executed process recovers as after any crash, with all pools. RACE: a job that takes the lock first
             // starts a keeper in the background; a service then exits, and its supervisor restarts it.
             tracing::info!("the new configuration needs a restart of the keeper: re-executing");
+            drop((server, notifier));
             return Err(program::begin_anew());
         }
     };
+    drop((server, notifier));
     if !background {
         service::stopping();
     }

@@ -22,6 +22,8 @@ mod locate;
 mod log;
 mod man;
 mod messages;
+mod metrics;
+mod notify;
 pub mod pool;
 mod program;
 pub mod rows;
@@ -79,7 +81,7 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         }
     };
     if let Err(error) = program::go_on(&place, &command) {
-        if let Command::Operator(OperatorCommand::Keep { background: true }) = command {
+        if let Command::Operator(OperatorCommand::Keep { background: true, .. }) = command {
             keep::complain(&place, &error);
         }
         ui::err(&error.for_operator());
@@ -122,9 +124,9 @@ fn called_by_runner(place: &GlobalOptions, call: &RunnerCall) -> ExitCode {
 /// Exit status: 0 success, 1 negative result, 2 failure.
 fn called_by_operator(place: &GlobalOptions, command: OperatorCommand) -> ExitCode {
     exit_status(match command {
-        OperatorCommand::Keep { background: true } => crate::host::local::detach()
+        OperatorCommand::Keep { background: true, .. } => crate::host::local::detach()
             .map_err(CliError::from)
-            .and_then(|()| in_runtime(|| keep::keep(place, true))),
+            .and_then(|()| in_runtime(|| keep::keep(place, true, None))),
         other => in_runtime(|| ask(place, other)),
     })
 }
@@ -142,7 +144,10 @@ fn exit_status(answer: Result<bool, CliError>) -> ExitCode {
 
 async fn ask(place: &GlobalOptions, command: OperatorCommand) -> Result<bool, CliError> {
     match command {
-        OperatorCommand::Keep { background } => keep::keep(place, background).await,
+        OperatorCommand::Keep { metrics, background } => keep::keep(place, background, metrics).await,
+        OperatorCommand::Metrics { output, openmetrics } => {
+            metrics::command::print(place, output.as_deref(), openmetrics).await
+        }
         OperatorCommand::Reap { pool, dry_run, json } => {
             keep::reap(place, pool.as_deref(), dry_run, json).await
         }

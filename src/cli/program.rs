@@ -91,7 +91,8 @@ fn makes_calls(command: &OperatorCommand) -> bool {
         | OperatorCommand::Reap { .. }
         | OperatorCommand::Doctor(_)
         | OperatorCommand::Pool(PoolCommand::Leaks(_)) => true,
-        OperatorCommand::Pool(_)
+        OperatorCommand::Metrics { .. }
+        | OperatorCommand::Pool(_)
         | OperatorCommand::Explain { .. }
         | OperatorCommand::History(_)
         | OperatorCommand::Try(_)

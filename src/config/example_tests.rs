@@ -1,6 +1,6 @@
 //! The example is valid and shows true defaults, and the tables of keys are complete.
 
-use super::keys::{CONTAINERS, POLICY, POOL, PROVIDER, RULE, TIMING, TOP};
+use super::keys::{CONTAINERS, NOTIFY, POLICY, POOL, PROVIDER, RULE, TIMING, TOP};
 use super::*;
 use crate::keys::{Key, KeyTable, Takes, Unset};
 
@@ -31,6 +31,7 @@ fn with(section: &KeyTable, line: &str) -> String {
     let rule = if *section == RULE { "[[rule]]" } else { "#" };
     let periods = if *section == POLICY { periods } else { "" };
     let pool = if *section == RULE { pool } else { "" };
+    let command = if line.starts_with("command") { "" } else { "command = ['/bin/true']" };
     [
         line_in(TOP),
         "[pool.a]",
@@ -47,6 +48,9 @@ fn with(section: &KeyTable, line: &str) -> String {
         rule,
         line_in(RULE),
         pool,
+        if *section == NOTIFY { "[notify]" } else { "" },
+        if *section == NOTIFY { command } else { "" },
+        line_in(NOTIFY),
         if *section == TIMING { "[timing]" } else { "" },
         line_in(TIMING),
     ]
@@ -100,6 +104,7 @@ fn mentioned(text: &str) -> Vec<(KeyTable, String)> {
         if line.starts_with('[') && line.ends_with(']') {
             let (next, key) = match parts.as_slice() {
                 ["timing"] => (TIMING, (TOP, "timing")),
+                ["notify"] => (NOTIFY, (TOP, "notify")),
                 ["rule"] => (RULE, (TOP, "rule")),
                 ["pool", _] => (POOL, (TOP, "pool")),
                 ["pool", _, "policy"] => (POLICY, (POOL, "policy")),
@@ -157,6 +162,7 @@ fn section_of(header: &str) -> KeyTable {
     let parts: Vec<&str> = header.trim_matches(['[', ']']).split('.').collect();
     match parts.as_slice() {
         ["timing"] => TIMING,
+        ["notify"] => NOTIFY,
         ["rule"] => RULE,
         [_, _, "policy"] => POLICY,
         [_, _, "provider"] => PROVIDER,

@@ -7,6 +7,8 @@ mod check;
 mod containers;
 mod diagnostic;
 mod keys;
+mod metrics;
+mod notify;
 mod origin;
 mod pool;
 mod rule;
@@ -30,6 +32,8 @@ use rule::{Named, Rules};
 
 pub use diagnostic::Diagnostics;
 pub use keys::TABLES as KEYS;
+pub use metrics::MetricsAddress;
+pub use notify::{Notify, Webhook};
 pub use pool::{PoolConfig, ProviderTable};
 pub use rule::{JobTraits, PoolChoice};
 pub use timing::HostTiming;
@@ -41,6 +45,10 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// Days for which old journal segments are kept. Default 30; 0 keeps none.
     pub history_days: u32,
+    /// Where keepers serve metrics, unless `keep --metrics` says otherwise.
+    pub metrics: Option<MetricsAddress>,
+    /// How operators get notices.
+    pub notify: Option<Notify>,
     /// For passes over no particular pool; each pool's policy has its own copy.
     pub timing: Timing,
     pub host_timing: HostTiming,
@@ -87,11 +95,14 @@ impl Config {
             }
             let rules = rule::read(top, &named);
             let state_dir = top.text("state_dir").or("/var/lib/greenroom".to_owned());
-            (PathBuf::from(state_dir), top.count("history_days").or(30), timing, pools, rules)
+            let metrics = top.parsed("metrics", top.text("metrics"), |text| text.parse()).value().cloned();
+            let notify = top.table("notify").value().map(notify::read);
+            let days = top.count("history_days").or(30);
+            (PathBuf::from(state_dir), days, (metrics, notify), timing, pools, rules)
         });
-        let (state_dir, history_days, (timing, host_timing), pools, rules) =
+        let (state_dir, history_days, (metrics, notify), (timing, host_timing), pools, rules) =
             read.map_err(|problems| origins.diagnostics(problems))?;
-        Ok(Self { state_dir, history_days, timing, host_timing, pools, rules, origins })
+        Ok(Self { state_dir, history_days, metrics, notify, timing, host_timing, pools, rules, origins })
     }
 
     /// Distinguishes one text from another.
@@ -153,7 +164,17 @@ impl Config {
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { state_dir, history_days, timing: _, host_timing: _, pools, rules, origins: _ } = self;
+        let Self {
+            state_dir,
+            history_days,
+            metrics: _,
+            notify: _,
+            timing: _,
+            host_timing: _,
+            pools,
+            rules,
+            origins: _,
+        } = self;
         f.debug_struct("Config")
             .field("state_dir", state_dir)
             .field("history_days", history_days)

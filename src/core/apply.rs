@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::counters::Count;
 use super::endpoint::Endpoint;
 use super::event::{Change, Event};
 use super::failure::{ErrorClass, Failure};
@@ -36,7 +37,16 @@ const BOOTS_KEPT: usize = 9;
 impl PoolState {
     /// Applies one event; an inapplicable one changes only the revision.
     pub fn apply(&mut self, event: &Event) -> Result<(), InapplicableEvent> {
+        let count = Count::of(self, event);
         self.revision += 1;
+        self.change_by(event)?;
+        if let Some(count) = count {
+            Arc::make_mut(&mut self.counters).add(count, event.at);
+        }
+        Ok(())
+    }
+
+    fn change_by(&mut self, event: &Event) -> Result<(), InapplicableEvent> {
         let at = event.at;
         match &event.change {
             Change::PolicySet { policy } => self.policy = Some(Arc::clone(policy)),

@@ -116,7 +116,7 @@ mod tests {
     use crate::core::notation::{NOW, world};
     use crate::core::policy::{IdlePolicy, Lifetime, Policy, Reuse, ScheduledIdle, Timing};
     use crate::core::pool::PoolState;
-    use crate::core::report::{FailedBoot, Note, Report, WaitingOn};
+    use crate::core::report::{ApiCalls, FailedBoot, Note, Report, WaitingOn};
     use crate::core::schedule::{Schedule, ScheduleText};
     use crate::core::warm::WarmPolicy;
 
@@ -417,7 +417,9 @@ mod tests {
         let unreadable = Note::AttemptUnreadable { attempt: attempt(), problem };
         let waiting = vec![(attempt(), WaitingOn::StageCheck { instance })];
         let later = Report { waiting, notes: vec![unreadable], ..Report::new(NOW, 43) };
-        hold(REPORTS, &[report, later]);
+        let api_calls = Some(ApiCalls { ok: 4, failed: 3, throttled: 2, postponed: 1 });
+        let counted = Report { listed: Some(NOW), api_calls, ..Report::new(NOW, 44) };
+        hold(REPORTS, &[report, later, counted]);
         covers::<WaitingOn>(REPORTS, r#"{"waiting_for":"?"}"#);
         covers::<Note>(REPORTS, r#"{"note":"?"}"#);
     }

@@ -8,6 +8,7 @@ pub mod apply;
 pub mod attempt;
 pub mod availability;
 pub mod container;
+pub mod counters;
 pub mod endpoint;
 pub mod event;
 pub mod execution;
@@ -25,8 +26,10 @@ pub mod invariants;
 pub mod inventory;
 pub mod job;
 pub mod job_end;
+pub mod metrics;
 #[cfg(test)]
 pub(crate) mod notation;
+pub mod notice;
 pub mod orphan;
 pub mod plan;
 pub mod policy;

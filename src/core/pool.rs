@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::availability::Availability;
+use super::counters::Counters;
 use super::failure::Failure;
 use super::former::FormerHost;
 use super::ids::{AttemptName, Generation, InstanceId, JobKey, Location};
@@ -50,6 +51,9 @@ pub struct PoolState {
     /// The images of the last jobs, if the pool learns what to pull in advance.
     #[serde(default, skip_serializing_if = "RecentImages::is_empty")]
     pub recent_images: RecentImages,
+    /// What has happened since the pool began, for metrics.
+    #[serde(default, skip_serializing_if = "is_empty")]
+    pub counters: Arc<Counters>,
     /// The reason and time of the operator's drain.
     pub drained: Option<Stamp>,
     /// The store loses nothing in a reboot or a power failure. The store says so each time; it is not recorded.
@@ -139,6 +143,10 @@ impl Default for Ticket {
     fn default() -> Self {
         Ticket(1)
     }
+}
+
+fn is_empty(counters: &Arc<Counters>) -> bool {
+    counters.is_empty()
 }
 
 /// Instances as a list; each contains its ID.

@@ -40,6 +40,22 @@ pub struct Report {
     pub notes: Vec<Note>,
     /// When the next pass is due.
     pub next: Option<Stamp>,
+    /// When the last complete list of the provider's instances began, also of an earlier keeper's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listed: Option<Stamp>,
+    /// Calls to the API of the pool's cloud since the keeper built its provider.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_calls: Option<ApiCalls>,
+}
+
+/// Calls to a cloud's API, by result.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApiCalls {
+    pub ok: u64,
+    pub failed: u64,
+    pub throttled: u64,
+    /// Not made, because the cloud had just throttled the account.
+    pub postponed: u64,
 }
 
 impl Report {
@@ -84,6 +100,8 @@ impl Report {
             launches: None,
             notes: Vec::new(),
             next: None,
+            listed: None,
+            api_calls: None,
         }
     }
 }

@@ -22,6 +22,8 @@ use crate::port::setup::PoolSetup;
 pub(super) struct KeeperCache {
     pub(super) generation: Option<Generation>,
     pub(super) listing: Option<(Stamp, Result<Listing, Failure>)>,
+    /// When the last complete list began, once this keeper knows.
+    pub(super) listed: Option<Stamp>,
     /// When `endpoint` denied an instance that each list since lacks.
     pub(super) denied: BTreeMap<InstanceId, Stamp>,
     pub(super) first_seen: BTreeMap<InstanceId, Stamp>,
@@ -94,12 +96,28 @@ impl Engine {
         if let Some(problem) = problem {
             plan.report.notes.push(Note::ConfigInvalid { problem });
         }
+        plan.report.listed = self.last_list(memory).await;
+        plan.report.api_calls = setup.provider.api_calls();
         self.log_suspicion(memory, &plan.report);
         let boots = memory.failed_boots(now).iter().cloned().map(Note::BootFailed);
         plan.report.notes.extend(boots);
         self.forget_with_events(memory, &committed.events);
         self.report_and_compact(&plan.report).await;
         Ok(PassResult { plan, state: committed.state })
+    }
+
+    /// When the last complete list began. Before the first one, it is that of the keeper before.
+    async fn last_list(&self, memory: &mut KeeperCache) -> Option<Stamp> {
+        let complete = |listing: &Listing| listing.complete.then_some(listing.begun);
+        if let Some((_, Ok(listing))) = &memory.listing
+            && let Some(begun) = complete(listing)
+        {
+            memory.listed = Some(begun);
+        } else if memory.listed.is_none() {
+            let earlier = self.host.reports.read_report(&self.pool).await;
+            memory.listed = earlier.ok().flatten().and_then(|report| report.listed);
+        }
+        memory.listed
     }
 
     /// Writes the report, and compacts the journal. On a full disk, neither holds up the pass's effects: machines that

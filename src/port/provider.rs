@@ -12,6 +12,7 @@ use crate::core::endpoint::Endpoint;
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::{InstanceId, OfferingName, PoolName};
 use crate::core::inventory::{Capabilities, Listing, Resource, ResourceKind, Resources, Tags};
+use crate::core::report::ApiCalls;
 use crate::port::finding::Finding;
 
 /// One launch, complete: a repeat after an unknown answer is identical, byte for byte.
@@ -150,4 +151,9 @@ pub trait Provider {
     }
 
     fn capabilities(&self) -> Capabilities;
+
+    /// The calls to a cloud's API since this provider was built; `None`: it calls none.
+    fn api_calls(&self) -> Option<ApiCalls> {
+        None
+    }
 }

@@ -134,6 +134,11 @@ pub trait OperatorStore: Store {
     /// Checks the state and the history for damage. Changes nothing.
     async fn verify(&self) -> Result<Diagnosis, StoreError>;
 
+    /// Whether the space of `reserve` is there; `None`: nothing has needed it, or the store needs none.
+    fn has_reserve(&self) -> Option<bool> {
+        None
+    }
+
     /// Repairs damage: keeps everything valid before it, saves what it replaces. `None` if nothing was damaged.
     async fn repair(&self) -> Result<Option<Repaired>, StoreError>;
 }

@@ -16,6 +16,8 @@ mod boot;
 mod full_disk;
 mod init;
 mod leaks;
+mod metrics;
+mod notify;
 #[path = "../support/program.rs"]
 mod program;
 #[path = "../support/settled.rs"]

@@ -81,6 +81,10 @@ codes! {
     PROVIDER_UNKNOWN Error "provider-unknown" "A pool names an unknown provider.";
     PROVIDER_TIMEOUT Warning "provider-timeout" "A provider did not answer doctor's calls within 30 seconds.";
 
+    METRICS_REACHABLE Error "metrics-reachable-by-jobs" "Jobs of a pool reach the TCP address at which metrics are served.";
+    METRICS_EXPOSED Warning "metrics-exposed" "Metrics are served at an address that other machines may reach.";
+    NOTIFY_COMMAND Error "notify-command" "The program in `command` of `[notify]` does not exist, or cannot be executed.";
+
     KEEPER_MISSING Error "keeper-missing" "There is work to do, but no keeper is running.";
     KEEPER_STALLED Error "keeper-stalled" "The keeper is running but has missed a pool's scheduled reconcile pass.";
     KEEPER_UNKNOWN Warning "keeper-unknown" "Doctor cannot determine whether a keeper is running.";

@@ -13,17 +13,18 @@ use super::pools::PoolFacts;
 use super::provider::{CheckContext, Checked};
 use super::runner::{PoolNeeds, RunnerFacts};
 use super::{
-    Examination, clock, config, containers, hosts, keeper, links, place, pools, provider, recorded, repair,
-    runner, trial,
+    Examination, clock, config, containers, hosts, keeper, links, metrics, notify, place, pools, provider,
+    recorded, repair, runner, trial,
 };
 use crate::cli::args::DoctorOptions;
 use crate::cli::context;
 use crate::cli::error::CliError;
+use crate::cli::metrics::server::ADDRESS_FILE;
 use crate::cli::pool::reader::LINKS_WITHIN;
 use crate::cli::pool::status::KeeperStatus;
 use crate::cli::stores::{self, PoolStore, StoreOptions};
 use crate::cli::when::When;
-use crate::config::{Config, PoolConfig};
+use crate::config::{Config, MetricsAddress, PoolConfig};
 use crate::connector::ssh::link::Survey;
 use crate::core::ids::PoolName;
 use crate::core::instance::Instance;
@@ -124,6 +125,14 @@ pub(super) async fn examine(
         newest: newest(&seen),
     };
     examined.add("clocks", clock::check(&facts));
+    if let Some(config) = &config {
+        for address in addresses(config, &state_path) {
+            examined.add("metrics", metrics::check(&address, config.pools.values()));
+        }
+        if let Some(notify) = &config.notify {
+            examined.add("notices", notify::check(notify));
+        }
+    }
     for pool in config.iter().flat_map(|config| config.pools.values()) {
         if let Some(settings) = &pool.containers {
             examined.add("containers", containers::check(pool, settings));
@@ -135,6 +144,15 @@ pub(super) async fn examine(
         examined.add("runner", runner::check(&facts));
     }
     Ok(examined)
+}
+
+/// Where metrics are served: as configured, and where a keeper serves them now.
+fn addresses(config: &Config, state_path: &Path) -> Vec<MetricsAddress> {
+    let served = std::fs::read_to_string(state_path.join(ADDRESS_FILE)).ok();
+    let served = served.and_then(|text| text.trim().parse().ok());
+    let mut all: Vec<MetricsAddress> = config.metrics.clone().into_iter().chain(served).collect();
+    all.dedup();
+    all
 }
 
 fn has_hosts(pool: &PoolConfig) -> bool {

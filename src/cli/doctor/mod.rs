@@ -12,6 +12,8 @@ mod host_containers;
 mod hosts;
 pub mod keeper;
 mod links;
+mod metrics;
+mod notify;
 mod pin;
 mod place;
 pub mod pools;

@@ -86,6 +86,8 @@ async fn provoked() -> Vec<Finding> {
     all.extend(hosts::tests::provoked());
     all.extend(keeper::tests::provoked());
     all.extend(links::tests::provoked());
+    all.extend(metrics::tests::provoked());
+    all.extend(notify::tests::provoked());
     all.extend(pools::tests::provoked());
     all.extend(provider::tests::provoked().await);
     all.extend(recorded::tests::provoked().await);

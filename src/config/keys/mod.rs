@@ -4,6 +4,7 @@
 //! and has its true default; tests check all three.
 
 mod containers;
+mod notify;
 mod pool;
 mod rule;
 mod timing;
@@ -12,6 +13,7 @@ mod top;
 use crate::keys::KeyTable;
 
 pub(super) use containers::{CONTAINERS, ENGINE, MODE, UMASK};
+pub(super) use notify::NOTIFY;
 pub(super) use pool::{POLICY, POOL, PROVIDER};
 pub(super) use rule::RULE;
 pub(super) use timing::TIMING;
@@ -21,7 +23,7 @@ pub(super) use top::TOP;
 pub(super) const REUSE: &[&str] = &["project", "namespace", "any"];
 
 /// All kinds of tables but the providers', in the order of the documentation.
-pub const TABLES: &[KeyTable] = &[TOP, POOL, POLICY, PROVIDER, CONTAINERS, RULE, TIMING];
+pub const TABLES: &[KeyTable] = &[TOP, POOL, POLICY, PROVIDER, CONTAINERS, RULE, NOTIFY, TIMING];
 
 #[cfg(test)]
 mod tests {

@@ -20,6 +20,12 @@ pub(in crate::config) const TOP: KeyTable = KeyTable {
             .unit("days")
             .means("How long old journals are kept; 0 keeps none.")
             .interacts("`greenroom history` and `greenroom explain` reach back as far."),
+        key("metrics", Text, Words("no metrics are served"), Start)
+            .means("Where the keeper serves metrics: `\"unix:PATH\"` or `\"ADDRESS:PORT\"`.")
+            .interacts(
+                "`greenroom keep --metrics` overrides it. Without access control, a TCP address serves every process \
+                 that reaches it. See [metrics.md](metrics.md).",
+            ),
         key("default_pool", Text, Words("the only pool, if there are no rules"), Job)
             .means("Name of the pool for jobs that no `[[rule]]` matches.")
             .interacts(
@@ -28,6 +34,7 @@ pub(in crate::config) const TOP: KeyTable = KeyTable {
             ),
         key("pool", Table, Required, Within).means("The pools by name."),
         key("rule", Tables, Words("none"), Within).means("Which pool serves which jobs."),
+        key("notify", Table, Words("no notices"), Within).means("How operators get notices."),
         key("timing", Table, Words("all defaults"), Within).means("Timeouts, intervals, retentions and back-off."),
     ],
 };

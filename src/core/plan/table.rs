@@ -220,6 +220,11 @@ pub fn recorded(recorded: Recorded, observation: Observation, age: Age) -> Row {
     Row { number, verdict }
 }
 
+/// True for the rows of instances of this owner that no record knows, and that are not young.
+pub fn is_orphan(row: u8) -> bool {
+    matches!(row, 27 | 29)
+}
+
 /// The row for a listed instance without a record.
 pub fn unrecorded(kind: Unrecorded, status: Status, age: Age) -> Row {
     let (number, verdict) = match (kind, status, age) {

@@ -15,6 +15,7 @@ use super::keeper_command::KeeperCommand;
 use super::lease::Lease;
 use super::mailboxes::Mailboxes;
 use super::replacement::ReplacementWatch;
+use super::report::ReportHook;
 use super::runner::Runner;
 use super::signals::Signals;
 use super::state_dir::StateDir;
@@ -80,6 +81,7 @@ pub struct LocalHost {
     pub(super) unreadable: RefCell<BTreeMap<AttemptName, String>>,
     /// When orphaned builds were last searched for.
     pub(super) searched_builds: Cell<Option<Stamp>>,
+    pub(super) report_hook: RefCell<Option<ReportHook>>,
 }
 
 impl LocalHost {
@@ -109,6 +111,7 @@ impl LocalHost {
             syncs: Lane::default(),
             unreadable: RefCell::default(),
             searched_builds: Cell::default(),
+            report_hook: RefCell::default(),
         })
     }
 

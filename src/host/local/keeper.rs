@@ -2,14 +2,17 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
 use super::error::cannot;
 use super::files;
-use super::host::LocalHost;
+use super::host::{LocalHost, Role};
 use super::replacement::ReplacementWatch;
+use super::starts;
 use crate::core::ids::PoolName;
+use crate::port::clock::Clock as _;
 use crate::port::host_error::HostError;
 use crate::port::lock::{Held, Lock};
 use crate::threads::flock::{self, Kind};
@@ -23,9 +26,21 @@ const CHECK_LASTS: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 struct KeeperGuard {
     _file: File,
+    /// The state directory; `None`: this process is no keeper, but a manual pass.
+    root: Option<PathBuf>,
 }
 
 impl Held for KeeperGuard {}
+
+impl Drop for KeeperGuard {
+    fn drop(&mut self) {
+        if let Some(root) = &self.root
+            && !std::thread::panicking()
+        {
+            starts::end(root);
+        }
+    }
+}
 
 impl LocalHost {
     pub(super) async fn become_keeper(&self, within: Duration) -> Result<Option<Lock>, HostError> {
@@ -42,7 +57,11 @@ impl LocalHost {
         *self.replacement_watch.borrow_mut() = Some(Rc::new(watch));
         self.bind_keeper_inboxes();
         self.let_others_spawn().map_err(failed)?;
-        Ok(Some(Box::new(KeeperGuard { _file: file })))
+        let root = (self.role == Role::Keeper).then(|| self.state.root().to_owned());
+        if let Some(root) = &root {
+            starts::begin(root, self.clock.now());
+        }
+        Ok(Some(Box::new(KeeperGuard { _file: file, root })))
     }
 
     /// Binds the pools' mailboxes, before the state is read for the first time. A new pool is bound at its first wait.

@@ -1,5 +1,8 @@
 //! A pool's report, renamed into place after each pass.
 
+use std::fmt;
+
+use super::clock::SystemClock;
 use super::error::{cannot, io};
 use super::files;
 use super::host::LocalHost;
@@ -9,8 +12,33 @@ use crate::port::host_error::HostError;
 
 const REPORT: &str = "report.json";
 
+/// Takes each report that a pass writes. It must not block.
+pub type OnReport = Box<dyn Fn(&PoolName, &Report)>;
+
+/// What is told of each report in this process, beside the file.
+pub(super) struct ReportHook(OnReport);
+
+impl fmt::Debug for ReportHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ReportHook")
+    }
+}
+
 impl LocalHost {
+    /// Calls `told` with each report that a pass writes, also if its file cannot be written.
+    pub fn on_report(&self, told: OnReport) {
+        *self.report_hook.borrow_mut() = Some(ReportHook(told));
+    }
+
+    /// A clock of the same manager.
+    pub fn clock(&self) -> SystemClock {
+        self.clock
+    }
+
     pub(super) fn put_report(&self, pool: &PoolName, report: &Report) -> Result<(), HostError> {
+        if let Some(ReportHook(told)) = &*self.report_hook.borrow() {
+            told(pool, report);
+        }
         let dir = self.state.ensure_pool(pool)?;
         let path = dir.join(REPORT);
         let mut text =

@@ -1,6 +1,6 @@
 //! A provider that makes a cloud's calls.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::rc::Rc;
@@ -21,6 +21,7 @@ use crate::core::endpoint::Endpoint;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::{InstanceId, PoolName};
 use crate::core::inventory::{Capabilities, Listed, Listing, Resource, ResourceKind, Resources};
+use crate::core::report::ApiCalls;
 use crate::core::time::Stamp;
 use crate::port::finding::Finding;
 use crate::port::provider::{Demand, LaunchRequest, Provider, ProviderError, Termination};
@@ -55,6 +56,7 @@ pub struct Cloud<A> {
     capabilities: Capabilities,
     api: A,
     throttle: Rc<AccountThrottle>,
+    calls: Cell<ApiCalls>,
     ledger: Ledger,
     last: Shared<MachineList>,
     /// Instances that were listed and whose termination was requested: if a list lacks them, they are gone.
@@ -82,6 +84,7 @@ impl<A: Api> Cloud<A> {
             settings,
             api,
             throttle: AccountThrottle::of(account),
+            calls: Cell::default(),
             last: Shared::default(),
             ended: RefCell::default(),
             launched: RefCell::default(),
@@ -97,8 +100,28 @@ impl<A: Api> Cloud<A> {
         &self,
         call: impl Future<Output = Result<T, ProviderError>>,
     ) -> Result<T, ProviderError> {
-        self.throttle.admit(self.now())?;
-        self.throttle.record(call.await, self.now())
+        let admitted = self.throttle.admit(self.now());
+        let answer = match admitted {
+            Ok(()) => self.throttle.record(call.await, self.now()),
+            Err(postponed) => {
+                self.count(|calls| &mut calls.postponed);
+                return Err(postponed);
+            }
+        };
+        self.count(match &answer {
+            Ok(_) => |calls| &mut calls.ok,
+            Err(error) if matches!(error.class(), ErrorClass::Throttled { .. }) => {
+                |calls| &mut calls.throttled
+            }
+            Err(_) => |calls| &mut calls.failed,
+        });
+        answer
+    }
+
+    fn count(&self, result: fn(&mut ApiCalls) -> &mut u64) {
+        let mut calls = self.calls.get();
+        *result(&mut calls) += 1;
+        self.calls.set(calls);
     }
 
     /// All machines, from a list at most `age` old.
@@ -458,6 +481,10 @@ impl<A: Api> Provider for Cloud<A> {
 
     fn capabilities(&self) -> Capabilities {
         self.capabilities.clone()
+    }
+
+    fn api_calls(&self) -> Option<ApiCalls> {
+        Some(self.calls.get())
     }
 }
 

@@ -283,6 +283,11 @@ impl OperatorStore for FileStore {
         }
     }
 
+    fn has_reserve(&self) -> Option<bool> {
+        // The first launch makes it, before anything is recorded of an instance.
+        self.files.lock.exists().then(|| reserve::is_kept(&self.files))
+    }
+
     async fn repair(&self) -> Result<Option<Repaired>, StoreError> {
         let damage = match self.current().await {
             Ok(_) => return Ok(None),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::last;
 use super::text::{self, named};
 use super::view::{BootView, DeletionView, PoolView, StaysView};
 use crate::cli::args::{GlobalOptions, LeaksOptions};
@@ -30,6 +31,8 @@ pub(super) struct LeakCheck {
     pub(super) view: PoolView,
     /// No orphaned resources (any more).
     pub(super) is_clean: bool,
+    /// How many orphaned resources are left.
+    pub(super) left: usize,
 }
 
 /// Compares the resources of providers with the records; false if there are orphaned ones.
@@ -44,6 +47,7 @@ pub(in crate::cli) async fn leaks(place: &GlobalOptions, options: &LeaksOptions)
     {
         match of_pool(&context, pool, options).await {
             Ok(checked) => {
+                last::note(&context.state_path, &checked);
                 is_clean &= checked.is_clean;
                 documents.push(json!(checked.view));
             }
@@ -129,9 +133,9 @@ pub(super) async fn check(
 ) -> Result<LeakCheck, LookError> {
     let (mut view, orphans) = see(engine, setup, &boots).await?;
     say(&text::found(&view, ui::width()));
-    let is_clean = view.is_clean();
+    let (is_clean, left) = (view.is_clean(), view.left());
     if !options.terminate || view.unknown_generation > 0 {
-        return Ok(LeakCheck { view, is_clean });
+        return Ok(LeakCheck { view, is_clean, left });
     }
     let deletion = view.deletion.insert(DeletionView { dry_run: options.dry_run, ..DeletionView::default() });
     if options.dry_run || orphans.is_empty() {
@@ -139,7 +143,7 @@ pub(super) async fn check(
             say(&format!("would delete {}\n", named(&orphan)));
             deletion.gone.push(orphan.name);
         }
-        return Ok(LeakCheck { view, is_clean });
+        return Ok(LeakCheck { view, is_clean, left });
     }
     engine
         .delete(setup, orphans, DELETED_WITHIN, &mut |resource, end| match end {
@@ -156,7 +160,7 @@ pub(super) async fn check(
     // List again: a volume may have appeared when its instance was gone.
     let (after, _) = see(engine, setup, &boots).await?;
     say(&text::head(&after));
-    Ok(LeakCheck { view, is_clean: after.is_clean() })
+    Ok(LeakCheck { view, is_clean: after.is_clean(), left: after.left() })
 }
 
 impl LeaksOptions {

@@ -102,6 +102,11 @@ impl PoolView {
         }
     }
 
+    /// How many are orphaned, or may be.
+    pub(super) fn left(&self) -> usize {
+        self.orphaned + self.unknown_generation
+    }
+
     /// True if nothing is orphaned, as far as can be determined.
     pub(super) fn is_clean(&self) -> bool {
         self.orphaned == 0 && self.unknown_generation == 0 && self.copied == 0

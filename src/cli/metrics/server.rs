@@ -1,0 +1,205 @@
+//! The endpoint of a keeper: a thread of its own, so that no scrape delays a pass and no pass delays a scrape.
+//!
+//! Bounds: `MOST` connections, of which a new one ends the oldest; `WITHIN` for each; a head of 8 KiB; one reading of the
+//! state for all scrapes within `FRESH`. A client that sends nothing, or reads nothing, costs one connection until then.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::{Mutex, oneshot};
+use tokio::task::{AbortHandle, LocalSet};
+use tokio::time::{sleep, timeout};
+
+use super::http::{self, LONGEST_HEAD, Request};
+use super::listener::{Listener, Stream};
+use super::source::Source;
+use crate::cli::args::GlobalOptions;
+use crate::config::MetricsAddress;
+use crate::core::metrics::Exposition;
+
+/// Concurrent connections.
+const MOST: usize = 16;
+/// How long one connection may take.
+const WITHIN: Duration = Duration::from_secs(10);
+/// How long metrics serve further scrapes.
+const FRESH: Duration = Duration::from_millis(500);
+/// The pause before the socket is bound again; it doubles up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// The pause after a connection that could not be accepted, as without free descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// The file in the state directory that has the address while metrics are served.
+pub(in crate::cli) const ADDRESS_FILE: &str = "metrics-address";
+
+/// A running endpoint. It ends when this is dropped.
+#[derive(Debug)]
+pub(in crate::cli) struct Server {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Server {
+    /// Serves from now on, or as soon as the address is free. Metrics are only told: a problem is logged, and the keeper
+    /// goes on.
+    pub(in crate::cli) fn start(place: &GlobalOptions, state_path: &Path, address: MetricsAddress) -> Self {
+        let (stop, stopped) = oneshot::channel();
+        let (place, root) = (place.clone(), state_path.to_owned());
+        let serve = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            match runtime {
+                Ok(runtime) => LocalSet::new().block_on(&runtime, async {
+                    tokio::select! {
+                        () = serve(&place, &root, &address) => {}
+                        _ = stopped => {}
+                    }
+                }),
+                Err(error) => tracing::error!("metrics are not served: {error}"),
+            }
+            std::fs::remove_file(root.join(ADDRESS_FILE)).ok();
+        };
+        let thread = std::thread::Builder::new().name("metrics".to_owned()).spawn(serve);
+        let thread = thread.inspect_err(|error| tracing::error!("metrics are not served: {error}")).ok();
+        Self { stop: Some(stop), thread }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        // It holds no lock, and ends at its next step.
+        if let Some(thread) = self.thread.take() {
+            thread.join().ok();
+        }
+    }
+}
+
+async fn serve(place: &GlobalOptions, root: &Path, address: &MetricsAddress) {
+    let listener = bound(address).await;
+    if let Ok(address) = listener.address() {
+        tracing::info!("metrics are served at {address}");
+        if let Err(error) = fs_err::write(root.join(ADDRESS_FILE), format!("{address}\n")) {
+            tracing::warn!("{error}");
+        }
+    }
+    let metrics = Rc::new(Metrics { place: place.clone(), last: Mutex::default() });
+    let connections: RefCell<VecDeque<AbortHandle>> = RefCell::default();
+    loop {
+        let stream = match listener.accept().await {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::warn!("a connection for metrics cannot be accepted: {error}");
+                sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let metrics = Rc::clone(&metrics);
+        let task = tokio::task::spawn_local(async move {
+            timeout(WITHIN, answer(stream, &metrics)).await.ok();
+        });
+        let mut connections = connections.borrow_mut();
+        connections.retain(|connection| !connection.is_finished());
+        if connections.len() >= MOST
+            && let Some(oldest) = connections.pop_front()
+        {
+            oldest.abort();
+        }
+        connections.push_back(task.abort_handle());
+    }
+}
+
+/// Binds the socket. The keeper before may still have it.
+async fn bound(address: &MetricsAddress) -> Listener {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match Listener::bind(address).await {
+            Ok(listener) => return listener,
+            Err(error) => tracing::error!(
+                "metrics cannot be served at {address}: {error}; next try in {} s",
+                pause.as_secs()
+            ),
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Reads one request and answers it. Errors of the connection end it.
+async fn answer(mut stream: Box<dyn Stream>, metrics: &Metrics) {
+    let mut received = Vec::new();
+    let length = loop {
+        if let Some(length) = http::head_length(&received) {
+            break Some(length);
+        }
+        if received.len() > LONGEST_HEAD {
+            break None;
+        }
+        match (&mut stream).take(1 << 10).read_buf(&mut received).await {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+    };
+    let request = match length {
+        Some(length) => http::parse(&received[..length]),
+        None => Request::Refused("431 Request Header Fields Too Large", "the request has more than 8 KiB"),
+    };
+    let response = match request {
+        Request::Refused(status, why) => http::refusal(status, why),
+        Request::Metrics { format, body } => match metrics.read().await {
+            Ok(metrics) => {
+                let text = metrics.render(format);
+                let head = http::head("200 OK", format.content_type(), text.len());
+                if body { head + &text } else { head }
+            }
+            Err(problem) => {
+                tracing::warn!("metrics cannot be read: {problem}");
+                http::refusal(
+                    "503 Service Unavailable",
+                    "the metrics cannot be read; keeper.log states the cause",
+                )
+            }
+        },
+    };
+    if stream.write_all(response.as_bytes()).await.is_ok() {
+        stream.shutdown().await.ok();
+        // What the client still sends would reset the connection before it has read the response.
+        let mut rest = [0; 512];
+        while matches!(stream.read(&mut rest).await, Ok(read) if read > 0) {}
+    }
+}
+
+/// The metrics, read once for all concurrent scrapes.
+#[derive(Debug)]
+struct Metrics {
+    place: GlobalOptions,
+    last: Mutex<Last>,
+}
+
+#[derive(Debug, Default)]
+struct Last {
+    source: Option<Source>,
+    read: Option<(Instant, Rc<Exposition>)>,
+}
+
+impl Metrics {
+    async fn read(&self) -> Result<Rc<Exposition>, String> {
+        let mut last = self.last.lock().await;
+        if let Some((at, metrics)) = &last.read
+            && at.elapsed() < FRESH
+        {
+            return Ok(Rc::clone(metrics));
+        }
+        let source = match &mut last.source {
+            Some(source) => source,
+            none => none.insert(Source::open(&self.place).map_err(|error| error.in_a_line())?),
+        };
+        let read = source.read().await;
+        let (metrics, _) = read.map_err(|error| error.in_a_line())?;
+        let metrics = Rc::new(metrics);
+        last.read = Some((Instant::now(), Rc::clone(&metrics)));
+        Ok(metrics)
+    }
+}

@@ -1,0 +1,22 @@
+//! The keys of `[notify]`.
+
+use crate::keys::Applies::Start;
+use crate::keys::Takes::{Duration, Text, Texts};
+use crate::keys::Unset::{Value, Words};
+use crate::keys::{KeyTable, key};
+
+pub(in crate::config) const NOTIFY: KeyTable = KeyTable {
+    header: "[notify]",
+    about: "Notices for operators: the circuit breaker opened, an orphan was found, a host went out of service, the keeper crashes \
+            repeatedly. [notices.md](notices.md) describes the payload.",
+    keys: &[
+        key("command", Texts, Words("none"), Start)
+            .means("Program and arguments that get each notice as JSON on standard input.")
+            .interacts("The program has 30 seconds; exit status 0 means that the notice is delivered."),
+        key("webhook", Text, Words("none"), Start)
+            .means("`http://` URL that each notice is posted to as JSON.")
+            .interacts("For HTTPS, let `command` call a client such as `curl`."),
+        key("min_interval", Duration(1), Value("\"10m\""), Start)
+            .means("For how long the same condition is not reported again after it ended."),
+    ],
+};

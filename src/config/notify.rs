@@ -1,0 +1,148 @@
+//! `[notify]`: how operators get notices.
+
+use std::time::Duration;
+
+use crate::keys::table::Table;
+
+const MIN_INTERVAL: Duration = Duration::from_mins(10);
+
+/// How operators get notices: by a command, a webhook, or both.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Notify {
+    /// Program and arguments.
+    pub command: Option<Vec<String>>,
+    pub webhook: Option<Webhook>,
+    pub min_interval: Duration,
+}
+
+/// An `http://` URL, in parts.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Webhook {
+    pub host: String,
+    pub port: u16,
+    /// With the query, which may have a secret: never shown.
+    pub target: String,
+}
+
+impl std::fmt::Debug for Notify {
+    /// Without arguments, which may have a secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let program = self.command.as_ref().and_then(|words| words.first());
+        f.debug_struct("Notify")
+            .field("command", &program)
+            .field("webhook", &self.webhook)
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Webhook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "http://{}:{}/…", self.host, self.port)
+    }
+}
+
+impl Webhook {
+    fn parse(url: &str) -> Result<Self, String> {
+        if url.starts_with("https://") {
+            return Err("cannot be an `https://` URL: let `command` call a client such as `curl`".to_owned());
+        }
+        let rest = url.strip_prefix("http://").ok_or("must be an `http://` URL")?;
+        let at = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (authority, path) = rest.split_at(at);
+        if authority.contains('@') {
+            return Err("must have no user and no password".to_owned());
+        }
+        let path = path.split('#').next().unwrap_or_default();
+        if !url.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err("must have no spaces, control characters or letters beyond ASCII".to_owned());
+        }
+        let (host, port) = match authority.rsplit_once(':') {
+            Some((host, port)) if !port.ends_with(']') => {
+                (host, port.parse().ok().filter(|port| *port > 0).ok_or("has an invalid port")?)
+            }
+            _ => (authority, 80),
+        };
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        if host.is_empty() {
+            return Err("must have a host".to_owned());
+        }
+        let target = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        Ok(Self { host: host.to_owned(), port, target })
+    }
+}
+
+/// Reads the table; mistakes are reported.
+pub(super) fn read(table: &Table<'_>) -> Notify {
+    let command = table.texts("command").map(|texts| texts.into_iter().map(|(text, _)| text).collect());
+    let command: Option<Vec<String>> = command.into_value();
+    let webhook = table.parsed("webhook", table.text("webhook"), |url| Webhook::parse(&url));
+    if webhook.is_absent() && !table.has("command") {
+        table.refuse("command", "or `webhook` is missing");
+    }
+    if command.as_ref().and_then(|words| words.first()).is_some_and(|program| !program.starts_with('/')) {
+        table.refuse("command", "must begin with the absolute path of a program");
+    }
+    let min_interval = table.duration("min_interval").or(MIN_INTERVAL);
+    Notify { command, webhook: webhook.into_value(), min_interval }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn read(notify: &str) -> Result<Option<Notify>, String> {
+        let pool = "[pool.a]\nmax_instances = 1\n[pool.a.provider]\nkind = \"local\"";
+        let config = Config::parse(&format!("{notify}\n{pool}\n"), "greenroom.toml");
+        config.map(|config| config.notify).map_err(|wrong| wrong.to_string())
+    }
+
+    #[test]
+    fn a_target_is_a_command_or_a_url() {
+        assert_eq!(read("").unwrap(), None);
+        let command =
+            read("[notify]\ncommand = [\"/bin/mail\", \"-s\"]\nmin_interval = \"1h\"").unwrap().unwrap();
+        assert_eq!(command.command, Some(vec!["/bin/mail".to_owned(), "-s".to_owned()]));
+        assert_eq!(command.min_interval, Duration::from_hours(1));
+        let webhook = |host: &str, port, target: &str| Webhook {
+            host: host.to_owned(),
+            port,
+            target: target.to_owned(),
+        };
+        for (url, expected) in [
+            ("http://127.0.0.1:9093/hook?key=1", webhook("127.0.0.1", 9093, "/hook?key=1")),
+            ("http://relay.corp", webhook("relay.corp", 80, "/")),
+            ("http://[::1]:8080/a#b", webhook("::1", 8080, "/a")),
+            ("http://[::1]?a", webhook("::1", 80, "/?a")),
+        ] {
+            let found = read(&format!("[notify]\nwebhook = \"{url}\"")).unwrap().unwrap();
+            assert_eq!(found.webhook, Some(expected), "{url}");
+        }
+    }
+
+    #[test]
+    fn mistakes_say_what_is_expected() {
+        for (notify, expected) in [
+            ("[notify]", "`command` or `webhook` is missing"),
+            ("[notify]\ncommand = [\"mail\"]", "absolute path of a program"),
+            ("[notify]\ncommand = []", "command"),
+            ("[notify]\nwebhook = \"https://a/\"", "such as `curl`"),
+            ("[notify]\nwebhook = \"ftp://a/\"", "must be an `http://` URL"),
+            ("[notify]\nwebhook = \"http://user:secret@a/\"", "no password"),
+            ("[notify]\nwebhook = \"http://a:0/\"", "invalid port"),
+            ("[notify]\nwebhook = \"http:///x\"", "must have a host"),
+            ("[notify]\nwebhook = \"http://a/b c\"", "no spaces"),
+        ] {
+            let wrong = read(notify).unwrap_err();
+            assert!(wrong.contains(expected), "{notify}: {wrong}");
+        }
+    }
+
+    #[test]
+    fn what_is_logged_has_no_secret() {
+        let notify = read("[notify]\nwebhook = \"http://a/hook?key=secret\"").unwrap().unwrap();
+        assert!(!format!("{notify:?}").contains("secret"));
+        let notify = read("[notify]\ncommand = [\"/bin/x\", \"secret\"]").unwrap().unwrap();
+        assert!(!format!("{notify:?}").contains("secret"));
+    }
+}

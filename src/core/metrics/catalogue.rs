@@ -1,0 +1,146 @@
+//! Every metric: name, type, labels, meaning and source. docs/metrics.md has the same ones: a test compares the two.
+//!
+//! Names and labels follow Prometheus' guidelines: base units, moments as Unix time instead of ages, `_total` for counters.
+
+/// The type of a metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Gauge,
+    Counter,
+    Histogram,
+    /// Labels whose value is always 1.
+    Info,
+}
+
+/// One metric.
+#[derive(Debug, Clone, Copy)]
+pub struct Metric {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub labels: &'static [&'static str],
+    pub help: &'static str,
+    pub source: Source,
+}
+
+/// Where a metric comes from, and so what resets a counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// The program itself.
+    Program,
+    /// The recorded state of the pool. Counters go on across restarts.
+    State,
+    /// The report of the keeper's last pass.
+    Report,
+    /// Counted in the keeper's process and published in its report. Restarts at 0 with the keeper.
+    Keeper,
+    /// Files, locks and sockets of the state directory.
+    Directory,
+}
+
+impl Source {
+    /// For the documentation.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Program => "program",
+            Self::State => "state",
+            Self::Report => "report",
+            Self::Keeper => "keeper",
+            Self::Directory => "directory",
+        }
+    }
+}
+
+impl Kind {
+    /// For the documentation.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Gauge => "gauge",
+            Self::Counter => "counter",
+            Self::Histogram => "histogram",
+            Self::Info => "info",
+        }
+    }
+}
+
+macro_rules! metrics {
+    ($($metric:ident $kind:ident $name:literal [$($label:literal),*] $source:ident $help:literal;)*) => {
+        $(pub const $metric: Metric = Metric {
+            name: concat!("greenroom_", $name),
+            kind: Kind::$kind,
+            labels: &[$($label),*],
+            help: $help,
+            source: Source::$source,
+        };)*
+
+        /// All of them, in the order of the output and of the documentation.
+        pub const ALL: &[Metric] = &[$($metric),*];
+    };
+}
+
+metrics! {
+    BUILD Info "build_info" ["version", "commit", "features"] Program "Version of the program.";
+    KEEPER_UP Gauge "keeper_up" [] Directory "1 if a keeper is running.";
+    KEEPER_STARTS Counter "keeper_starts_total" [] Directory "Starts of a keeper, in the background or as a service.";
+    KEEPER_CRASHES Counter "keeper_crashes_total" [] Directory "Starts of a keeper whose predecessor had not exited by itself.";
+
+    POOL Info "pool_info" ["pool", "provider"] Program "The pools and their providers.";
+    POOL_READABLE Gauge "pool_readable" ["pool"] State "1 if the recorded state of the pool can be read. The pool's other metrics are missing if not.";
+    POOL_DRAINED Gauge "pool_drained" ["pool"] State "1 if an operator drained the pool.";
+    SLOTS Gauge "slots" ["pool", "state"] State "Slots of recorded instances, by what they do.";
+    SLOTS_LIMIT Gauge "slots_limit" ["pool"] State "Highest number of slots: `max_instances` × `capacity_per_instance`.";
+    IDLE_SLOTS_TARGET Gauge "idle_slots_target" ["pool"] Report "Slots that the policy keeps idle.";
+    INSTANCES Gauge "instances" ["pool", "phase"] State "Recorded instances, by phase.";
+    INSTANCES_LIMIT Gauge "instances_limit" ["pool"] State "`max_instances`.";
+    HOSTS_OUT_OF_SERVICE Counter "hosts_out_of_service_total" ["pool"] State "How often a static host went out of service.";
+
+    JOBS_WAITING Gauge "jobs_waiting" ["pool"] State "Jobs that wait for a slot.";
+    LONGEST_WAIT Gauge "longest_wait_seconds" ["pool"] State "How long the job has waited that has waited longest; 0 if none waits.";
+    JOBS_BLOCKED Gauge "jobs_blocked" ["pool", "reason"] Report "Waiting jobs, by what they wait for.";
+    JOBS_STARTED Counter "jobs_started_total" ["pool", "start"] State "Slots given to jobs: from an idle instance (`warm`), after a boot (`boot`), or after another job or a cleaning (`queue`).";
+    JOB_WAIT Histogram "job_wait_seconds" ["pool"] State "How long jobs waited for their slot.";
+    JOBS_WITHDRAWN Counter "jobs_withdrawn_total" ["pool"] State "Jobs whose request ended without a slot.";
+    GRANTS_REJECTED Counter "grants_rejected_total" ["pool"] State "Slots that a job returned, because it found the instance unusable. The job is counted again with its next slot.";
+
+    BOOTS Counter "boots_total" ["pool", "offering", "result"] State "Launches by result: `ready`, `failed` (never ready) or `refused` (nothing was created).";
+    BOOT_TIME Histogram "boot_duration_seconds" ["pool", "offering"] State "Time from the launch until the instance was ready.";
+    LAUNCH_FAILURES Counter "launch_failures_total" ["pool", "class"] State "Launches that the provider refused, by class of the failure.";
+    FAILURES_IN_A_ROW Gauge "launch_failures_in_a_row" ["pool"] State "Failed launches since an instance last became ready.";
+    BREAKER_OPEN Gauge "breaker_open" ["pool"] State "1 while the circuit breaker pauses launches.";
+    LAUNCHES_DELAYED Gauge "launches_delayed" ["pool"] State "1 while launches wait after a failure, the breaker's pause included.";
+    OFFERINGS Gauge "offerings" ["pool", "state"] State "Offerings of the provider: `available`, and `unavailable` after a refusal.";
+    DRAINED Counter "instances_drained_total" ["pool", "reason"] State "Instances that were taken out of use, by reason.";
+
+    LAST_PASS Gauge "last_pass_timestamp_seconds" ["pool"] Report "When the last reconcile pass ran.";
+    NEXT_PASS Gauge "next_pass_timestamp_seconds" ["pool"] Report "When the next reconcile pass is due. Missing if none is scheduled.";
+    LAST_LIST Gauge "last_list_timestamp_seconds" ["pool"] Report "When the provider last began a complete list of the instances.";
+    NOTES Gauge "notes" ["pool", "note"] Report "Notes of the last pass for operators, by kind.";
+    API_CALLS Counter "provider_api_calls_total" ["pool", "provider", "result"] Keeper "Calls to a cloud's API: `ok`, `failed`, `throttled`, or `postponed` because the account was throttled.";
+    ORPHANS Gauge "orphaned_resources" ["pool", "source"] Report "Orphaned resources at the last look: instances in a `pass`, all resources in `pool leaks` (`leaks`).";
+    ORPHANS_CHECKED Gauge "orphans_checked_timestamp_seconds" ["pool", "source"] Report "When orphaned resources were last looked for.";
+    LINKS Gauge "links" ["pool"] Directory "Open links: processes that keep a connection to an instance.";
+    DISK_RESERVE Gauge "disk_reserve" ["pool"] Directory "1 if the pool's reserve of disk space is there. Without it, the disk is or was full.";
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_and_labels_follow_the_guidelines() {
+        let names: BTreeSet<&str> = ALL.iter().map(|metric| metric.name).collect();
+        assert_eq!(names.len(), ALL.len(), "each name once");
+        let is_fine = |text: &str| text.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+        for Metric { name, kind, labels, help, .. } in ALL {
+            assert!(is_fine(name) && labels.iter().all(|label| is_fine(label)), "{name}");
+            assert_eq!(name.ends_with("_total"), *kind == Kind::Counter, "{name}");
+            assert_eq!(name.ends_with("_info"), *kind == Kind::Info, "{name}");
+            assert!(*kind != Kind::Histogram || name.ends_with("_seconds"), "{name}");
+            assert!(help.ends_with('.') && !help.contains('\n'), "{name}");
+            for unbounded in ["job", "instance", "attempt", "project", "image", "le"] {
+                assert!(!labels.contains(&unbounded), "{name} has a label `{unbounded}`");
+            }
+        }
+    }
+}
