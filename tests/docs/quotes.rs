@@ -54,8 +54,9 @@ pub(crate) fn stale(page: &str, header: &str, sources: &[String]) -> Vec<String>
     unknown.map(|(line, quote)| format!("line {line}: no source has `{quote}`")).collect()
 }
 
-/// A file of the state directory.
-const NO_CODES: [&str; 1] = ["config-path"];
+/// Files of the state directory, and events of notices.
+const NO_CODES: [&str; 5] =
+    ["config-path", "keeper-starts", "metrics-address", "host-out-of-service", "keeper-restarts"];
 
 /// The names in a page that look like codes of findings, and are not in the list.
 pub(crate) fn unknown_codes(page: &str, codes: &[String]) -> Vec<String> {
