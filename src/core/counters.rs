@@ -202,6 +202,8 @@ impl Count {
             | Change::Released { .. }
             | Change::SlotFreed { .. }
             | Change::ImagesFound { .. }
+            | Change::ImagesRemoved { .. }
+            | Change::JobEnded { .. }
             | Change::CleaningBegun { .. }
             | Change::Cleaned { .. }
             | Change::ReturnedToService { .. }
