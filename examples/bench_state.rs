@@ -46,7 +46,15 @@ fn main() -> Outcome<()> {
                 let (address, port) = place.rsplit_once(':').unwrap_or(("127.0.0.1", place));
                 let (address, user, host_key) = (address.to_owned(), (*user).to_owned(), host_key.clone());
                 let port = port.parse()?;
-                endpoints.push(Endpoint { address, port, user, host_key, key: None, jump: None });
+                endpoints.push(Endpoint {
+                    address,
+                    port,
+                    user,
+                    host_key,
+                    key: None,
+                    jump: None,
+                    metadata: None,
+                });
             }
             let (state, pool) = (Path::new(state), PoolName::parse(pool)?);
             runtime.block_on(fill(state, &pool, count.parse()?, Path::new(key), &endpoints))
@@ -270,5 +278,6 @@ fn somewhere(number: u32) -> Endpoint {
         host_key: format!("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{number:043}"),
         key: None,
         jump: None,
+        metadata: None,
     }
 }

@@ -51,6 +51,7 @@ impl World {
         };
         let generation = Generation::new("3f9a");
         let observed = Observed {
+            announced: BTreeMap::new(),
             healthy: BTreeMap::new(),
             unhealthy: BTreeMap::new(),
             listing: Ok(Listing::empty(now, Some(Location::new("here")))),
@@ -111,6 +112,7 @@ impl World {
             host_key,
             key: None,
             jump: None,
+            metadata: None,
         };
         self.tell(Change::Reached { instance: instance.clone(), endpoint });
         self.carry(&request::ready(&self.state, &instance, self.now));

@@ -13,6 +13,9 @@ mod faulty;
 pub mod gitlab;
 pub mod host;
 pub mod keys;
+#[cfg(test)]
+#[path = "../tests/support/metadata_service.rs"]
+mod metadata_service;
 pub mod names;
 pub mod port;
 pub mod provider;

@@ -153,6 +153,7 @@ pub(crate) fn endpoint() -> Endpoint {
         host_key: "ssh-ed25519 SECRET-LOOKING".into(),
         key: None,
         jump: None,
+        metadata: None,
     }
 }
 

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::metadata::MetadataService;
+
 /// Address, user and the one host key that is accepted there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
@@ -19,6 +21,9 @@ pub struct Endpoint {
     /// The jump host; `None`: it is reached directly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jump: Option<Box<Jump>>,
+    /// The metadata service that the instance can ask for notices of its cloud; `None`: there is none, or no need.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<MetadataService>,
 }
 
 /// The location of an operator's key, never the key itself.

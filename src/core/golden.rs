@@ -113,6 +113,7 @@ mod tests {
     use crate::core::images::FoundImage;
     use crate::core::instance::{Answer, Release};
     use crate::core::job_end::{JobEnd, JobResult};
+    use crate::core::metadata::MetadataService;
     use crate::core::notation::{NOW, world};
     use crate::core::policy::{IdlePolicy, Lifetime, Policy, Reuse, ScheduledIdle, Timing};
     use crate::core::pool::PoolState;
@@ -156,7 +157,7 @@ mod tests {
         .into()
     }
 
-    fn endpoints() -> [Endpoint; 3] {
+    fn endpoints() -> [Endpoint; 4] {
         let plain = Endpoint {
             address: "192.0.2.7".to_owned(),
             port: 22,
@@ -164,6 +165,7 @@ mod tests {
             host_key: "ssh-ed25519 AAAA".to_owned(),
             key: None,
             jump: None,
+            metadata: None,
         };
         let agent = LoginKey::Agent { socket: "/run/agent".into(), key: Some("ssh-rsa AAAA".to_owned()) };
         let jump = Jump {
@@ -176,6 +178,7 @@ mod tests {
         [
             Endpoint { key: Some(LoginKey::File("/etc/greenroom/key".into())), ..plain.clone() },
             Endpoint { key: Some(agent), jump: Some(Box::new(jump)), ..plain.clone() },
+            Endpoint { metadata: Some(MetadataService::AwsEc2), ..plain.clone() },
             plain,
         ]
     }

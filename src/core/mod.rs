@@ -26,6 +26,7 @@ pub mod invariants;
 pub mod inventory;
 pub mod job;
 pub mod job_end;
+pub mod metadata;
 pub mod metrics;
 #[cfg(test)]
 pub(crate) mod notation;

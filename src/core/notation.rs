@@ -12,7 +12,8 @@
 //! endpoint is unknown, too; `denied-since`: after the list), `named 9` (an open attempt names it), `user 9` (the same,
 //! and it has run a stage), `busy`, `failing 5s`, launched `as c2` (an offering; `refused as c2`: no capacity),
 //! `unbegun` (it began no stage of its past job; `unbegun twice`: nor of one before it), `in there` (its location; the
-//! list's is `here`, with `nowhere` unknown), `ends 2h` or `ends now` (the provider's notice).
+//! list's is `here`, with `nowhere` unknown), `ends 2h` or `ends now` (the provider's notice), `announced`
+//! (its metadata service's).
 //! Settings of offerings: `offerings 3` (`c1` to `c3`), `out c1 30s` (refused then for lack of capacity, `out c1 30s 4`
 //! for the fourth time in a row), `quota c2 1m`.
 //! Unrecorded: `orphan`, `stranger`, `foreign`, `host`. Jobs: `waits 8`, with `of b`, `protected`, `timeout 2h`, `dead`.
@@ -125,6 +126,7 @@ pub(crate) fn endpoint() -> Endpoint {
         host_key: "key".into(),
         key: None,
         jump: None,
+        metadata: None,
     }
 }
 
@@ -155,6 +157,7 @@ impl World {
         let policy =
             Policy { max_instances: 4, max_use_count: None, clean_unbinds: true, ..Policy::default() };
         let observed = Observed {
+            announced: BTreeMap::new(),
             healthy: BTreeMap::new(),
             unhealthy: BTreeMap::new(),
             listing: Ok(Listing {
@@ -536,6 +539,10 @@ impl World {
                 None => None,
             };
             self.listed.push(listed);
+        }
+        if words.contains(&"announced") {
+            let notice = Notice { text: "may end".to_owned(), at: None };
+            self.observed.announced.insert(id.clone(), notice);
         }
         self.claim(words, id);
         if words.contains(&"busy") {

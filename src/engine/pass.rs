@@ -1,6 +1,8 @@
 //! One pass: observe, plan, commit.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 
@@ -9,13 +11,17 @@ use super::{Engine, EngineError, deadline};
 use crate::core::event::{Change, Event};
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::{Generation, InstanceId};
-use crate::core::inventory::Listing;
+use crate::core::instance::Instance;
+use crate::core::inventory::{Listing, Notice};
 use crate::core::plan::{self, Effect, Fresh, Observed, Plan, View};
 use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
 use crate::core::report::{FailedBoot, Note, Report};
 use crate::core::time::Stamp;
 use crate::port::setup::PoolSetup;
+
+/// How old the metadata services' notices may be. A link wakes the keeper until it has been asked.
+const ANNOUNCED_AGE: Duration = Duration::from_secs(3);
 
 /// What a keeper caches between passes. Losing it costs time, never correctness.
 #[derive(Debug, Default)]
@@ -26,6 +32,8 @@ pub(super) struct KeeperCache {
     pub(super) listed: Option<Stamp>,
     /// When `endpoint` denied an instance that each list since lacks.
     pub(super) denied: BTreeMap<InstanceId, Stamp>,
+    /// What the instances' metadata services announced, and when they were asked.
+    pub(super) announced: Option<(Stamp, BTreeMap<InstanceId, Notice>)>,
     pub(super) first_seen: BTreeMap<InstanceId, Stamp>,
     pub(super) failing_calls: BTreeMap<InstanceId, plan::FailingCall>,
     /// When a call about an instance last succeeded.
@@ -175,6 +183,7 @@ impl Engine {
             attempts,
             attempts_at,
             orphaned_builds: self.host.attempts.orphaned_builds().await,
+            announced: self.ask_metadata(memory, setup, &state).await,
             capabilities: setup.provider.capabilities(),
             owner: identity.owner,
             moved: identity.moved,
@@ -268,6 +277,32 @@ impl Engine {
         }
         memory.listing = Some((now, listing.clone()));
         listing
+    }
+
+    /// What the metadata services of instances announce, at most once per `ANNOUNCED_AGE`. The connector knows it, and
+    /// sends nothing to an instance.
+    async fn ask_metadata(
+        &self,
+        memory: &mut KeeperCache,
+        setup: &PoolSetup,
+        state: &PoolState,
+    ) -> BTreeMap<InstanceId, Notice> {
+        let now = self.now();
+        if let Some((at, known)) = &memory.announced
+            && now.since(*at) < ANNOUNCED_AGE
+        {
+            return known.clone();
+        }
+        let has_service = |instance: &&Arc<Instance>| {
+            instance.endpoint.as_ref().is_some_and(|endpoint| endpoint.metadata.is_some())
+        };
+        let with = state.instances.values().filter(has_service).map(|instance| instance.id.clone());
+        let with: Vec<InstanceId> = with.collect();
+        let answers = if with.is_empty() { BTreeMap::new() } else { self.connector.metadata(&with).await };
+        let notice = |(id, answers)| Some((id, setup.provider.announced(&answers)?));
+        let known: BTreeMap<InstanceId, Notice> = answers.into_iter().filter_map(notice).collect();
+        memory.announced = Some((now, known.clone()));
+        known
     }
 
     /// An instance that is gone is not an orphan in the cached list.

@@ -1,8 +1,8 @@
 //! `run`: one stage on the attempt's instance.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::fs::File;
-use std::future::pending;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -26,6 +26,9 @@ const NO_RESPONSE: &str = "no longer responds";
 
 /// How often a running stage looks for the provider's notices in the report of the last pass.
 const NOTICE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Notices that a stage tells. A cloud has few, but a time in one may change.
+const MAX_NOTICES: usize = 10;
 
 /// What a stage is to its job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -194,18 +197,21 @@ impl Engine {
         }
     }
 
-    /// Tells, once, that the provider has announced the end of the instance. Ends with the stage.
+    /// Tells, once each, what the provider has announced about the instance. Ends with the stage.
     async fn announced(&self, id: &InstanceId, tell: &dyn Fn(&str)) -> Infallible {
+        let mut told = BTreeSet::new();
         loop {
             self.host.wakeups.pause(NOTICE_INTERVAL).await;
             let report = self.last_report().await;
-            let notice = report.iter().flat_map(|report| &report.notes).find_map(|note| match note {
-                Note::Announced { instance, notice } if instance == id => Some(notice),
-                _ => None,
-            });
-            if let Some(notice) = notice {
-                tell(&format!("instance {id} {notice}; the job goes on until then"));
-                return pending().await;
+            for note in report.into_iter().flat_map(|report| report.notes) {
+                if let Note::Announced { instance, notice } = note
+                    && instance == *id
+                    && told.len() < MAX_NOTICES
+                    && !told.contains(&notice)
+                {
+                    tell(&format!("instance {id} {notice}; the job goes on until then"));
+                    told.insert(notice);
+                }
             }
         }
     }

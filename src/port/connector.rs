@@ -3,6 +3,7 @@
 //! The host key is verified from the first byte. A script is passed by standard input, never as an argument. The
 //! guest's exit status is reported separately from transport errors.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -18,6 +19,7 @@ use crate::core::container::name::EngineContainer;
 use crate::core::endpoint::Endpoint;
 use crate::core::execution::Shell;
 use crate::core::ids::{AttemptName, InstanceId, OwnerId, PoolName};
+use crate::core::metadata::MetadataAnswers;
 use crate::core::time::Pretty;
 
 /// Resolves when the stage is to be stopped.
@@ -191,6 +193,12 @@ pub trait Connector {
 
     /// Connects, authenticates and runs `true`: whether the instance responds *now*.
     async fn check(&self, id: &InstanceId, at: &Endpoint, within: Duration) -> Result<(), ConnectError>;
+
+    /// What the metadata services of these instances answered last, as far as it is known by now: sends nothing to an
+    /// instance. For those whose endpoint names a service. Instances without answers are left out.
+    async fn metadata(&self, _of: &[InstanceId]) -> BTreeMap<InstanceId, MetadataAnswers> {
+        BTreeMap::new()
+    }
 
     /// Like `check`, for a job whose first stage follows: its shell may start now.
     async fn check_for(

@@ -11,7 +11,8 @@ use async_trait::async_trait;
 use crate::core::endpoint::Endpoint;
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::{InstanceId, OfferingName, PoolName};
-use crate::core::inventory::{Capabilities, Listing, Resource, ResourceKind, Resources, Tags};
+use crate::core::inventory::{Capabilities, Listing, Notice, Resource, ResourceKind, Resources, Tags};
+use crate::core::metadata::MetadataAnswers;
 use crate::core::report::ApiCalls;
 use crate::port::finding::Finding;
 
@@ -148,6 +149,12 @@ pub trait Provider {
     /// table alone. Codes begin with the kind, and are listed in its doctor.rs.
     async fn examine(&self, _demand: &Demand) -> Vec<Finding> {
         Vec::new()
+    }
+
+    /// What these answers of an instance's metadata service announce. The instance may have forged them, so that only
+    /// fixed words, and none of its own, may reach a message.
+    fn announced(&self, _answers: &MetadataAnswers) -> Option<Notice> {
+        None
     }
 
     fn capabilities(&self) -> Capabilities;

@@ -253,6 +253,7 @@ impl Cloud {
             host_key: machine.host_key.clone(),
             key: None,
             jump: None,
+            metadata: None,
         })
     }
 

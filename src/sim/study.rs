@@ -85,6 +85,7 @@ impl Study {
         state.generations.insert(generation.clone(), 0);
         let begun = stamp(0);
         let observed = Observed {
+            announced: BTreeMap::new(),
             healthy: BTreeMap::new(),
             unhealthy: BTreeMap::new(),
             listing: Ok(Listing::empty(begun, Some(Location::new("cloud")))),
@@ -249,6 +250,7 @@ impl Study {
             host_key: String::new(),
             key: None,
             jump: None,
+            metadata: None,
         };
         self.apply(&[Change::Reached { instance: id.clone(), endpoint }.at(now)]);
         let events = request::ready(&self.state, id, now);

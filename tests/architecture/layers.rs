@@ -20,13 +20,18 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Errors that unit tests inject into system calls.
     ("write_errors", &["skipped"]),
     ("faulty", &["write_errors"]),
+    // A server that unit tests talk to.
+    ("metadata_service", &[]),
     ("config", &["core", "keys"]),
     ("gitlab", &["core", "faulty"]),
     (
         "provider/*",
         &["core", "port", "names", "remove", "threads", "keys", "provider", "skipped", "shells", "faulty"],
     ),
-    ("connector/*", &["core", "port", "names", "threads", "connector", "shells"]),
+    (
+        "connector/*",
+        &["core", "port", "names", "threads", "connector", "shells", "skipped", "metadata_service"],
+    ),
     ("store/*", &["core", "port", "threads", "store"]),
     ("host/*", &["core", "port", "remove", "threads", "host"]),
     // A family's own file: the list of its adapters and what they have in common.

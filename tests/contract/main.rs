@@ -10,6 +10,8 @@ mod link;
 #[expect(clippy::duplicate_mod, reason = "the connector's suite once more, with every call through a link")]
 #[path = "connector/mod.rs"]
 mod linked;
+#[path = "../support/metadata_service.rs"]
+mod metadata_service;
 #[path = "../support/pace.rs"]
 mod pace;
 mod provider;

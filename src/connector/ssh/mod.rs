@@ -165,7 +165,7 @@ fn passed(session: &Session<'_>, user: &str, answer: (StageEnd, Vec<u8>)) -> Res
 
 /// The hosts on the way to an instance: itself and its jump host.
 fn hops(endpoint: &Endpoint, credential: Credential) -> Result<(Hop<'_>, Option<Hop<'_>>), ConnectError> {
-    let Endpoint { address, port, user, host_key, key: _, jump } = endpoint;
+    let Endpoint { address, port, user, host_key, key: _, jump, metadata: _ } = endpoint;
     let host = Hop { address, port: *port, user, host_key, credential };
     let Some(jump) = jump.as_deref() else { return Ok((host, None)) };
     let Jump { address, port, user, host_key, key } = jump;

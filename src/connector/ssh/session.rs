@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use russh::client::{Handle, Msg};
 use russh::{Channel, ChannelMsg, Disconnect, Error};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::dial::Wire;
@@ -35,6 +36,8 @@ pub(super) struct Session<'a> {
     handle: Handle<Client>,
     notes: Notes,
     at: String,
+    /// Notified when the instance refuses a session.
+    refused: Notify,
     /// The jump host's session, which carries this one.
     _carrier: Option<Handle<Client>>,
     // Last, so that russh's task has its channels closed before its socket.
@@ -60,7 +63,8 @@ impl<'a> Session<'a> {
     async fn open_unlimited(way: Rc<Way<'a>>, present: &RefCell<String>) -> Result<Self, ConnectError> {
         let reached = way.reach(present).await?;
         let Reached { handle, notes, at, carrier, wire } = reached;
-        let mut session = Self { way, handle, notes, at, _carrier: carrier, _wire: wire };
+        let mut session =
+            Self { way, handle, notes, at, refused: Notify::new(), _carrier: carrier, _wire: wire };
         let Hop { user, credential, .. } = &session.way.host;
         match credential.log_in(&mut session.handle, user).await {
             Ok(()) => Ok(session),
@@ -113,9 +117,17 @@ impl<'a> Session<'a> {
     /// Opens a channel for one command. Waits for as long as the instance takes.
     pub(super) async fn channel(&self) -> Result<Channel<Msg>, ConnectError> {
         self.handle.channel_open_session().await.map_err(|error| match error {
-            Error::ChannelOpenFailure(_) => self.lost_because(NO_SESSION.to_owned(), false),
+            Error::ChannelOpenFailure(_) => {
+                self.refused.notify_waiters();
+                self.lost_because(NO_SESSION.to_owned(), false)
+            }
             _ => self.lost(false),
         })
+    }
+
+    /// Resolves when the instance refuses a session: it allows only a few (`MaxSessions`).
+    pub(super) async fn refuses(&self) {
+        self.refused.notified().await;
     }
 
     /// Runs a short internal command and returns the beginning of its output. Waits for as long as it takes.

@@ -2,14 +2,16 @@
 //!
 //! Comes before jobs are assigned. An instance without a job is replaced; a running job is told, and goes on.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::attempts::UngrantedAttempts;
 use super::builder::PlanBuilder;
 use super::observed::Observed;
 use super::reconcile::drain;
+use crate::core::ids::InstanceId;
 use crate::core::instance::{DrainReason, Instance, Phase};
-use crate::core::inventory::Listed;
+use crate::core::inventory::Notice;
 use crate::core::report::{Note, Report};
 
 /// How long before the announced time an instance is replaced. New instances may have an equal notice, so an earlier
@@ -23,9 +25,7 @@ pub(super) fn step(
     report: &mut Report,
 ) {
     watch(draft, observed);
-    let Ok(listing) = &observed.listing else { return };
-    for Listed { id, notice, .. } in &listing.instances {
-        let Some(notice) = notice else { continue };
+    for (id, notice) in notices(observed) {
         let Some(known) = draft.state().instance(id) else { continue };
         let due = notice.at.map(|at| at.minus(LEAD));
         if let Some(due) = due.filter(|due| !draft.now.reached(*due)) {
@@ -40,6 +40,20 @@ pub(super) fn step(
             drain(draft, observed, instance, DrainReason::Announced { notice });
         }
     }
+}
+
+/// The notices of the list, and those that only the instances' metadata services have.
+fn notices(observed: &Observed) -> impl Iterator<Item = (&InstanceId, &Notice)> {
+    let list = observed.listing.iter().flat_map(|listing| &listing.instances);
+    let listed: BTreeMap<&InstanceId, &Notice> =
+        list.filter_map(|listed| Some((&listed.id, listed.notice.as_ref()?))).collect();
+    let is_new = {
+        let listed = listed.clone();
+        move |(id, notice): &(&InstanceId, &Notice)| {
+            listed.get(id).is_none_or(|known| known.text != notice.text)
+        }
+    };
+    listed.into_iter().chain(observed.announced.iter().filter(is_new))
 }
 
 /// A provider that announces ends is listed from time to time, as long as there is something to announce.

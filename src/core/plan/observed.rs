@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::core::attempt::AttemptSeen;
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::{AttemptName, Generation, InstanceId, OwnerId, PoolName};
-use crate::core::inventory::{Capabilities, Listing};
+use crate::core::inventory::{Capabilities, Listing, Notice};
 use crate::core::pool::PoolState;
 use crate::core::time::Stamp;
 
@@ -15,6 +15,8 @@ use crate::core::time::Stamp;
 pub struct Observed {
     /// The last list, or why it failed.
     pub listing: Result<Listing, Failure>,
+    /// What the metadata services of instances announce, as the instances report it.
+    pub announced: BTreeMap<InstanceId, Notice>,
     /// When `endpoint(id)` last answered *not found*. Each complete list since lacks the instance, and is of its location.
     pub denied: BTreeMap<InstanceId, Stamp>,
     /// When an unrecorded instance was first seen, for providers that report no creation time.
@@ -75,6 +77,7 @@ impl Observed {
         let launches = !recorded.instances.values().any(|i| i.is_static());
         Self {
             listing: Err(Failure { class: ErrorClass::Unknown, message: "not asked".to_owned() }),
+            announced: BTreeMap::new(),
             denied: BTreeMap::new(),
             first_seen: BTreeMap::new(),
             attempts: BTreeMap::new(),

@@ -7,6 +7,8 @@ use super::cloud::keys::LIFETIME;
 use super::{BuildContext, Built, Calls, Registration};
 use crate::keys::KeyTable;
 
+#[cfg(any(feature = "aws-ec2", test))]
+mod announced;
 #[cfg(feature = "aws-ec2")]
 mod calls;
 mod doctor;

@@ -10,6 +10,7 @@ use super::machine::{Handle, Machine};
 use super::offerings::Offering;
 use crate::core::ids::{Location, OwnerId};
 use crate::core::inventory::Resource;
+use crate::core::metadata::MetadataAnswers;
 use crate::core::time::Stamp;
 use crate::port::finding::Finding;
 use crate::port::provider::{Demand, LaunchRequest, ProviderError};
@@ -78,6 +79,10 @@ pub trait Api {
 
     /// How often a list has to look for notices.
     fn notice_interval(&self) -> Duration;
+
+    /// What a machine's metadata service announces with these answers, in the words of the list's notices. They come from
+    /// the machine, and may be forged.
+    fn announced(&self, answers: &MetadataAnswers) -> Option<&'static str>;
 
     /// Creates one machine. A repeat with the same spec finds that machine and never creates a second one.
     async fn create(&self, spec: &Self::LaunchSpec) -> Result<Created, ProviderError>;

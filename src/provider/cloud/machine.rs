@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::settings::AddressKind;
 use crate::core::ids::InstanceId;
 use crate::core::inventory::{Notice, Status, Tags};
+use crate::core::metadata::MetadataService;
 use crate::core::time::Stamp;
 
 /// A cloud's identifier of one machine.
@@ -61,6 +62,8 @@ pub struct Machine {
     pub why: Option<String>,
     /// What the cloud is about to do to it.
     pub notice: Option<CloudNotice>,
+    /// The metadata service that it can ask for more of them.
+    pub metadata: Option<MetadataService>,
 }
 
 /// An announcement of the cloud's.
@@ -140,6 +143,7 @@ pub(super) mod tests {
             what: "small".to_owned(),
             why: None,
             notice: None,
+            metadata: None,
         }
     }
 

@@ -20,7 +20,8 @@ use super::throttle::AccountThrottle;
 use crate::core::endpoint::Endpoint;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::{InstanceId, PoolName};
-use crate::core::inventory::{Capabilities, Listed, Listing, Resource, ResourceKind, Resources};
+use crate::core::inventory::{Capabilities, Listed, Listing, Notice, Resource, ResourceKind, Resources};
+use crate::core::metadata::MetadataAnswers;
 use crate::core::report::ApiCalls;
 use crate::core::time::Stamp;
 use crate::port::finding::Finding;
@@ -258,7 +259,8 @@ impl<A: Api> Cloud<A> {
             ProviderError::new(ErrorClass::Transient, why)
         })?;
         let (address, user) = (address.to_owned(), user.clone());
-        Ok(Endpoint { address, port: *ssh_port, user, host_key, key: None, jump: None })
+        let (port, metadata) = (*ssh_port, machine.metadata);
+        Ok(Endpoint { address, port, user, host_key, key: None, jump: None, metadata })
     }
 
     /// Drops what is stored for an instance that the cloud no longer shows. The engine decides whether it is gone.
@@ -477,6 +479,11 @@ impl<A: Api> Provider for Cloud<A> {
 
     async fn examine(&self, demand: &Demand) -> Vec<Finding> {
         self.api.examine(demand).await
+    }
+
+    fn announced(&self, answers: &MetadataAnswers) -> Option<Notice> {
+        let text = self.api.announced(answers)?.to_owned();
+        Some(Notice { text, at: None })
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -7,6 +7,8 @@ use super::cloud::keys::LIFETIME;
 use super::{BuildContext, Built, Calls, Registration};
 use crate::keys::KeyTable;
 
+#[cfg(any(feature = "gce", test))]
+mod announced;
 #[cfg(feature = "gce")]
 mod calls;
 mod doctor;

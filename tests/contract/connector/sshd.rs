@@ -62,6 +62,11 @@ impl Sshd {
     }
 
     pub(crate) async fn with(set: Set<'_>) -> Self {
+        Self::with_variables(set, "").await
+    }
+
+    /// `variables`: more of them for the guest, each after a space.
+    pub(crate) async fn with_variables(set: Set<'_>, variables: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let Set { linger, keepalive, .. } = set;
         let settings = SshSettings { linger, keepalive, ..SshSettings::new(dir.path().join("keys")) };
@@ -77,7 +82,7 @@ impl Sshd {
         let home = dir.path().join("home");
         fs::create_dir(&home).unwrap();
         fs::write(home.join(".bashrc"), set.profile).unwrap();
-        let (child, port) = listen(dir.path(), set.config);
+        let (child, port) = listen(dir.path(), variables, set.config);
         let at = Endpoint {
             address: "127.0.0.1".to_owned(),
             port,
@@ -85,6 +90,7 @@ impl Sshd {
             host_key: keys.host_key_public,
             key: None,
             jump: None,
+            metadata: None,
         };
         let linked = linked_through(&settings, dir.path());
         Self { child, dir, settings, ssh, linked, id, at }
@@ -145,7 +151,7 @@ fn kill_serving(session: u32) {
     kill(session);
 }
 
-fn listen(dir: &Path, more: &str) -> (Child, u16) {
+fn listen(dir: &Path, variables: &str, more: &str) -> (Child, u16) {
     let sshd = ["/usr/sbin/sshd", "/usr/local/sbin/sshd", "/usr/bin/sshd"]
         .into_iter()
         .find(|p| Path::new(p).exists());
@@ -162,7 +168,7 @@ fn listen(dir: &Path, more: &str) -> (Child, u16) {
         let config = format!(
             "Port {port}\nListenAddress 127.0.0.1\nHostKey {at}/host_key\nAuthorizedKeysFile {at}/authorized_keys\n\
              StrictModes no\nPidFile none\nUsePAM no\nPermitRootLogin yes\nPasswordAuthentication no\n\
-             KbdInteractiveAuthentication no\nPrintMotd no\nSetEnv HOME={at}/home\nLogLevel VERBOSE\n{more}\n"
+             KbdInteractiveAuthentication no\nPrintMotd no\nSetEnv HOME={at}/home{variables}\nLogLevel VERBOSE\n{more}\n"
         );
         fs::write(dir.join("sshd_config"), config).unwrap();
         let mut child = Command::new(sshd)

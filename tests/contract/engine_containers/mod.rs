@@ -64,6 +64,7 @@ async fn prepare(machine: &Rc<Machine>, job: &ContainerJob) -> Prepared {
             host_key: String::new(),
             key: None,
             jump: None,
+            metadata: None,
         },
         is_static: false,
         timeouts: StageTimeouts::default(),

@@ -3,14 +3,17 @@
 //! `slots`: one link each, whichever call starts it. `unresponsive`: links that are stopped or killed. `life`: what ends a
 //! link. `cleaning`: hosts that are cleaned after each job. `closed`: which callers it accepts and which data it holds.
 //! `shells`: guests that make trouble for the waiting shell. `rate`: output that is faster than its reader.
+//! `metadata`: what the instance's metadata service announces; `announced`: what follows from that.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 #![expect(clippy::print_stderr, reason = "figures for whoever reads the test's output")]
 
+mod announced;
 mod caller;
 mod cleaning;
 mod closed;
 mod life;
+mod metadata;
 mod rate;
 mod shells;
 mod slots;

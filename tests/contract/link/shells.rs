@@ -173,6 +173,7 @@ impl Trickster {
             host_key: HOST.public_key().to_openssh().unwrap(),
             key: None,
             jump: None,
+            metadata: None,
         };
         let linked = linked_through(&settings, dir.path());
         Self { dir, linked, id, at, serving }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::io::AsyncReadExt as _;
@@ -21,6 +22,7 @@ use super::process::COMMAND;
 use super::slot::{Slot, slots};
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::InstanceId;
+use crate::core::metadata::MetadataAnswers;
 
 /// A link accepts a request immediately; one that does not is unresponsive.
 const FIRST_ANSWER: Duration = Duration::from_secs(3);
@@ -32,6 +34,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const CLEAR_WITHIN: Duration = Duration::from_secs(1);
 /// Limit for a link without work to exit after it was told to.
 const END_WITHIN: Duration = Duration::from_millis(200);
+/// Limit for a link to report what it has heard from a metadata service.
+const METADATA_WITHIN: Duration = Duration::from_millis(500);
 /// Concurrent jobs on an instance that use links; further jobs make connections of their own.
 const MOST_SLOTS: u32 = 64;
 /// Links that may die before their first reply.
@@ -133,6 +137,21 @@ impl Links {
         Slot::new(self.dir(id), 0).has_socket()
     }
 
+    /// What the links of an instance have heard from its metadata service. Links that do not reply are left out: no call
+    /// waits for this.
+    pub(super) async fn metadata(&self, id: &InstanceId) -> MetadataAnswers {
+        let ask = async |slot: Slot| {
+            let mut line = Line::new(slot.connect().await.ok()??);
+            line.send(&Request::plain(Ask::Metadata), &[]).await.ok()?;
+            match line.receive::<Reply>().await {
+                Ok(Some(Reply::Metadata(answers))) => Some(answers),
+                _ => None,
+            }
+        };
+        let asked = slots(&self.dir(id)).into_iter().map(|slot| timeout(METADATA_WITHIN, ask(slot)));
+        join_all(asked).await.into_iter().filter_map(|answers| answers.ok()?).flatten().collect()
+    }
+
     /// Connects to the link of a slot, and starts the link if there is none.
     async fn reach(&self, target: Target<'_>, slot: &Slot, number: u32, until: Instant) -> io::Result<Line> {
         loop {
@@ -146,6 +165,7 @@ impl Links {
                 dir: self.dir(target.id),
                 slot: number,
                 within: target.within,
+                wake: self.settings.mailbox.clone().filter(|_| target.at.metadata.is_some()),
             };
             if !self.start(&spec).await? {
                 // RACE: another call has started a link, or the previous one is exiting.

@@ -16,8 +16,9 @@ use super::super::Ssh;
 use super::super::session::Session;
 use super::line::Line;
 use super::message::LinkSpec;
+use super::metadata::Heard;
 use super::shells::{Shells, StandbyLoop};
-use super::slot::SlotLock;
+use super::slot::{SlotLock, wake_keeper};
 use crate::core::ids::InstanceId;
 use crate::port::connector::ConnectError;
 
@@ -50,6 +51,8 @@ pub(super) struct Hub<'a> {
     pub(super) round_trip: Cell<Option<Duration>>,
     pub(super) stages: Cell<u64>,
     pub(super) runner: RefCell<Option<Rc<RunnerWatch>>>,
+    /// What the instance's metadata service announces.
+    pub(super) heard: Heard,
 }
 
 impl<'a> Hub<'a> {
@@ -67,6 +70,7 @@ impl<'a> Hub<'a> {
             round_trip: Cell::new(None),
             stages: Cell::new(0),
             runner: RefCell::new(None),
+            heard: Heard::default(),
         };
         (hub, standby)
     }
@@ -89,10 +93,21 @@ impl<'a> Hub<'a> {
             // Only static hosts, which are not terminated after the job, are logged in to with an operator's key.
             let start_early = self.spec.at.key.is_none();
             // A stage that waits for its shell learns of the end from the shell.
-            tokio::join!(watching, self.shells.keep(session, standby, start_early));
+            tokio::join!(watching, self.shells.keep(session, standby, start_early), self.listen(session));
         }
         // Waiting calls get the error; the next call starts another link.
         self.close();
+    }
+
+    /// Listens to the instance's metadata service, if it has one.
+    async fn listen(&self, session: &Session<'_>) {
+        let Some(service) = self.spec.at.metadata else { return };
+        let wake = || {
+            if let Some(mailbox) = &self.spec.wake {
+                wake_keeper(mailbox);
+            }
+        };
+        self.heard.listen(session, service, &wake).await;
     }
 
     async fn stop_left_running(&self, session: &Session<'_>) {
@@ -169,7 +184,7 @@ impl<'a> Hub<'a> {
             tokio::select! {
                 gone = watch.pidfd.readable() => {
                     if gone.is_ok() {
-                        super::slot::wake_keeper(&watch.wake);
+                        wake_keeper(&watch.wake);
                         if watch.same_service {
                             self.close();
                         }

@@ -3,12 +3,15 @@
 //! If no link is available (no process can be started, the state directory is full), a call makes a connection of its
 //! own.
 
+use std::collections::BTreeMap;
 use std::fs::File;
+use std::future::ready;
 use std::io::{self, Seek as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::stream::{self, StreamExt as _};
 use rustix::fs::{MemfdFlags, memfd_create};
 use tokio::net::unix::pipe;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -22,6 +25,7 @@ use super::message::{Ask, Control, Interpreter, Reply};
 use super::pump::pump;
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::InstanceId;
+use crate::core::metadata::MetadataAnswers;
 use crate::port::connector::{
     ConnectError, Connector, FirstStage, Mark, Output, Reader, RemoteCommand, Stage, StageEnd, Stop,
 };
@@ -31,6 +35,8 @@ use crate::port::provider::InstanceKeys;
 const STOP_ACKNOWLEDGED: Duration = Duration::from_millis(800);
 /// Time for the link's own part, beyond the limit of a check on the instance.
 const MARGIN: Duration = Duration::from_secs(1);
+/// Instances whose links are asked concurrently; each takes a descriptor or two.
+const CONCURRENT: usize = 256;
 /// Tries with links that die before they have sent any part of a script.
 const MOST_TRIES: u32 = 3;
 
@@ -79,6 +85,12 @@ impl Connector for Linked {
 
     async fn check(&self, id: &InstanceId, at: &Endpoint, within: Duration) -> Result<(), ConnectError> {
         self.check_by_link(id, at, None, within).await
+    }
+
+    async fn metadata(&self, of: &[InstanceId]) -> BTreeMap<InstanceId, MetadataAnswers> {
+        let ask = async |id: &InstanceId| (id.clone(), self.links.metadata(id).await);
+        let asked = stream::iter(of).map(ask).buffer_unordered(CONCURRENT);
+        asked.filter(|(_, answers)| ready(!answers.is_empty())).collect().await
     }
 
     async fn check_for(
@@ -234,7 +246,7 @@ impl Linked {
                 called = &mut calling => called,
                 () = &mut *stop => {
                     // The link may already have the stage and then has to stop it.
-                    *stop = Box::pin(std::future::ready(()));
+                    *stop = Box::pin(ready(()));
                     let Ok(called) = timeout(grace + STOP_ACKNOWLEDGED, calling).await else {
                         return Some(Ok(StageEnd::Stopped));
                     };

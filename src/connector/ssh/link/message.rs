@@ -9,11 +9,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::core::endpoint::Endpoint;
+use crate::core::metadata::MetadataAnswers;
 use crate::core::time::millis;
 use crate::port::connector::{ConnectError, Reader, StageEnd};
 
 /// Must be raised with every change of these messages.
-pub(super) const PROTOCOL: u32 = 3;
+pub(super) const PROTOCOL: u32 = 4;
 
 /// What a link is started with, on its standard input.
 #[derive(Debug, Serialize, Deserialize)]
@@ -27,6 +28,9 @@ pub(super) struct LinkSpec {
     /// Limit to connect, verify and log in.
     #[serde(with = "millis")]
     pub(super) within: Duration,
+    /// The keeper's mailbox, to report that the instance's metadata service has announced something.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) wake: Option<PathBuf>,
 }
 
 /// The first message of a conversation.
@@ -89,6 +93,8 @@ pub(super) enum Ask {
     },
     /// Report the link's figures.
     Show,
+    /// Report what the instance's metadata service answered last.
+    Metadata,
     /// Exit as soon as no stage runs.
     End,
 }
@@ -136,6 +142,7 @@ pub(super) enum Reply {
     Ended(StageEnd),
     Failed(ConnectError),
     Shown(Figures),
+    Metadata(MetadataAnswers),
 }
 
 /// Figures of a link.
@@ -162,6 +169,7 @@ mod tests {
     use crate::core::container::name::ContainerName;
     use crate::core::execution::Shell;
     use crate::core::golden::{covers, hold, recorded};
+    use crate::core::metadata::MetadataService;
 
     fn endpoint() -> Endpoint {
         let text = r#"{"address":"192.0.2.7","port":22,"user":"ci","host_key":"ssh-ed25519 AAAA"}"#;
@@ -214,6 +222,7 @@ mod tests {
             },
             Ask::Command { at: endpoint(), text: "exec sh".to_owned(), start_within: within, stop_grace },
             Ask::Show,
+            Ask::Metadata,
             Ask::End,
         ];
         let mut all: Vec<Request> = asks.into_iter().map(Request::plain).collect();
@@ -258,6 +267,7 @@ mod tests {
             Reply::Stopping,
             Reply::Shown(figures),
             Reply::Shown(unknown),
+            Reply::Metadata(MetadataAnswers::from([("instance/preempted".to_owned(), "TRUE".to_owned())])),
         ];
         all.extend(ends.map(Reply::Ended));
         all.extend(failures.map(Reply::Failed));
@@ -283,7 +293,12 @@ mod tests {
             dir: "/var/lib/greenroom/links/linux/linux-7f3a09c1-12".into(),
             slot: 1,
             within: Duration::from_secs(10),
+            wake: None,
         };
-        hold(recorded!("link-specs.jsonl"), &[spec]);
+        let at = Endpoint { metadata: Some(MetadataService::Gce), ..endpoint() };
+        let settings = spec.settings.clone();
+        let (instance, dir) = (spec.instance.clone(), spec.dir.clone());
+        let watching = LinkSpec { at, settings, instance, dir, wake: Some("/run/keeper".into()), ..spec };
+        hold(recorded!("link-specs.jsonl"), &[spec, watching]);
     }
 }

@@ -16,6 +16,7 @@ mod hub;
 mod line;
 mod linked;
 mod message;
+mod metadata;
 mod note;
 mod open;
 pub mod process;

@@ -44,6 +44,7 @@ impl Hub<'_> {
                 self.over().await;
                 sent
             }
+            Ask::Metadata => line.send(&Reply::Metadata(self.heard.report()), &[]).await,
             Ask::Show => line.send(&Reply::Shown(figures::of(self).await), &[]).await,
             Ask::Check { at, .. } | Ask::Stage { at, .. } | Ask::Command { at, .. }
                 if self.is_closing() || at != self.spec.at =>

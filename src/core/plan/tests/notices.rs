@@ -23,6 +23,44 @@ fn an_instance_without_a_job_is_replaced_before_it_ends() {
 }
 
 #[test]
+fn what_only_an_instance_can_know_counts_like_what_is_listed() {
+    table(
+        does,
+        &[
+            ("idle 5m announced", "i1 drains: announced; terminate i1"),
+            ("idle 5m announced ends now", "i1 drains: announced; terminate i1"),
+            ("idle 5m announced ends 2h", "i1 drains: announced; terminate i1"),
+            // The list is late, or fails.
+            ("unlisted | idle 5m announced", "i1 drains: announced; terminate i1"),
+            ("booting 5s announced", "probe i1"),
+            ("static idle 5m announced", ""),
+            ("held 5m by 7 announced", ""),
+            ("idle 5m announced named 8", ""),
+            ("idle 5m announced; waits 8", "i1 drains: announced; i2 intended; terminate i1; launch i2"),
+        ],
+    );
+    table(
+        notes,
+        &[
+            ("held 5m by 7 announced", "announced i1"),
+            ("held 5m by 7 announced ends 2h", "announced i1"),
+            // One after the other, in different words.
+            ("held 5m by 7 announced ends now", "announced i1; announced i1"),
+        ],
+    );
+}
+
+#[test]
+fn a_notice_from_two_sources_is_told_once() {
+    let mut world = world("held 5m by 7 announced ends now");
+    for notice in world.observed.announced.values_mut() {
+        notice.text = "will end".to_owned();
+    }
+    let told = world.plan().report.notes;
+    assert_eq!(told.len(), 1, "{told:?}");
+}
+
+#[test]
 fn a_job_keeps_its_instance_and_is_told() {
     table(does, &[("held 5m by 7 ends now", "")]);
     table(

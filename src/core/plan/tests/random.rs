@@ -35,6 +35,7 @@ fn hindrance() -> impl Strategy<Value = String> {
     prop_oneof![
         Just("old".to_owned()),
         Just("busy".to_owned()),
+        Just("announced".to_owned()),
         (1..20_u32).prop_map(|s| format!("failing {s}s")),
         (200..210_u32, one_of(&["named", "user"])).prop_map(|(job, word)| format!("{word} {job}")),
     ]

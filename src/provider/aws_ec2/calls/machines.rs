@@ -6,6 +6,7 @@ use aws_sdk_ec2::types::{
 
 use crate::core::ids::InstanceId;
 use crate::core::inventory::Tags;
+use crate::core::metadata::MetadataService;
 use crate::core::text::clean_line;
 use crate::provider::cloud::machine::{Addresses, Handle, Machine, MachineState};
 use crate::provider::cloud::tags;
@@ -34,6 +35,8 @@ pub(super) fn read(instance: &Instance) -> Option<Machine> {
         what: what(instance),
         why: why(instance).filter(|_| state <= MachineState::Stopped),
         notice: None,
+        // All else that it may announce is in lists.
+        metadata: is_spot(instance).then_some(MetadataService::AwsEc2),
     })
 }
 

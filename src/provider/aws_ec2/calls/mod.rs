@@ -13,6 +13,7 @@ use super::settings::Settings;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::{Location, OwnerId, PoolName};
 use crate::core::inventory::Resource;
+use crate::core::metadata::MetadataAnswers;
 use crate::core::time::Stamp;
 use crate::port::finding::Finding;
 use crate::port::provider::{Demand, LaunchRequest, ProviderError};
@@ -126,6 +127,10 @@ impl Api for Ec2 {
     /// EC2 announces the end of a spot instance two minutes before.
     fn notice_interval(&self) -> Duration {
         self.settings.common.notice_interval(notices::INTERVAL)
+    }
+
+    fn announced(&self, answers: &MetadataAnswers) -> Option<&'static str> {
+        super::announced::announced(answers)
     }
 
     async fn create(&self, spec: &LaunchSpec) -> Result<Created, ProviderError> {

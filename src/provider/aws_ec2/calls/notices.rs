@@ -20,6 +20,7 @@ use crate::core::text::clean_line;
 use crate::core::time::Stamp;
 use crate::port::clock::Clock;
 use crate::port::provider::ProviderError;
+use crate::provider::aws_ec2::announced::RECLAIM;
 use crate::provider::cloud::machine::{CloudNotice, Machine, MachineState};
 
 /// Limit for an answer: the list of instances waits for it.
@@ -171,7 +172,7 @@ async fn reclaimed(client: &Client, of_pool: Filter) -> Answer {
 fn reclaim_of(request: &SpotInstanceRequest) -> Option<(String, CloudNotice)> {
     let code = request.status()?.code()?;
     RECLAIMED.contains(&code).then_some(())?;
-    let text = "will be reclaimed by EC2 (spot)".to_owned();
+    let text = RECLAIM.to_owned();
     Some((request.instance_id()?.to_owned(), CloudNotice { text, at_ms: None }))
 }
 

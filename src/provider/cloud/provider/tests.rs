@@ -57,6 +57,10 @@ impl Api for Rc<World> {
         Duration::from_mins(5)
     }
 
+    fn announced(&self, answers: &MetadataAnswers) -> Option<&'static str> {
+        answers.contains_key("end").then_some("will end")
+    }
+
     async fn create(&self, spec: &String) -> Result<Created, ProviderError> {
         self.specs.borrow_mut().push(spec.clone());
         if let Some(dir) = self.lost.take() {

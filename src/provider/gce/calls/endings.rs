@@ -16,6 +16,7 @@ use crate::core::time::Stamp;
 use crate::port::clock::Clock;
 use crate::provider::cloud::api::Machines;
 use crate::provider::cloud::machine::{CloudNotice, Handle, Machine, MachineState};
+use crate::provider::gce::announced::RECLAIMING;
 
 /// How long a machine that is gone is listed with its reason.
 const RETENTION: Duration = Duration::from_mins(10);
@@ -26,8 +27,6 @@ pub(super) const FILTER: &str = "operationType eq \"compute[.]instances[.].*\"";
 const OWN: &str = "compute.instances.";
 /// How the reason of a preempted machine starts.
 const RECLAIMED: &str = "was reclaimed by Compute Engine";
-/// The notice of such a machine while it still runs.
-const RECLAIMING: &str = "is being reclaimed by Compute Engine (spot)";
 /// Operations that a machine survives.
 const HARMLESS: [&str; 2] = ["automaticRestart", "migrateOnHostMaintenance"];
 

@@ -11,10 +11,12 @@ use super::ComputeEngine;
 use super::client::answer;
 use super::errors::{self, CallKind};
 use super::launch_spec::{created_by, name};
+use crate::core::metadata::MetadataService;
 use crate::port::provider::ProviderError;
 use crate::provider::cloud::api::Machines;
 use crate::provider::cloud::machine::{Addresses, CloudNotice, Handle, Machine, MachineState};
 use crate::provider::cloud::tags;
+use crate::provider::gce::announced::MAINTENANCE;
 
 /// Compute Engine's maximum size of a page.
 pub(super) const PAGE: u32 = 500;
@@ -69,6 +71,7 @@ fn read(instance: &Instance) -> Option<Machine> {
         what: what(instance),
         why: None,
         notice: notice(instance),
+        metadata: Some(MetadataService::Gce),
     })
 }
 
@@ -130,13 +133,13 @@ fn notice(instance: &Instance) -> Option<CloudNotice> {
         return None;
     }
     if upcoming.maintenance_status == Some(MaintenanceStatus::Ongoing) {
-        let text = "has host maintenance by Compute Engine now".to_owned();
+        let text = format!("{MAINTENANCE} now");
         return Some(CloudNotice { text, at_ms: None });
     }
     let at = upcoming.window_start_time.as_deref().and_then(|text| text.parse::<Timestamp>().ok());
     let at_ms = at.map(Timestamp::as_millisecond);
     let at = at.map(|at| at.strftime(" at %Y-%m-%d %H:%M UTC").to_string()).unwrap_or_default();
-    Some(CloudNotice { text: format!("has host maintenance by Compute Engine{at}"), at_ms })
+    Some(CloudNotice { text: format!("{MAINTENANCE}{at}"), at_ms })
 }
 
 /// The `creationTimestamp` in milliseconds since 1970.

@@ -11,6 +11,7 @@ use tokio::sync::OnceCell;
 use super::settings::Settings;
 use crate::core::ids::{OwnerId, PoolName};
 use crate::core::inventory::Resource;
+use crate::core::metadata::MetadataAnswers;
 use crate::core::time::Stamp;
 use crate::port::finding::Finding;
 use crate::port::provider::{Demand, LaunchRequest, ProviderError};
@@ -96,6 +97,10 @@ impl Api for ComputeEngine {
     /// Compute Engine shuts a spot instance down within 30 s.
     fn notice_interval(&self) -> Duration {
         self.settings.common.notice_interval(RECLAIM_INTERVAL)
+    }
+
+    fn announced(&self, answers: &MetadataAnswers) -> Option<&'static str> {
+        super::announced::announced(answers)
     }
 
     async fn create(&self, spec: &LaunchSpec) -> Result<Created, ProviderError> {

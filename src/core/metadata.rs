@@ -1,0 +1,26 @@
+//! Metadata services: HTTP servers of clouds, which an instance asks about itself.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The metadata service of an instance whose cloud announces there what it is about to do to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MetadataService {
+    AwsEc2,
+    Gce,
+}
+
+/// What a metadata service answered last, by key. The instance passed it on, and may have forged it.
+pub type MetadataAnswers = BTreeMap<String, String>;
+
+impl MetadataService {
+    /// Keys that have a value while something is announced, or a value that says so.
+    pub fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::AwsEc2 => &["spot/instance-action", "events/recommendations/rebalance"],
+            Self::Gce => &["instance/preempted", "instance/maintenance-event"],
+        }
+    }
+}
