@@ -12,6 +12,7 @@ from gce.frontend import Gce
 from shared.admin import Admin
 from shared.exchange import Exchanges
 from shared.faults import Faults
+from shared.guest_metadata import ROOT, GuestMetadata
 from shared.judge import Judge
 from shared.machines import Machines
 from shared.server import Server
@@ -35,13 +36,15 @@ class Lab:
         self.front_ends = [self.ec2, self.gce]
         admin = Admin(self)
         # On the same path as EC2, distinguished by a header: so they come first.
+        guests = GuestMetadata(self.front_ends, self.lock)
         quotas, sts = ServiceQuotas(self.settings, self.exchanges, self.judge), Sts(self.exchanges, self.judge)
         self.server = Server(
-            [(one.fits, one.handle) for one in (admin, self.gce.metadata_server, quotas, sts, *self.front_ends)],
+            [(one.fits, one.handle) for one in (admin, guests, self.gce.metadata_server, quotas, sts, *self.front_ends)],
             self.judge,
             self.settings,
         )
         self.server.start()
+        self.machines.metadata = self.server.url.removeprefix("http://") + ROOT
 
     def described(self):
         """The emulator's addresses, and the clouds' initial content."""

@@ -99,6 +99,11 @@ class Notices(GceTrial):
         self.lab("POST", "notice", {"id": "one", "why": "compute.instances.hostError"}, status=400)
         self.lab("POST", "notice", {"id": "two"}, status=404)
 
+    def test_maintenance_that_begins_is_announced_inside(self):
+        self.assertNotIn("resourceStatus", self.running("one"))
+        self.lab("POST", "notice", {"id": "one", "why": "TERMINATE_ON_HOST_MAINTENANCE"})
+        self.assertNotIn("resourceStatus", self.get("one"))
+
 
 class Ends(GceTrial):
     def setUp(self):

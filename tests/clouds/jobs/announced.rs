@@ -10,7 +10,12 @@ use crate::support::handle::Handle;
 use crate::support::job::Job;
 use crate::support::record::Outcome;
 
-on_both_clouds![an_idle_instance_is_replaced_before_it_ends, a_running_job_reads_what_is_announced,];
+on_both_clouds![
+    an_idle_instance_is_replaced_before_it_ends,
+    a_running_job_reads_what_is_announced,
+    an_idle_instance_that_alone_knows_it_is_replaced,
+    a_running_job_reads_what_only_its_instance_knows,
+];
 
 /// Announces something for the next hour.
 fn announce(cloud: Cloud, site: &Site, instance: &InstanceId) {
@@ -29,7 +34,35 @@ fn words(cloud: Cloud) -> &'static str {
     }
 }
 
+/// Announces something that only the instance's metadata service has.
+fn announce_inside(cloud: Cloud, site: &Site, instance: &InstanceId) {
+    let why = match cloud {
+        Cloud::Ec2 => "rebalance",
+        Cloud::Gce => "TERMINATE_ON_HOST_MAINTENANCE",
+    };
+    site.lab.notice(&site.machine(instance).id, Some(why));
+}
+
+/// Its words.
+fn words_inside(cloud: Cloud) -> &'static str {
+    match cloud {
+        Cloud::Ec2 => "may be reclaimed by EC2 at any time (spot, rebalance recommendation)",
+        Cloud::Gce => "has host maintenance by Compute Engine",
+    }
+}
+
+type Announce = fn(Cloud, &Site, &InstanceId);
+
 fn an_idle_instance_is_replaced_before_it_ends(cloud: Cloud) {
+    expect_replaced(cloud, announce, words(cloud));
+}
+
+fn an_idle_instance_that_alone_knows_it_is_replaced(cloud: Cloud) {
+    expect_replaced(cloud, announce_inside, words_inside(cloud));
+}
+
+#[track_caller]
+fn expect_replaced(cloud: Cloud, announce: Announce, words: &str) {
     let site = Site::open(cloud, pool().pool("idle_count", 1), Buy::Spot);
     site.warm_up_to(1);
     let announced = site.idle().pop().expect("an idle instance");
@@ -41,7 +74,7 @@ fn an_idle_instance_is_replaced_before_it_ends(cloud: Cloud) {
     site.expect_nothing_left(1);
     let why = site.order(&["explain", announced.as_str()]);
     let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(why.contains(words(cloud)), "{why}");
+    assert!(why.contains(words), "{why}");
 }
 
 /// A job that runs, and its instance.
@@ -69,14 +102,23 @@ fn expect_told(site: &Site, handle: Handle, instance: &InstanceId, words: &str) 
 }
 
 fn a_running_job_reads_what_is_announced(cloud: Cloud) {
+    expect_read(cloud, announce, words(cloud));
+}
+
+fn a_running_job_reads_what_only_its_instance_knows(cloud: Cloud) {
+    expect_read(cloud, announce_inside, words_inside(cloud));
+}
+
+#[track_caller]
+fn expect_read(cloud: Cloud, announce: Announce, words: &str) {
     let site = Site::open(cloud, pool().pool("max_instances", 1), Buy::Spot);
     let (handle, instance) = running_job(&site);
     announce(cloud, &site, &instance);
     wait_for("a pass that reads it", PATIENCE, || {
         site.order(&["reap"]);
-        site.order(&["pool", "status", "--json"]).contains(words(cloud)).then_some(())
+        site.order(&["pool", "status", "--json"]).contains(words).then_some(())
     });
-    expect_told(&site, handle, &instance, words(cloud));
+    expect_told(&site, handle, &instance, words);
 }
 
 /// Compute Engine announces no preemption, but lists the instance as stopping while it still runs.

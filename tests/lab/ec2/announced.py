@@ -1,6 +1,7 @@
 """What EC2 announces about instances: scheduled events in their statuses, and spot requests."""
 
 import datetime
+import json
 import secrets
 
 # The codes of scheduled events, with EC2's descriptions.
@@ -11,6 +12,9 @@ EVENTS = {
     "system-maintenance": "The instance is scheduled for maintenance",
     "system-reboot": "The system will be rebooted",
 }
+REBALANCE = "rebalance"
+# From the announcement to the end of a reclaimed instance, as its metadata says.
+RECLAIM_AFTER = datetime.timedelta(minutes=2)
 # From the announcement to an event.
 EVENT_AFTER = datetime.timedelta(days=14)
 # The status of a spot request by the state reason of its instance, once that has ended.
@@ -39,13 +43,18 @@ def request_id():
 def announce(record, why):
     """Announces a scheduled event with the code `why`; without one, that EC2 takes the spot instance back.
 
+    With `rebalance`, recommends to replace a spot instance, which only its own metadata says.
+
     Raises `ValueError` if that cannot happen to the instance.
     """
     now = datetime.datetime.now(datetime.UTC)
-    if why is None:
+    if why in (None, REBALANCE):
         if record.request is None:
             raise ValueError("the instance is no spot instance; say `why`, the code of a scheduled event")
-        record.reclaimed_at = now
+        if why is None:
+            record.reclaimed_at = now
+        else:
+            record.rebalance_at = now
     elif why in EVENTS:
         record.events.append(
             {
@@ -56,7 +65,20 @@ def announce(record, why):
             }
         )
     else:
-        raise ValueError(f"`why` must be one of {', '.join(EVENTS)}, not {why!r}")
+        raise ValueError(f"`why` must be one of {REBALANCE}, {', '.join(EVENTS)}, not {why!r}")
+
+
+def metadata(record, key):
+    """The value of a key of the instance's own metadata; `None`: EC2 answers that there is none."""
+    if key == "spot/instance-action" and record.reclaimed_at is not None:
+        return json.dumps({"action": "terminate", "time": _time(record.reclaimed_at + RECLAIM_AFTER)})
+    if key == "events/recommendations/rebalance" and record.rebalance_at is not None:
+        return json.dumps({"noticeTime": _time(record.rebalance_at)})
+    return None
+
+
+def _time(at):
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def status(account, instance):

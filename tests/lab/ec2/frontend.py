@@ -64,7 +64,8 @@ class Ec2:
         self.lives.end(instance, BY_SPOT if why is None else (why, f"{why}: taken away"))
 
     def notice(self, name, why=None):
-        """Announces that EC2 takes a spot instance back, or, with `why`, a scheduled event with this code.
+        """Announces that EC2 takes a spot instance back, or, with `why`, a scheduled event with this code,
+        or `rebalance`.
 
         Raises `KeyError` if no live instance has this name, `ValueError` if that cannot be announced.
         """
@@ -72,6 +73,10 @@ class Ec2:
         if instance is None:
             raise KeyError(name)
         announced.announce(self.world.records[name], why)
+
+    def guest_metadata(self, name, key):
+        """What the metadata of the instance `name` has for a key. Raises `KeyError` if there is none of this name."""
+        return announced.metadata(self.world.records[name], key)
 
     def copy(self, name):
         """Launches an instance like `name`, with its tags and without its token; returns its id.

@@ -58,6 +58,8 @@ class Record:
     request: str | None = None
     request_tags: list = dataclasses.field(default_factory=list)
     reclaimed_at: object = None
+    # When EC2 recommended to replace it.
+    rebalance_at: object = None
     # Scheduled events, as EC2 shows them.
     events: list = dataclasses.field(default_factory=list)
 

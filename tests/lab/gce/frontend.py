@@ -10,7 +10,7 @@ from . import catalog, errors, wishes
 from .discovery import BASE, Discovery
 from .errors import Refused
 from .filters import Unplayed
-from .instances import TAKING, Project
+from .instances import EVENT, TAKING, Project
 from .lives import PREEMPTED, Lives
 from .metadata_server import MetadataServer
 from .methods import Methods
@@ -75,9 +75,17 @@ class Gce:
 
         Raises `KeyError` if no live instance has this name, `ValueError` for another type.
         """
-        if why not in (None, "SCHEDULED", "UNSCHEDULED"):
-            raise ValueError(f"`why` must be SCHEDULED or UNSCHEDULED, not {why!r}")
+        if why not in (None, "SCHEDULED", "UNSCHEDULED", EVENT):
+            raise ValueError(f"`why` must be SCHEDULED, UNSCHEDULED or {EVENT}, not {why!r}")
         self._live(name).announce(why or "SCHEDULED")
+
+    def guest_metadata(self, name, key):
+        """What the metadata of a machine has for a key. Raises `KeyError` if no instance has this machine."""
+        instance = next((one for one in self.project.instances.values() if one.machine == name), None)
+        if instance is None:
+            raise KeyError(name)
+        preempted = "TRUE" if instance.reason == PREEMPTED else "FALSE"
+        return {"instance/preempted": preempted, "instance/maintenance-event": instance.event}.get(key)
 
     def copy(self, name):
         """Creates an instance like `name`, with its labels and metadata, but a name of its own; returns that.

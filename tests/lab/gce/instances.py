@@ -18,6 +18,9 @@ from .operations import now
 # States in which an instance uses capacity and quota.
 TAKING = ("PROVISIONING", "STAGING", "RUNNING", "STOPPING")
 
+# The value of the metadata `maintenance-event` just before maintenance that stops the instance.
+EVENT = "TERMINATE_ON_HOST_MAINTENANCE"
+
 
 @dataclasses.dataclass
 class Instance:
@@ -32,6 +35,8 @@ class Instance:
     ipv6: str | None
     # Why it ended, if not by a request.
     reason: str | None = None
+    # What its own metadata says about maintenance.
+    event: str = "NONE"
 
     @property
     def machine(self):
@@ -43,7 +48,13 @@ class Instance:
         return self.shown["id"], self.shown["selfLink"]
 
     def announce(self, kind):
-        """Announces maintenance of its host: a day ahead if it is scheduled, otherwise half an hour."""
+        """Announces maintenance of its host: a day ahead if it is scheduled, otherwise half an hour.
+
+        `EVENT` is about to begin, and only the instance's own metadata says so.
+        """
+        if kind == EVENT:
+            self.event = kind
+            return
         ahead = datetime.timedelta(days=1) if kind == "SCHEDULED" else datetime.timedelta(minutes=30)
         start = datetime.datetime.now(datetime.UTC) + ahead
         self.shown["resourceStatus"] = {

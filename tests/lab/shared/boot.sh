@@ -69,6 +69,8 @@ chmod 600 /etc/ssh/ssh_host_*_key
   echo "MaxSessions 200"
   echo "PidFile /run/sshd.pid"
   echo "Subsystem sftp internal-sftp"
+  metadata=$(cat "$given/metadata")
+  echo "SetEnv AWS_EC2_METADATA_SERVICE_ENDPOINT=http://$metadata GCE_METADATA_HOST=$metadata"
 } >/run/sshd_config
 
 # The host keys, as cloud-init prints them.

@@ -30,6 +30,8 @@ class Machines:
         self._running = {}
         self._guard = threading.Lock()
         self._port_holder, self.port = _reserve_port()
+        # Host, port and path of the instances' metadata services, before their names.
+        self.metadata = ""
 
     def start(self, name, addresses, guest, powered_off):
         """Boots an instance and returns immediately. The calling thread must live as long as the emulator.
@@ -40,6 +42,7 @@ class Machines:
         # A name may be reused.
         shutil.rmtree(home, ignore_errors=True)
         _lay_out(home, guest)
+        (home / "metadata").write_text(f"{self.metadata}{name}")
         # The kernel kills it with the thread that started it, and everything inside it with it.
         command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child", "--mount"]
         command += [str(HERE / "machine.sh"), str(home), str(self.port), *addresses]
