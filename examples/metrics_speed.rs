@@ -130,6 +130,7 @@ fn boot(instance: &InstanceId, generation: &Generation, number: u32, now: Stamp)
         port: 22,
         user: "ci".to_owned(),
         host_key: format!("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{number:043}"),
+        metadata: None,
         key: None,
         jump: None,
     };

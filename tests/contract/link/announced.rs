@@ -173,6 +173,7 @@ impl Bench {
                     uses_left: None,
                     offering: None,
                     location: Some(Location::new("here")),
+                    lifetime: None,
                 },
                 Change::LaunchAnswered {
                     instance: id.clone(),
