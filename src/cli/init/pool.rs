@@ -53,7 +53,9 @@ pub(super) fn name_of(kind: &str) -> &'static str {
 pub(super) fn draft(options: &InitOptions, found: &Found, ask: Questions) -> Result<Draft, CliError> {
     let kind = kind(options, found, ask)?;
     let name = match &options.pool {
-        Some(name) => checked_name(name).map_err(CliError::say)?,
+        Some(name) => {
+            checked_name(name).map_err(|why| CliError::say(why).help("name it with `--pool NAME`"))?
+        }
         None => ask.text("Name of the pool", Some(name_of(kind)), "--pool NAME", checked_name)?,
     };
     let mut draft =
@@ -73,7 +75,9 @@ pub(super) fn draft(options: &InitOptions, found: &Found, ask: Questions) -> Res
             return Err(CliError::say(format!("`--set {given}` sets a key that is set already"))
                 .help("set each key once; the values of a list are separated by commas"));
         }
-        draft.set(given).map_err(|why| CliError::say(format!("`--set`: {why}")))?;
+        draft.set(given).map_err(|why| {
+            CliError::say(format!("`--set`: {why}")).help("docs/configuration.md describes each key")
+        })?;
     }
     missing(&mut draft, found, ask)?;
     directories(&mut draft);
@@ -84,7 +88,7 @@ pub(super) fn draft(options: &InitOptions, found: &Found, ask: Questions) -> Res
 fn kind(options: &InitOptions, found: &Found, ask: Questions) -> Result<&'static str, CliError> {
     let check = |text: &str| provider::find(text).map(|known| known.kind).map_err(|wrong| wrong.to_string());
     if let Some(kind) = &options.provider {
-        return check(kind).map_err(CliError::say);
+        return check(kind).map_err(|why| CliError::say(why).help("name one with `--provider KIND`"));
     }
     if !ask.possible() {
         let kinds: Vec<&str> = provider::all().iter().map(|known| known.kind).collect();
