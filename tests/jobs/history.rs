@@ -126,6 +126,8 @@ fn a_watch_on_a_terminal_gives_it_back_at_ctrl_c() {
         return skipped("`script` is not installed");
     }
     let place = Setting::new().open();
+    // Records the policy, and with it the slots.
+    place.run(&Job::new(1).script(["true"])).expect_outcome(&Outcome::Success);
     let mut terminal = program::command("script", place.path());
     terminal.args([
         "-qec",
