@@ -68,13 +68,15 @@ pub(crate) fn hold(page: &str, before: &str, steps: &[Shown]) {
 /// Removes all that is in a directory: what still runs there ends then. Until it does, it may add a file, and a directory
 /// that gets one cannot be removed.
 fn empty(home: &Path) {
-    let left = || std::fs::read_dir(home).expect("the directory").flatten().map(|entry| entry.path());
-    while let Some(next) = left().next() {
-        match std::fs::metadata(&next) {
+    let left = || std::fs::read_dir(home).expect("the directory").flatten().map(|entry| entry.path()).next();
+    for _ in 0..1_000 {
+        let Some(next) = left() else { return };
+        match std::fs::symlink_metadata(&next) {
             Ok(found) if found.is_dir() => std::fs::remove_dir_all(&next).ok(),
             _ => std::fs::remove_file(&next).ok(),
         };
     }
+    panic!("{:?} cannot be removed", left());
 }
 
 fn bash(home: &Path, script: &str) -> Output {
