@@ -92,7 +92,8 @@ fn lived_in(dir: &Path) -> FileStore {
 }
 
 fn indexes(dir: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(file(dir, "history")).unwrap();
+    // The first compaction makes the directory.
+    let entries = std::fs::read_dir(file(dir, "history")).into_iter().flatten();
     let mut found: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
     found.retain(|path| path.file_name().unwrap().to_str().unwrap().starts_with("jobs-"));
     found.sort();
