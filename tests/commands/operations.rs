@@ -4,7 +4,7 @@ use super::pages;
 
 const PAGE: &str = "docs/operations.md";
 
-/// A pool `demo` that has served a job and has an idle instance. The state directory is `$PWD/state` instead of the usual
+/// A pool `demo` that has served a job and has one instance, which is idle. The state directory is `$PWD/state` instead of the usual
 /// one, and what the page calls `/srv/copy` is `$PWD/copy`.
 const POOL: &str = r#"
 cat > greenroom.toml <<'END'
@@ -18,7 +18,11 @@ END
 export GREENROOM_CONFIG=$PWD/greenroom.toml GREENROOM_STATE_DIR=$PWD/state
 greenroom() { command greenroom "${@//\/srv\/copy/$PWD/copy}"; }
 greenroom try >/dev/null
-for _ in $(seq 600); do ! greenroom pool status --json | grep -q '"ready"' || break; sleep 0.1; done
+for _ in $(seq 600); do
+  status="$(greenroom pool status --json)"
+  case "$status" in *-1\"*) ;; *-2\"*\"ready\"* | *\"ready\"*-2\"*) break ;; esac
+  sleep 0.1
+done
 "#;
 
 fn hold(heading: &str, more: &str, commands: usize) {

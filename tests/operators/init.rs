@@ -307,6 +307,8 @@ signal.alarm(120)
 answers = json.loads(sys.argv[1])
 child, terminal = pty.fork()
 if child == 0:
+    # Ctrl-C means something, even if the tests run in the background of a shell.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.execvp(sys.argv[2], sys.argv[2:])
 seen = said = b''
 while True:
