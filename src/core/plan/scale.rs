@@ -13,7 +13,7 @@ use crate::core::availability::{Choice, Unavailable};
 use crate::core::event::Change;
 use crate::core::ids::InstanceId;
 use crate::core::instance::{DrainReason, Instance};
-use crate::core::policy::{Policy, Reuse};
+use crate::core::policy::{Lifetime, Policy, Reuse};
 use crate::core::report::{Note, Report, WaitingOn};
 use crate::core::time::Stamp;
 
@@ -53,8 +53,10 @@ pub(super) fn step(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, report: 
         return scaled;
     }
     let Some(fresh) = &input.observed.launching else { return scaled };
+    let longest = draft.state().waiting.values().map(|job| job.job.timeout).max().unwrap_or_default();
+    let lifetime = input.policy.lifetime_for(longest);
     for _ in 0..allowed(draft, input, wanted, &mut scaled) {
-        launch(draft, input, fresh);
+        launch(draft, input, fresh, lifetime);
     }
     report.launches.clone_from(&scaled.blocked);
     scaled
@@ -157,7 +159,7 @@ pub(super) fn launchable(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>, under_
 }
 
 /// Commits the intent first; the effect follows.
-fn launch(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, fresh: &Fresh) {
+fn launch(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, fresh: &Fresh, lifetime: Option<Lifetime>) {
     let offering = match choice(draft, input) {
         Choice::Take(offering) => Some(offering),
         Choice::Only | Choice::Wait { .. } => None,
@@ -175,7 +177,6 @@ fn launch(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, fresh: &Fresh) {
     // If no list tells now, launches still go where they went before.
     let told = input.observed.listing.as_ref().ok().and_then(|listing| listing.location.clone());
     let location = told.or_else(|| draft.state().location.clone());
-    let longest = draft.state().waiting.values().map(|job| job.job.timeout).max().unwrap_or_default();
     draft.emit(Change::LaunchIntended {
         instance: instance.clone(),
         generation,
@@ -185,7 +186,7 @@ fn launch(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, fresh: &Fresh) {
         uses_left: input.policy.max_use_count,
         offering,
         location,
-        lifetime: input.policy.lifetime_for(longest),
+        lifetime,
     });
     act(draft, input.observed, Effect::Launch { instance, repeated: false });
     draft.wake_at(draft.now.plus(input.policy.timing.pass_interval));
