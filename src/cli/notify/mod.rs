@@ -19,7 +19,7 @@ use crate::config::Notify;
 use crate::core::ids::{InstanceId, PoolName};
 use crate::core::notice::{Condition, Notice, Notices, conditions};
 use crate::core::time::Stamp;
-use crate::host::local::{KeeperStarts, OnReport, SystemClock};
+use crate::host::local::{KeeperStarts, OnReport, SystemClock, replace_alone};
 use crate::port::clock::Clock as _;
 use crate::port::store::Stores;
 
@@ -196,10 +196,8 @@ impl Watch {
     }
 
     fn write(&self) {
-        let fresh = self.root.join(format!("{FILE}.new"));
         let text = serde_json::to_vec(&self.notices).unwrap_or_default();
-        let written = fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, self.root.join(FILE)));
-        if let Err(error) = written {
+        if let Err(error) = replace_alone(&self.root, FILE, &text) {
             tracing::warn!("cannot write `{FILE}`: {error}");
         }
     }

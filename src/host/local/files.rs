@@ -56,8 +56,13 @@ pub(super) fn replace(dir: &Path, name: &str, bytes: &[u8], durable: Durable) ->
     if durable == Durable::Yes { sync_dir(dir) } else { Ok(()) }
 }
 
+/// The same for a file that is only told: it is not synced.
+pub fn replace_told(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    replace(dir, name, bytes, Durable::No)
+}
+
 /// The same for a file that only one process writes: a killed process's incomplete file is overwritten.
-pub(super) fn replace_alone(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+pub fn replace_alone(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let fresh = dir.join(format!(".{name}.new"));
     missing_is_none(fs::remove_file(&fresh))?;
     rename_new(&fresh, &dir.join(name), bytes, Durable::No)

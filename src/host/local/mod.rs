@@ -34,6 +34,7 @@ mod times;
 mod wait;
 
 pub use clock::SystemClock;
+pub use files::{replace_alone, replace_told};
 pub use host::{LocalHost, Role};
 pub use keeper_command::KeeperCommand;
 pub use report::OnReport;

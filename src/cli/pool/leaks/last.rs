@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::command::LeakCheck;
 use crate::core::ids::PoolName;
 use crate::core::time::Stamp;
+use crate::host::local::replace_told;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Last {
@@ -16,24 +17,22 @@ struct Last {
     orphaned: u64,
 }
 
-fn path(root: &Path, pool: &PoolName) -> PathBuf {
-    root.join("pools").join(pool.as_str()).join("leaks.json")
+const FILE: &str = "leaks.json";
+
+fn folder(root: &Path, pool: &PoolName) -> PathBuf {
+    root.join("pools").join(pool.as_str())
 }
 
 /// Notes what was found. Only told: an error changes nothing.
 pub(super) fn note(root: &Path, checked: &LeakCheck) {
     let orphaned = u64::try_from(checked.left).unwrap_or(u64::MAX);
-    let path = path(root, &checked.view.pool);
-    let fresh = path.with_extension(format!("json.{}", std::process::id()));
     let Ok(text) = serde_json::to_vec(&Last { at: checked.view.at, orphaned }) else { return };
     // A pool without a directory has no state; nothing is made for it.
-    if fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, &path)).is_err() {
-        fs::remove_file(&fresh).ok();
-    }
+    replace_told(&folder(root, &checked.view.pool), FILE, &text).ok();
 }
 
 /// When `pool leaks` last looked, and how many orphaned resources it left.
 pub(in crate::cli) fn read(root: &Path, pool: &PoolName) -> Option<(Stamp, u64)> {
-    let last: Last = serde_json::from_slice(&fs::read(path(root, pool)).ok()?).ok()?;
+    let last: Last = serde_json::from_slice(&fs::read(folder(root, pool).join(FILE)).ok()?).ok()?;
     Some((last.at, last.orphaned))
 }
