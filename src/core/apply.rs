@@ -151,21 +151,44 @@ impl PoolState {
     }
 
     fn intend(&mut self, intent: &Change, at: Stamp) -> Result<(), InapplicableEvent> {
-        let Some(intended) = intended(intent, at) else { return Err(STATIC) };
-        let Some(launch) = &intended.launch else { return Err(STATIC) };
-        if let Some(known) = self.instance(&intended.id) {
+        let Change::LaunchIntended {
+            instance,
+            generation,
+            number,
+            attempt,
+            capacity,
+            uses_left,
+            offering,
+            location,
+            lifetime,
+        } = intent
+        else {
+            return Err(STATIC);
+        };
+        if let Some(known) = self.instance(instance) {
             let before = known.launch.as_ref().map_or(0, |l| l.attempt);
-            if !known.is_refused() || launch.attempt <= before {
+            if !known.is_refused() || *attempt <= before {
                 return Err(InapplicableEvent("only a refused launch is repeated, as the next attempt"));
             }
         }
-        let highest = self.generations.entry(launch.generation.clone()).or_insert(0);
-        *highest = launch.number.max(*highest);
+        let highest = self.generations.entry(generation.clone()).or_insert(0);
+        *highest = (*number).max(*highest);
         self.launches.recent.retain(|then| at.since(*then) < Duration::from_mins(1));
         self.launches.recent.push(at);
-        self.location = intended.location.clone().or(self.location.take());
+        self.location = location.clone().or(self.location.take());
+        let launch = LaunchRecord {
+            generation: generation.clone(),
+            number: *number,
+            attempt: *attempt,
+            offering: offering.clone(),
+            lifetime: *lifetime,
+            answer: Answer::Pending,
+            requested_at: at,
+        };
         // A refused launch created nothing: the next one starts from the beginning.
-        self.instances.insert(intended.id.clone(), Arc::new(intended));
+        let fresh = fresh(instance, *capacity, *uses_left, at);
+        let intended = Instance { launch: Some(launch), location: location.clone(), ..fresh };
+        self.instances.insert(instance.clone(), Arc::new(intended));
         Ok(())
     }
 
@@ -518,35 +541,6 @@ impl PoolState {
         }
         Ok(())
     }
-}
-
-/// The instance of a launch intent.
-fn intended(intent: &Change, at: Stamp) -> Option<Instance> {
-    let Change::LaunchIntended {
-        instance,
-        generation,
-        number,
-        attempt,
-        capacity,
-        uses_left,
-        offering,
-        location,
-        lifetime,
-    } = intent
-    else {
-        return None;
-    };
-    let launch = LaunchRecord {
-        generation: generation.clone(),
-        number: *number,
-        attempt: *attempt,
-        offering: offering.clone(),
-        lifetime: *lifetime,
-        answer: Answer::Pending,
-        requested_at: at,
-    };
-    let fresh = fresh(instance, *capacity, *uses_left, at);
-    Some(Instance { launch: Some(launch), location: location.clone(), ..fresh })
 }
 
 fn fresh(id: &InstanceId, capacity: u32, uses_left: Option<u32>, at: Stamp) -> Instance {
