@@ -17,7 +17,9 @@ use crate::connector::ssh::{Ssh, SshSettings};
 use crate::core::ids::PoolName;
 use crate::engine::Engine;
 use crate::engine::keeper::Pool;
-use crate::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir, Times, detached_command};
+use crate::host::local::{
+    KeeperCommand, LocalHost, Role, Signals, StateDir, Times, detached_command, replace_told,
+};
 use crate::keys::near::name_one_of;
 use crate::port::host::Host;
 use crate::port::store::Stores;
@@ -93,12 +95,7 @@ impl Context {
         let note = self.state_path.join(CONFIG_NOTE);
         let same = std::fs::read(&note).is_ok_and(|old| old == path.as_os_str().as_encoded_bytes());
         if !same {
-            let fresh = self.state_path.join(format!("{CONFIG_NOTE}.{}", std::process::id()));
-            let written = write_private(&fresh, path.as_os_str().as_encoded_bytes())
-                .and_then(|()| std::fs::rename(&fresh, &note));
-            if written.is_err() {
-                std::fs::remove_file(&fresh).ok();
-            }
+            replace_told(&self.state_path, CONFIG_NOTE, path.as_os_str().as_encoded_bytes()).ok();
         }
     }
 
@@ -197,17 +194,4 @@ fn times(config: &Config) -> Times {
         half_made_retention: timing.half_made_retention,
         unprepared_retention: timing.unprepared_retention,
     }
-}
-
-/// Writes a new file that only this user can read.
-fn write_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    use std::io::Write as _;
-    use std::os::unix::fs::OpenOptionsExt as _;
-    std::fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(path)?
-        .write_all(bytes)
 }

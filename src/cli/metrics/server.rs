@@ -20,6 +20,7 @@ use super::source::Source;
 use crate::cli::args::GlobalOptions;
 use crate::config::MetricsAddress;
 use crate::core::metrics::Exposition;
+use crate::host::local::replace_told;
 
 /// Concurrent connections.
 const MOST: usize = 16;
@@ -81,8 +82,8 @@ async fn serve(place: &GlobalOptions, root: &Path, address: &MetricsAddress) {
     let listener = bound(address).await;
     if let Ok(address) = listener.address() {
         tracing::info!("metrics are served at {address}");
-        if let Err(error) = fs_err::write(root.join(ADDRESS_FILE), format!("{address}\n")) {
-            tracing::warn!("{error}");
+        if let Err(error) = replace_told(root, ADDRESS_FILE, format!("{address}\n").as_bytes()) {
+            tracing::warn!("cannot write `{ADDRESS_FILE}`: {error}");
         }
     }
     let metrics = Rc::new(Metrics { place: place.clone(), last: Mutex::default() });
