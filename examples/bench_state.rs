@@ -8,6 +8,9 @@
 //! `bench_state history STATE POOL JOBS DAYS` makes the journals of JOBS jobs in the last DAYS days, each on an instance of its
 //! own.
 
+#[path = "parts/booted.rs"]
+mod booted;
+
 use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -28,6 +31,8 @@ use greenroom::host::local::{StateDir, SystemClock};
 use greenroom::port::clock::Clock;
 use greenroom::port::store::Store;
 use greenroom::store::file::{self, FileStore, Options};
+
+use booted::booted;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -108,24 +113,8 @@ async fn warm(store: &FileStore, count: u32, endpoints: &[Endpoint], now: Stamp)
     let mut made = Vec::new();
     for (number, endpoint) in (1..=count).zip(endpoints.iter().cycle()) {
         let instance = InstanceId::new(format!("linux-{generation}-{number}"));
-        made.push(instance.clone());
-        let (generation, endpoint) = (generation.clone(), endpoint.clone());
-        let launched = Change::LaunchIntended {
-            instance: instance.clone(),
-            generation,
-            number,
-            attempt: 1,
-            capacity: 1,
-            uses_left: None,
-            offering: None,
-            location: None,
-            lifetime: None,
-        };
-        let answer = Answer::Accepted { at: now };
-        let answered = Change::LaunchAnswered { instance: instance.clone(), attempt: 1, answer };
-        let reached = Change::Reached { instance: instance.clone(), endpoint };
-        let became = Change::BecameReady { instance };
-        events.extend([launched, answered, reached, became].map(|change| change.at(now)));
+        events.extend(booted(&instance, (&generation, number), endpoint.clone(), now));
+        made.push(instance);
     }
     store.transact(&mut |_| events.clone()).await?;
     store.compact().await?;

@@ -4,6 +4,9 @@
 //! The configuration has another pool, so the keeper leaves the 20 alone. Scrapes are further apart than the endpoint
 //! keeps its last answer: each reads all pools.
 
+#[path = "parts/booted.rs"]
+mod booted;
+
 use std::error::Error;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -14,13 +17,14 @@ use std::time::{Duration, Instant};
 use greenroom::core::endpoint::Endpoint;
 use greenroom::core::event::{Change, Event};
 use greenroom::core::ids::{Generation, InstanceId, PoolName};
-use greenroom::core::instance::Answer;
 use greenroom::core::policy::Policy;
 use greenroom::core::time::{ManagerId, Stamp};
 use greenroom::host::local::{StateDir, SystemClock};
 use greenroom::port::clock::Clock;
 use greenroom::port::store::Store;
 use greenroom::store::file::{self, Options};
+
+use booted::booted;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -134,20 +138,5 @@ fn boot(instance: &InstanceId, generation: &Generation, number: u32, now: Stamp)
         key: None,
         jump: None,
     };
-    let (instance, generation) = (instance.clone(), generation.clone());
-    let launched = Change::LaunchIntended {
-        instance: instance.clone(),
-        generation,
-        number,
-        attempt: 1,
-        capacity: 1,
-        uses_left: None,
-        offering: None,
-        location: None,
-        lifetime: None,
-    };
-    let answer = Answer::Accepted { at: now };
-    let answered = Change::LaunchAnswered { instance: instance.clone(), attempt: 1, answer };
-    let reached = Change::Reached { instance: instance.clone(), endpoint };
-    [launched, answered, reached, Change::BecameReady { instance }].map(|change| change.at(now))
+    booted(instance, (generation, number), endpoint, now)
 }
