@@ -5,7 +5,9 @@
 //! writes the number of the first one to a file, which outlives it. So the number counts only if that process's parent
 //! is the monitor, whose arguments name the file. If its own arguments do so, it is still the runtime: killing that would
 //! leave what the next start fails on. Docker's monitor, the shim, has the container's number in its arguments, and the
-//! first process's in its working directory. It comes from the daemon, and outlives a client that is killed.
+//! first process's in its working directory. It comes from the daemon, and outlives a client that is killed. While the
+//! runtime's `exec.fifo` exists, the first process waits for the runtime's `start`: killing it would leave crun's, and with it
+//! the daemon's call, waiting without end.
 
 use std::time::Duration;
 
@@ -50,18 +52,21 @@ const DOCKER: Dialect = Dialect {
              j=${j#/proc/}; j=${j%/cmdline}; \
              [ /proc/$j/ns/pid -ef /proc/self/ns/pid ] && grep -qs containerd-shim /proc/$j/cmdline || continue; \
              c=; read -r c </proc/$j/cwd/init.pid; \
-             [ -n \"$c\" ] && live $c && [ $i = $j ] || c=; \
+             [ -n \"$c\" ] && live $c && [ $i = $j ] && [ ! -e /run/docker/*/*/$d/exec.fifo ] || c=; \
              m=$j; [ -z \"$c\" ] || return 0; \
            done; ",
     // A client that was killed has left its container, and the engine attaches to one that still runs.
-    before: "m=; { seek; [ -z \"$c\" ] || kill -KILL $c; \
-             while [ -n \"$m\" ] && live $m; do \
+    before: "m=; { while seek; [ -n \"$m\" ] && live $m; do \
+               [ -z \"$c\" ] || kill -KILL $c; \
                [ $((n += 1)) -lt 250 ] || { echo \"Error: the container still runs\" >&3; exit 125; }; \
                sleep 0.02 || sleep 1; \
              done; } 3>&2 2>/dev/null; ",
     start: "docker start --attach --interactive",
     over: "",
-    after: "exec 8>>\"$f\"; flock -n 8 || exit; seek; [ -z \"$c\" ] || kill -KILL $c",
+    after: "exec 8>>\"$f\"; flock -n 8 || exit; n=0; \
+            while seek; [ -n \"$m\" ] && live $m && [ $((n += 1)) -lt 250 ]; do \
+              [ -z \"$c\" ] || kill -KILL $c; sleep 0.02 || sleep 1; \
+            done",
 };
 
 fn dialect(engine: ContainerEngine) -> &'static Dialect {
@@ -72,13 +77,14 @@ fn dialect(engine: ContainerEngine) -> &'static Dialect {
 }
 
 /// Shell functions. `seek` sets `c` to the container's first process and `m` to its monitor; without that process, `c`
-/// is empty. `inside PID` is true for the container's processes, `live PID` for all that are not zombies.
+/// is empty. `inside PID` is true for the container's processes, `live PID` for all that are not zombies; it sets `i` to the
+/// parent and `a` to the time of birth.
 fn functions(container: &EngineContainer) -> String {
     let Dialect { file, seek, .. } = dialect(container.engine);
     let dir = EnginePlace::of(&container.name).dir();
     format!(
         "g=\"{dir}/{}.{file}\"; c=; m=; \
-         live() {{ x=; while read -r l; do x=$l; done </proc/$1/stat; set -- ${{x##*) }}; i=$2; \
+         live() {{ x=; while read -r l; do x=$l; done </proc/$1/stat; set -- ${{x##*) }}; i=$2; a=${{20}}; \
            case $1 in \"\"|Z|X) return 1;; esac; }}; \
          seek() {{ {seek}}}; \
          inside() {{ [ -n \"$c\" ] && [ /proc/$1/ns/pid -ef /proc/$c/ns/pid ]; }}; ",
@@ -109,11 +115,12 @@ pub(super) struct Additions {
 
 /// The stage's session has only the engine's processes. They get no signal, because a start that is interrupted leaves
 /// what the next one fails on, and end with the container. That has ended when its monitor has cleaned up. A container that
-/// has not started when the stop begins has nothing to finish: it gets no TERM, but KILL.
+/// has not started when the stop begins has nothing to finish: it gets no TERM, but KILL. The container of the stage before may
+/// still be ending then.
 pub(super) fn additions(container: &EngineContainer) -> Additions {
     Additions {
         functions: functions(container),
-        seek: "[ -n \"$c\" ] || seek; ",
+        seek: "[ -n \"$c\" ] && [ -e /proc/$c/stat ] || { o=$c; seek; [ -z \"$o\" ] || [ -z \"$c\" ] || w=KILL; }; ",
         inside: " || inside $p",
         spared: " || ! inside $p",
         monitor: "[ -z \"$m\" ] || ! live $m || n=0; ",
@@ -162,7 +169,8 @@ fn guard(container: &EngineContainer) -> String {
 ///
 /// A stage ends before the engine's client, and a link may die while a container waits for it. The client would attach to
 /// a container that still runs. So the client and Podman's monitor hold a lock until the engine knows that the container has
-/// ended, and a start kills the container that it finds.
+/// ended, and a start kills the container that it finds. Only an older one: a slow start whose stage was given up meanwhile
+/// would kill the next stage's.
 pub(super) fn start(container: &EngineContainer) -> String {
     let (functions, guard) = (functions(container), quoted(&guard(container)));
     let (Dialect { before, start, .. }, name) = (dialect(container.engine), &container.name);
@@ -172,12 +180,11 @@ pub(super) fn start(container: &EngineContainer) -> String {
         "q=$q s=$s w=$w; ",
         &format!(
             "{functions} [ -d \"{dir}\" ] || mkdir -p -m 700 \"{dir}\"; exec 9>>{lock}; n=0; \
-         {{ flock -n 9 || {{ \
-             seek; [ -z \"$c\" ] || kill -KILL $c; \
-             until flock -n 9; do \
-               [ $((n += 1)) -lt 250 ] || {{ echo \"Error: the container still runs\" >&3; exit 125; }}; \
-               sleep 0.02 || sleep 1; \
-             done; }}; }} 3>&2 2>/dev/null; \
+         {{ live $$; o=$a; until flock -n 9; do \
+             [ $((n % 10)) != 0 ] || {{ seek; [ -z \"$c\" ] || ! live $m || [ $a -ge $o ] || kill -KILL $c; }}; \
+             [ $((n += 1)) -lt 250 ] || {{ echo \"Error: the container still runs\" >&3; exit 125; }}; \
+             sleep 0.02 || sleep 1; \
+           done; }} 3>&2 2>/dev/null; \
          {before}\
          k=$$ q=$q s=$s w=$w /bin/sh -c {guard} </dev/null >/dev/null 9>&- & \
          exec {start} {name}"

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use greenroom::core::container::engine::ContainerEngine;
 use greenroom::core::container::name::ContainerName;
 use greenroom::port::connector::{Stage, StageEnd};
 
-use super::world::{Guest, WAYS, Way, engines, inside, is_inside, processes};
+use super::world::{Guest, HeldStart, WAYS, Way, engine, engines, inside, is_inside, processes};
 use crate::link::only_link;
 use crate::linked::support::{after, eventually, kill, when};
 use crate::skipped::skipped;
@@ -132,6 +133,35 @@ async fn a_stop_at_any_moment_of_the_start_leaves_nothing() {
             move || !running()
         })
         .await;
+    }
+}
+
+/// Docker starts a container in two steps. A runtime that finds no first process in the second one may wait without end.
+#[tokio::test]
+#[ignore = "runs in namespaces"]
+async fn a_stop_between_the_steps_of_a_start_waits_for_the_second_one() {
+    if !is_inside() || engine() != ContainerEngine::Docker {
+        return;
+    }
+    let guest = Guest::start().await;
+    for way in WAYS {
+        let name = Guest::create("ash", &[]);
+        let held = HeldStart::begin(&name);
+        let script = format!("trap 'exit 1' TERM; sleep {}\n", time(&name));
+        let stage = Stage { stop_grace: Duration::from_millis(500), ..inside(&name, &script) };
+        let stop = Box::pin(async {
+            when(held.waits()).await;
+            tokio::spawn(async move {
+                // Long enough for a stop that does not wait.
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                drop(held);
+            });
+        });
+        let (end, kept) = guest.run(way, stage, stop).await;
+        assert_eq!(end.unwrap(), StageEnd::Stopped, "{way:?}: {kept:?}");
+        expect_nothing_left(&name);
+        let (end, _) = guest.run_in(way, &name, "exit 6\n").await;
+        assert_eq!(end, StageEnd::Exited(6), "{way:?}");
     }
 }
 

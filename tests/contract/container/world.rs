@@ -65,6 +65,38 @@ pub(super) fn engine() -> ContainerEngine {
     }
 }
 
+/// While it lives, Docker's runtime creates a container, and does not start it.
+pub(super) struct HeldStart {
+    number: String,
+    file: PathBuf,
+}
+
+impl HeldStart {
+    pub(super) fn begin(name: &ContainerName) -> Self {
+        let asked =
+            Command::new("docker").args(["inspect", "--format={{.Id}}", name.as_str()]).output().unwrap();
+        let number = String::from_utf8(asked.stdout).unwrap().trim().to_owned();
+        let file = Path::new(&std::env::var_os(INSIDE).unwrap()).join(format!("held-{number}"));
+        fs::write(&file, "").unwrap();
+        Self { number, file }
+    }
+
+    /// Whether the container has a first process, which waits for the start.
+    pub(super) fn waits(&self) -> impl Fn() -> bool + use<> {
+        let number = self.number.clone();
+        move || {
+            let mut runtimes = fs::read_dir("/run/docker").into_iter().flatten().flatten();
+            runtimes.any(|runtime| runtime.path().join("moby").join(&number).join("exec.fifo").exists())
+        }
+    }
+}
+
+impl Drop for HeldStart {
+    fn drop(&mut self) {
+        fs::remove_file(&self.file).unwrap();
+    }
+}
+
 /// Runs tests of this program in namespaces.
 pub(super) fn run_inside(engine: ContainerEngine, tests: &str) {
     if !rustix::process::getuid().is_root() {
