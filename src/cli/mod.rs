@@ -177,7 +177,7 @@ async fn ask(place: &GlobalOptions, command: OperatorCommand) -> Result<bool, Cl
         OperatorCommand::History(options) => history::command::history(place, &options).await,
         OperatorCommand::Doctor(options) => doctor::command::doctor(place, &options).await,
         OperatorCommand::Try(options) => trial::try_job(place, options).await,
-        OperatorCommand::Image(command) => image::image(place, command),
+        OperatorCommand::Image(command) => image::image(place, command).await,
         OperatorCommand::Init(options) => init::init(place, &options),
     }
 }

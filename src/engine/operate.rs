@@ -66,6 +66,11 @@ impl Engine {
         self.apply(target, dry, resume_events).await
     }
 
+    /// Ends the back-off after failed launches: their cause is removed. A drained pool stays drained.
+    pub async fn retry_launches(&self) -> Result<Vec<Event>, OperateError> {
+        self.apply(&Target::Pool, false, |state, _, now| retry_events(state, now)).await
+    }
+
     /// Releases a static host from its trust domain, and returns it to service. The operator answers for the host: what
     /// its jobs have left on it, apart from what cleaning removes, meets the jobs of the next domain.
     pub async fn unbind(&self, id: &InstanceId, dry: bool) -> Result<Vec<Event>, OperateError> {
@@ -189,6 +194,11 @@ fn unbind_events(state: &PoolState, id: &InstanceId, now: Stamp) -> Vec<Event> {
         .collect()
 }
 
+fn retry_events(state: &PoolState, now: Stamp) -> Vec<Event> {
+    let has_effect = state.drained.is_none() && state.launches.failures > 0;
+    has_effect.then(|| Change::PoolResumed.at(now)).into_iter().collect()
+}
+
 fn resume_events(state: &PoolState, target: &Target, now: Stamp) -> Vec<Event> {
     match target {
         Target::Instance(id) => {
@@ -202,5 +212,20 @@ fn resume_events(state: &PoolState, target: &Target, now: Stamp) -> Vec<Event> {
                 state.drained.is_some() || state.launches.failures > 0 || state.availability.has_refusals();
             has_effect.then(|| Change::PoolResumed.at(now)).into_iter().collect()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::notation::{NOW, world};
+
+    #[test]
+    fn launches_are_retried_after_failures_unless_the_operator_drains_the_pool() {
+        let mut world = world("failures 5 1s |");
+        assert_eq!(retry_events(&world.state, NOW), [Change::PoolResumed.at(NOW)]);
+        world.state.drained = Some(NOW);
+        assert_eq!(retry_events(&world.state, NOW), []);
+        assert_eq!(retry_events(&crate::core::notation::world("").state, NOW), []);
     }
 }

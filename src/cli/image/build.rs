@@ -18,7 +18,7 @@ use crate::provider::qemu::image::store::Images;
 /// The directory where packages install the program that guests can use, too.
 const GITLAB_RUNNER: &str = "/usr/bin/gitlab-runner";
 
-pub(super) fn build(images: &Images, options: BuildOptions) -> Result<bool, CliError> {
+pub(super) fn build(images: &Images, options: BuildOptions) -> Result<(), CliError> {
     become_root()?;
     // The guest's directories are for all its users, whatever the umask of this process.
     rustix::process::umask(Mode::from_raw_mode(0o022));
@@ -63,7 +63,7 @@ pub(super) fn build(images: &Images, options: BuildOptions) -> Result<bool, CliE
     if request.helper.is_none() {
         ui::err(&without_helper(Path::new(GITLAB_RUNNER).is_file()));
     }
-    Ok(true)
+    Ok(())
 }
 
 /// A user other than root builds as the root of a user namespace: re-executes this program with the same arguments.

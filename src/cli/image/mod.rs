@@ -4,6 +4,7 @@ pub mod args;
 mod build;
 mod manage;
 mod stores;
+mod waiting;
 
 use super::args::GlobalOptions;
 use super::error::CliError;
@@ -13,9 +14,14 @@ use crate::provider::qemu::image_store::Stores;
 use args::{ImageCommand, StoreCommand};
 
 /// Runs one command; false if its result is negative.
-pub(super) fn image(place: &GlobalOptions, command: ImageCommand) -> Result<bool, CliError> {
+pub(super) async fn image(place: &GlobalOptions, command: ImageCommand) -> Result<bool, CliError> {
     match command {
-        ImageCommand::Build(options) => build::build(&images(place, &options.images)?, options),
+        ImageCommand::Build(options) => {
+            let (images, name) = (images(place, &options.images)?, options.name.clone());
+            build::build(&images, options)?;
+            waiting::launch_again(place, images.path(), &name).await?;
+            Ok(true)
+        }
         ImageCommand::List { images: folder, json } => manage::list(&images(place, &folder)?, json),
         ImageCommand::Check { name, images: folder, json } => {
             manage::check(&images(place, &folder)?, &name, json)
