@@ -6,9 +6,22 @@ use super::draft::Draft;
 use super::found::Found;
 use super::units::{self, Units};
 use crate::cli::ui;
+use crate::provider::qemu::image::build::packages_of_images;
 
-/// What virtual machines and their images need.
-const PACKAGES: &str = "qemu-system-x86 mmdebstrap e2fsprogs lz4 xz-utils nftables";
+/// The program that guests need for caches and artifacts, where GitLab's packages install it.
+const GITLAB_RUNNER: &str = "/usr/bin/gitlab-runner";
+
+/// The command that installs what virtual machines and their images need.
+fn install() -> String {
+    let of_images = packages_of_images();
+    format!("apt-get install --no-install-recommends qemu-system-x86 {of_images} nftables")
+}
+
+/// The command that builds the image.
+fn build(has_runner: bool) -> String {
+    let runner = if has_runner { format!(" --gitlab-runner {GITLAB_RUNNER}") } else { String::new() };
+    format!("greenroom image build{runner}")
+}
 
 /// How the keeper and `reap` run as services.
 pub(super) fn units(units: &Units, will_enable: bool) {
@@ -28,10 +41,10 @@ pub(super) fn next(draft: &Draft, found: &Found) {
     match draft.kind {
         "qemu" => {
             if found.qemu.is_none() {
-                lines.push(format!("apt-get install --no-install-recommends {PACKAGES}"));
+                lines.push(install());
             }
             if found.images.is_empty() && !is_set("image") {
-                lines.push("greenroom image build".to_owned());
+                lines.push(build(Path::new(GITLAB_RUNNER).is_file()));
             }
         }
         "static" => lines.extend(static_hosts(draft)),
@@ -67,4 +80,23 @@ fn static_hosts(draft: &Draft) -> Vec<String> {
         lines.push(format!("greenroom doctor --pin {}", text("name").unwrap_or_default()));
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pages_install_what_init_names() {
+        for page in [include_str!("../../../README.md"), include_str!("../../../docs/getting-started.md")] {
+            assert!(page.contains(&format!("# {}\n", install())), "{}", install());
+        }
+        assert!(install().contains(" zstd "));
+    }
+
+    #[test]
+    fn an_image_gets_the_runners_program_where_it_is_installed() {
+        assert_eq!(build(false), "greenroom image build");
+        assert_eq!(build(true), "greenroom image build --gitlab-runner /usr/bin/gitlab-runner");
+    }
 }

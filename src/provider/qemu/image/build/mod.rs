@@ -25,7 +25,7 @@ mod tools;
 pub use initrd::InitrdError;
 pub use kernel::KernelError;
 pub(in crate::provider::qemu) use tools::all_there as tools_there;
-pub use tools::{Tool, ToolError};
+pub use tools::{Tool, ToolError, packages_of_images};
 
 use super::store::{Images, StoreError};
 use super::{FORMAT, Flavour, INITRD, Image, KERNEL, MANIFEST, Manifest, ROOTFS, SshServer};

@@ -104,6 +104,12 @@ fn indented(output: &[String]) -> String {
     lines.concat()
 }
 
+/// The Debian packages that a build of an image needs. Each Debian has gzip.
+pub fn packages_of_images() -> String {
+    let needed: Vec<Tool> = Tool::OF_IMAGES.into_iter().filter(|tool| *tool != Tool::Gzip).collect();
+    packages(&needed)
+}
+
 /// Checks that all of them are installed, before the build starts.
 pub(in crate::provider::qemu) fn all_there(tools: &[Tool]) -> Result<(), ToolError> {
     let missing: Vec<Tool> = tools.iter().copied().filter(|tool| tool.path().is_none()).collect();
