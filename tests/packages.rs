@@ -110,6 +110,7 @@ fn the_same_input_makes_the_same_bytes() {
         "etc/greenroom/environment",
         "usr/bin/greenroom-backends",
         "usr/lib/systemd/system/greenroom-reap.timer",
+        "usr/lib/sysusers.d/greenroom.conf",
         "usr/lib/tmpfiles.d/greenroom.conf",
         "usr/share/bash-completion/completions/greenroom",
         "usr/share/doc/greenroom/docs/install.md",
