@@ -98,6 +98,17 @@ pub struct Notices {
     /// No delivery before this.
     #[serde(default)]
     not_before: Option<Stamp>,
+    /// Why the last delivery failed; `None`: it did not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    last_failure: Option<FailedDelivery>,
+}
+
+/// A delivery that failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedDelivery {
+    pub at: Stamp,
+    /// Without a secret.
+    pub problem: String,
 }
 
 impl Notices {
@@ -144,11 +155,17 @@ impl Notices {
     /// The first notice was delivered.
     pub fn delivered(&mut self) {
         self.queue.pop_front();
-        (self.dropped, self.not_before) = (0, None);
+        (self.dropped, self.not_before, self.last_failure) = (0, None, None);
+    }
+
+    /// Why the last delivery failed, and how many notices were given up since the last one that succeeded.
+    pub fn last_failure(&self) -> Option<(&FailedDelivery, u64)> {
+        self.last_failure.as_ref().map(|failure| (failure, self.dropped))
     }
 
     /// The first notice was not delivered. Returns it if it is given up.
-    pub fn failed(&mut self, now: Stamp) -> Option<Notice> {
+    pub fn failed(&mut self, now: Stamp, problem: &str) -> Option<Notice> {
+        self.last_failure = Some(FailedDelivery { at: now, problem: problem.to_owned() });
         let first = self.queue.front_mut()?;
         first.tries += 1;
         let pause = FIRST_PAUSE.saturating_mul(1 << (first.tries - 1).min(16)).min(LONGEST_PAUSE);
@@ -206,16 +223,21 @@ mod tests {
         observe(&mut notices, &["a", "b"], Duration::ZERO);
         let mut now = NOW;
         for tries in 1..MOST_TRIES {
-            assert_eq!(notices.failed(now), None, "{tries}");
+            assert_eq!(notices.failed(now, "refused"), None, "{tries}");
             assert_eq!(notices.due(now), None);
             now = now.plus(LONGEST_PAUSE);
             assert_eq!(notices.due(now).expect("it is due").0.tries, tries);
         }
-        assert_eq!(notices.failed(now).expect("it is given up").number, 1);
+        assert_eq!(notices.failed(now, "refused").expect("it is given up").number, 1);
         now = now.plus(LONGEST_PAUSE);
         let (next, dropped) = notices.due(now).expect("the next one");
         assert_eq!((next.number, dropped), (2, 1));
+        assert_eq!(
+            notices.last_failure().map(|(failure, dropped)| (failure.problem.as_str(), dropped)),
+            Some(("refused", 1))
+        );
         notices.delivered();
+        assert_eq!(notices.last_failure(), None);
         assert_eq!((notices.waiting(), notices.dropped), (0, 0));
     }
 
@@ -234,7 +256,7 @@ mod tests {
     fn the_file_keeps_everything() {
         let mut notices = Notices::default();
         observe(&mut notices, &["a"], Duration::ZERO);
-        notices.failed(NOW);
+        notices.failed(NOW, "refused");
         let text = serde_json::to_string(&notices).expect("it is written");
         assert_eq!(serde_json::from_str::<Notices>(&text).expect("it is read"), notices);
         for kind in NoticeKind::ALL {

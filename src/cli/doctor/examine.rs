@@ -120,7 +120,7 @@ pub(super) async fn examine(
         examined.add("providers", examine_providers(&built, &policies, &seen).await);
     }
     let facts = ClockFacts {
-        now: machine.map(|clock| clock.now()).map_err(|error| error.to_string()),
+        now: machine.as_ref().map(Clock::now).map_err(ToString::to_string),
         installed_ms: installed(ground.program),
         newest: newest(&seen),
     };
@@ -130,7 +130,9 @@ pub(super) async fn examine(
             examined.add("metrics", metrics::check(&address, config.pools.values()));
         }
         if let Some(notify) = &config.notify {
-            examined.add("notices", notify::check(notify));
+            let notices = crate::cli::notify::read(&state_path);
+            let failed = machine.as_ref().ok().and_then(|clock| notify::deliveries(&notices, clock.now()));
+            examined.add("notices", notify::check(notify).into_iter().chain(failed));
         }
     }
     for pool in config.iter().flat_map(|config| config.pools.values()) {

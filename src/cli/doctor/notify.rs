@@ -1,9 +1,12 @@
-//! Notices: whether their command can be executed.
+//! Notices: whether their command can be executed, and whether the last one was delivered.
 
 use std::os::unix::fs::PermissionsExt as _;
 
 use super::code;
+use crate::cli::ui::plural;
 use crate::config::Notify;
+use crate::core::notice::Notices;
+use crate::core::time::{Pretty, Stamp};
 use crate::port::finding::Finding;
 
 /// Does not run it.
@@ -19,11 +22,49 @@ pub(super) fn check(notify: &Notify) -> Option<Finding> {
     Some(code::NOTIFY_COMMAND.found(what, "correct `command` in `[notify]`, or install the program"))
 }
 
+/// Whether the keeper's last delivery failed.
+pub(super) fn deliveries(notices: &Notices, now: Stamp) -> Option<Finding> {
+    let (failure, dropped) = notices.last_failure()?;
+    let waiting = plural(notices.waiting(), "notice");
+    let what = format!(
+        "the last delivery of a notice failed {} ago: {}; {waiting} waiting, {dropped} given up",
+        Pretty(now.age_of(failure.at)),
+        failure.problem
+    );
+    let help =
+        "correct `[notify]`, then restart the keeper; notices that wait are delivered within ten minutes";
+    Some(code::NOTIFY_UNDELIVERED.found(what, help))
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::core::notation::NOW;
+    use crate::core::notice::{Condition, NoticeKind};
+
+    fn failed() -> Notices {
+        let (message, help) = (String::new(), String::new());
+        let pool = Some("a".to_owned());
+        let condition = Condition { kind: NoticeKind::BreakerOpen, pool, instance: None, message, help };
+        let mut notices = Notices::default();
+        notices.observe(&[condition], Duration::ZERO, NOW);
+        notices.failed(NOW, "`/bin/false`: exit status: 1");
+        notices
+    }
+
+    #[test]
+    fn a_delivery_that_failed_is_told_until_one_succeeds() {
+        let mut notices = failed();
+        let what = deliveries(&notices, NOW.plus(Duration::from_mins(3))).unwrap().message;
+        assert_eq!(
+            what,
+            "the last delivery of a notice failed 3m ago: `/bin/false`: exit status: 1; 1 notice waiting, 0 given up"
+        );
+        notices.delivered();
+        assert_eq!(deliveries(&notices, NOW), None);
+    }
 
     fn found(program: &str) -> Option<Finding> {
         let command = Some(vec![program.to_owned(), "secret".to_owned()]);
@@ -43,6 +84,6 @@ pub(super) mod tests {
 
     /// One finding of each code.
     pub(in crate::cli::doctor) fn provoked() -> Vec<Finding> {
-        found("/no/such").into_iter().collect()
+        found("/no/such").into_iter().chain(deliveries(&failed(), NOW)).collect()
     }
 }

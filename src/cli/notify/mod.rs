@@ -182,7 +182,7 @@ impl Watch {
             }
             Some(Err(problem)) => {
                 tracing::warn!("notice {} ({event}) is not delivered: {problem}", notice.number);
-                if self.notices.failed(self.now()).is_some() {
+                if self.notices.failed(self.now(), &problem).is_some() {
                     tracing::error!("notice {} ({event}) is given up", notice.number);
                 }
             }
@@ -203,7 +203,7 @@ impl Watch {
     }
 }
 
-/// Rubbish counts as nothing told.
-fn read(root: &Path) -> Notices {
+/// What was told and what waits. Rubbish counts as nothing told.
+pub(super) fn read(root: &Path) -> Notices {
     serde_json::from_slice(&fs::read(root.join(FILE)).unwrap_or_default()).unwrap_or_default()
 }
