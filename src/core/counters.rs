@@ -12,6 +12,7 @@ use super::event::{Change, Event};
 use super::failure::ErrorClass;
 use super::instance::{Answer, DrainReason, Instance, Phase};
 use super::pool::PoolState;
+use super::start::Start;
 use super::time::Stamp;
 
 /// The upper bounds of the buckets of waits and boots, in milliseconds. Recorded histograms have as many buckets, and one
@@ -62,43 +63,6 @@ impl Histogram {
             *below = below.saturating_add(self.buckets.get(at).copied().unwrap_or(0));
             Some((*bound, *below))
         })
-    }
-}
-
-/// How a job got its instance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Start {
-    /// The instance was idle when the job came.
-    Warm,
-    /// The instance was booted for a job: it became ready after the job came.
-    Boot,
-    /// Another job, or a cleaning, had the instance when the job came.
-    Queue,
-}
-
-impl Start {
-    pub const ALL: [Self; 3] = [Self::Warm, Self::Boot, Self::Queue];
-
-    /// The value of the label `start`.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Warm => "warm",
-            Self::Boot => "boot",
-            Self::Queue => "queue",
-        }
-    }
-
-    fn of(instance: &Instance, requested: Stamp) -> Self {
-        let is_new =
-            instance.ready.is_some_and(|ready| ready.is_after(requested)) && instance.launch.is_some();
-        if is_new && instance.uses == 0 {
-            Self::Boot
-        } else if instance.holders.is_empty() && !instance.idle_since().is_after(requested) {
-            Self::Warm
-        } else {
-            Self::Queue
-        }
     }
 }
 
@@ -166,7 +130,7 @@ impl Count {
         match &event.change {
             Change::Granted { attempt, instance } => {
                 let request = state.waiting_for(attempt)?;
-                let start = Start::of(state.instance(instance)?, request.requested_at);
+                let start = Start::on(state.instance(instance)?, request.requested_at, event.at);
                 Some(Self::Start(start, event.at.since(request.requested_at)))
             }
             Change::Rejected { .. } => Some(Self::Rejected),

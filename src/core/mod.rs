@@ -39,6 +39,7 @@ pub mod report;
 pub mod reservation;
 pub mod schedule;
 pub mod secret;
+pub mod start;
 pub mod summary;
 pub mod text;
 pub mod time;

@@ -26,7 +26,10 @@ fn night() -> EventFixture {
     let why = JobEnd::new(JobResult::SystemFailed, "no instance within 30m (`acquire_timeout`)");
     story.then(320.0, Change::JobEnded { attempt: attempt("c"), end: why });
     story.then(320.0, Change::Withdrawn { attempt: attempt("c"), how: End::GivenBack });
-    story.asks("d", 4714, "acme/shop", 350.0).gets("d", 1, 360.0);
+    story.then(330.0, Change::CleaningBegun { instance: id(1) });
+    story.asks("d", 4714, "acme/shop", 350.0);
+    story.then(360.0, Change::Cleaned { instance: id(1), images: Vec::new() });
+    story.gets("d", 1, 360.0);
     story.asks("e", 4715, "acme/shop", 370.0);
     story
 }

@@ -10,7 +10,8 @@ use super::view::{HistoryView, JobRow};
 use crate::cli::rows::{shortened, wrapped};
 use crate::cli::ui::plural;
 use crate::cli::when::{When, whole};
-use crate::core::history::{JobPhase, Start};
+use crate::core::history::JobPhase;
+use crate::core::start::Start;
 use crate::core::time::Pretty;
 
 /// The widest name of a project.

@@ -7,9 +7,10 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use crate::cli::fields;
-use crate::core::history::{JobPhase, JobRecord, Start};
+use crate::core::history::{JobPhase, JobRecord};
 use crate::core::ids::{InstanceId, OfferingName, PoolName};
 use crate::core::job_end::{Blame, JobResult};
+use crate::core::start::Start;
 use crate::core::time::Stamp;
 
 /// The jobs of the period that suit the question, oldest first.
@@ -55,6 +56,7 @@ pub(super) struct JobRow {
     #[serde(rename = "waited_ms", serialize_with = "ms")]
     pub(super) waited: Option<Duration>,
     /// `warm`, `booted` or `freed`; null: it got no instance.
+    #[serde(serialize_with = "Start::serialize_word")]
     pub(super) start: Option<Start>,
     pub(super) instance: Option<InstanceId>,
     pub(super) offering: Option<OfferingName>,

@@ -32,12 +32,12 @@ fn a_job_starts_warm_after_a_boot_or_after_another_job() {
     let mut booted = world("checking 5s; waits 8");
     after(&mut booted, SECOND, Change::BecameReady { instance: instance("i1") });
     let counters = after(&mut booted, SECOND * 2, granted(8, "i1"));
-    assert_eq!(counters.started.get(&Start::Boot), Some(&1), "{counters:?}");
+    assert_eq!(counters.started.get(&Start::Booted), Some(&1), "{counters:?}");
     let mut shared = world("held 5m by 7; waits 8");
     let release = Release { how: End::CleanedUp, used: true, closing: false };
     after(&mut shared, SECOND, Change::Released { attempt: attempt(7), release });
     let counters = after(&mut shared, SECOND * 2, granted(8, "i1"));
-    assert_eq!(counters.started.get(&Start::Queue), Some(&1), "{counters:?}");
+    assert_eq!(counters.started.get(&Start::Freed), Some(&1), "{counters:?}");
 }
 
 #[test]

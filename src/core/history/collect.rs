@@ -4,14 +4,12 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::time::Duration;
 
-use super::{AttemptFacts, InstanceFacts, JobPhase, JobRecord, Part, Period, Start};
+use super::{AttemptFacts, InstanceFacts, JobPhase, JobRecord, Part, Period};
 use crate::core::ids::{AttemptName, InstanceId, JobKey};
 use crate::core::job_end::JobEnd;
 use crate::core::pool::PoolState;
+use crate::core::start::Start;
 use crate::core::time::Stamp;
-
-/// A grant that takes longer had to wait for something.
-const IMMEDIATELY: Duration = Duration::from_secs(1);
 
 /// Takes parts, oldest first.
 #[derive(Debug)]
@@ -38,30 +36,51 @@ impl Collector {
 
     pub fn add(&mut self, part: Part) {
         self.begins = self.begins.or(part.begins);
-        for fresh in part.instances {
+        for fresh in &part.instances {
+            let unused = InstanceFacts { freed: None, ..fresh.clone() };
             match self.instances.entry(fresh.instance.clone()) {
-                Entry::Vacant(free) => drop(free.insert(fresh)),
-                Entry::Occupied(mut known) if fresh.launched => drop(known.insert(fresh)),
+                Entry::Vacant(free) => drop(free.insert(unused)),
+                Entry::Occupied(mut known) if fresh.launched => drop(known.insert(unused)),
                 Entry::Occupied(mut known) => {
                     let known = known.get_mut();
                     known.ready = known.ready.or(fresh.ready);
                 }
             }
         }
+        let left: Vec<(InstanceId, Stamp)> =
+            part.attempts.iter().filter_map(|facts| self.left(facts)).collect();
         for facts in part.attempts {
-            self.attempt(facts);
+            self.attempt(facts, &left);
+        }
+        // Only now: later than the grants of this part.
+        let freed = part.instances.into_iter().filter_map(|fresh| Some((fresh.instance, fresh.freed?)));
+        for (instance, at) in left.into_iter().chain(freed) {
+            if let Some(known) = self.instances.get_mut(&instance) {
+                known.freed = later(known.freed, Some(at));
+            }
         }
         for gone in part.gone {
             self.instances.remove(&gone);
         }
     }
 
-    fn attempt(&mut self, facts: AttemptFacts) {
+    /// The instance of an earlier part's grant, which the attempt leaves in this part.
+    fn left(&self, facts: &AttemptFacts) -> Option<(InstanceId, Stamp)> {
+        let is_earlier = facts.requested.is_none() && facts.granted.is_none() && !facts.rejected;
+        let (at, _) = facts.left.filter(|_| is_earlier)?;
+        let (_, instance) = self.open.get(&facts.attempt)?.granted.clone()?;
+        Some((instance, at))
+    }
+
+    /// `left`: instances of earlier grants, left in this part.
+    fn attempt(&mut self, facts: AttemptFacts, left: &[(InstanceId, Stamp)]) {
         let facts = match self.open.remove(&facts.attempt) {
-            Some(earlier) if facts.requested.is_none() => merged(earlier, facts),
-            _ => facts,
+            Some(earlier) if facts.requested.is_none() => {
+                let later = self.with_instance(facts, left);
+                merged(earlier, later)
+            }
+            _ => self.with_instance(facts, left),
         };
-        let facts = self.with_instance(facts);
         match facts.left {
             // The request is no longer kept: nothing tells which job it was.
             Some(_) if facts.requested.is_none() => {}
@@ -74,12 +93,17 @@ impl Collector {
         }
     }
 
-    /// Completes the facts with those of the granted instance, which may have been launched in an earlier part.
-    fn with_instance(&self, facts: AttemptFacts) -> AttemptFacts {
-        let known = facts.granted.as_ref().and_then(|(_, id)| self.instances.get(id));
-        let Some(known) = known.filter(|known| known.launched) else { return facts };
-        let (ready, offering) = (facts.ready.or(known.ready), facts.offering.or(known.offering.clone()));
-        AttemptFacts { ready, offering, ..facts }
+    /// Completes the facts of a grant of this part with those of its instance from earlier parts.
+    fn with_instance(&self, facts: AttemptFacts, left: &[(InstanceId, Stamp)]) -> AttemptFacts {
+        let Some((granted, id)) = &facts.granted else { return facts };
+        let known = self.instances.get(id);
+        let before = left.iter().filter(|(instance, at)| instance == id && granted.reached(*at));
+        let freed = before.fold(facts.freed, |freed, (_, at)| later(freed, Some(*at)));
+        let freed = later(freed, known.and_then(|known| known.freed));
+        let known = known.filter(|known| known.launched);
+        let ready = facts.ready.or_else(|| known?.ready);
+        let offering = facts.offering.clone().or_else(|| known?.offering.clone());
+        AttemptFacts { ready, freed, offering, ..facts }
     }
 
     /// The jobs of the period, in the order of their requests. `state`: the present one, which shows whether an attempt
@@ -112,12 +136,19 @@ impl Collector {
     }
 }
 
+fn later(one: Option<Stamp>, other: Option<Stamp>) -> Option<Stamp> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(if other.is_after(one) { other } else { one }),
+        _ => one.or(other),
+    }
+}
+
 fn merged(earlier: AttemptFacts, later: AttemptFacts) -> AttemptFacts {
     let regranted = later.granted.is_some() || later.rejected;
-    let (granted, ready, offering) = if regranted {
-        (later.granted, later.ready, later.offering)
+    let (granted, ready, freed, offering) = if regranted {
+        (later.granted, later.ready, later.freed, later.offering)
     } else {
-        (earlier.granted, earlier.ready, earlier.offering)
+        (earlier.granted, earlier.ready, earlier.freed, earlier.offering)
     };
     AttemptFacts {
         attempt: earlier.attempt,
@@ -125,6 +156,7 @@ fn merged(earlier: AttemptFacts, later: AttemptFacts) -> AttemptFacts {
         requested: earlier.requested,
         granted,
         ready,
+        freed,
         offering,
         rejected: earlier.rejected || later.rejected,
         end: later.end.or(earlier.end),
@@ -142,6 +174,14 @@ fn record(facts: AttemptFacts, is_open: bool) -> Option<JobRecord> {
         (true, Some(_)) => JobPhase::Running,
         (true, None) => JobPhase::Waiting,
     };
+    // After an instance that did not respond, the next idle one is granted later than in the request.
+    let is_unknown = facts.ready.or(facts.freed).is_none();
+    let start = granted.map(|granted| {
+        if is_unknown && facts.rejected {
+            return Start::Warm;
+        }
+        Start::of(requested, granted, facts.ready, facts.freed)
+    });
     let end = facts.end.or_else(|| JobEnd::of_attempt(facts.left?.1));
     Some(JobRecord {
         job: job.key,
@@ -154,20 +194,11 @@ fn record(facts: AttemptFacts, is_open: bool) -> Option<JobRecord> {
         attempts: 1,
         phase,
         waited,
-        start: granted.map(|granted| start(requested, granted, facts.ready, facts.rejected)),
+        start,
         instance: facts.granted.map(|(_, id)| id),
         offering: facts.offering,
         granted,
         left,
         end,
     })
-}
-
-/// An idle instance is granted in the transaction of the request, or after an idle one that did not respond.
-fn start(requested: Stamp, granted: Stamp, ready: Option<Stamp>, rejected: bool) -> Start {
-    match ready {
-        Some(ready) if !requested.reached(ready) => Start::Booted,
-        _ if rejected || granted.since(requested) < IMMEDIATELY => Start::Warm,
-        _ => Start::Freed,
-    }
 }

@@ -15,6 +15,7 @@ use super::attempt::End;
 use super::ids::{AttemptName, InstanceId, JobKey, OfferingName};
 use super::job::JobFacts;
 use super::job_end::JobEnd;
+use super::start::Start;
 use super::time::Stamp;
 
 pub use collect::Collector;
@@ -44,7 +45,7 @@ pub struct Part {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begins: Option<Stamp>,
     attempts: Vec<AttemptFacts>,
-    /// Instances that were launched or became ready in it, and are not gone at its end.
+    /// Instances that were launched, became ready or got jobs in it, and are not gone at its end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     instances: Vec<InstanceFacts>,
     /// Instances that were launched before it, and are gone at its end.
@@ -66,6 +67,9 @@ struct AttemptFacts {
     /// When the granted instance first became ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ready: Option<Stamp>,
+    /// When a job or a cleaning last left room on it, before this grant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    freed: Option<Stamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     offering: Option<OfferingName>,
     /// It found an instance unusable before this grant.
@@ -86,6 +90,7 @@ impl AttemptFacts {
             requested: None,
             granted: None,
             ready: None,
+            freed: None,
             offering: None,
             rejected: false,
             end: None,
@@ -105,29 +110,9 @@ struct InstanceFacts {
     offering: Option<OfferingName>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ready: Option<Stamp>,
-}
-
-/// How a job got its instance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Start {
-    /// An idle instance, immediately.
-    Warm,
-    /// It waited for a boot.
-    Booted,
-    /// It waited until an instance became free.
-    Freed,
-}
-
-impl Start {
-    /// The word in tables.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Warm => "warm",
-            Self::Booted => "booted",
-            Self::Freed => "freed",
-        }
-    }
+    /// When a job or a cleaning last left room on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    freed: Option<Stamp>,
 }
 
 /// What a job does, or did last.

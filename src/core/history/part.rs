@@ -46,11 +46,19 @@ impl PartBuilder {
             Change::Granted { attempt, instance } => self.granted(attempt, instance, at),
             Change::Rejected { attempt, .. } => {
                 let known = self.attempt(attempt);
-                (known.granted, known.ready, known.offering, known.rejected) = (None, None, None, true);
+                known.granted = None;
+                (known.ready, known.freed, known.offering, known.rejected) = (None, None, None, true);
+            }
+            Change::Cleaned { instance, .. } | Change::ReturnedToService { instance } => {
+                self.instance(instance, false).freed = Some(at);
             }
             Change::JobEnded { attempt, end } => self.attempt(attempt).end = Some(end.clone()),
             Change::Withdrawn { attempt, how } => self.left(attempt, at, *how),
-            Change::Released { attempt, release } => self.left(attempt, at, release.how),
+            Change::Released { attempt, release } => {
+                self.left(attempt, at, release.how);
+                let held = self.attempts.get(attempt).and_then(|facts| facts.granted.clone());
+                self.freed(held, at);
+            }
             Change::PolicySet { .. }
             | Change::GenerationBegun { .. }
             | Change::OfferingsChanged { .. }
@@ -66,9 +74,7 @@ impl PartBuilder {
             | Change::ImagesFound { .. }
             | Change::ImagesRemoved { .. }
             | Change::CleaningBegun { .. }
-            | Change::Cleaned { .. }
             | Change::OutOfService { .. }
-            | Change::ReturnedToService { .. }
             | Change::Unbound { .. }
             | Change::DrainingBegun { .. }
             | Change::MissingFromList { .. }
@@ -93,7 +99,8 @@ impl PartBuilder {
     }
 
     fn instance(&mut self, id: &InstanceId, launched: bool) -> &mut InstanceFacts {
-        let new = || InstanceFacts { instance: id.clone(), launched, offering: None, ready: None };
+        let new =
+            || InstanceFacts { instance: id.clone(), launched, offering: None, ready: None, freed: None };
         self.instances.entry(id.clone()).or_insert_with(new)
     }
 
@@ -103,11 +110,20 @@ impl PartBuilder {
     }
 
     fn granted(&mut self, attempt: &AttemptName, instance: &InstanceId, at: Stamp) {
-        let known = self.instances.get(instance).filter(|known| known.launched);
-        let (ready, offering) = known.map_or((None, None), |known| (known.ready, known.offering.clone()));
+        let known = self.instance(instance, false);
+        let freed = known.freed;
+        let launched = Some(known.clone()).filter(|known| known.launched);
+        let (ready, offering) = launched.map_or((None, None), |known| (known.ready, known.offering));
         let facts = self.attempt(attempt);
         facts.granted = Some((at, instance.clone()));
-        (facts.ready, facts.offering) = (ready, offering);
+        (facts.ready, facts.freed, facts.offering) = (ready, freed, offering);
+    }
+
+    /// The instance of a grant has room again.
+    fn freed(&mut self, held: Option<(Stamp, InstanceId)>, at: Stamp) {
+        if let Some((_, instance)) = held {
+            self.instance(&instance, false).freed = Some(at);
+        }
     }
 
     fn left(&mut self, attempt: &AttemptName, at: Stamp, how: End) {

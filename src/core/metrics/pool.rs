@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use super::catalogue::{self as m, Metric};
 use super::exposition::Exposition;
 use super::words;
-use crate::core::counters::Start;
 use crate::core::plan::backoff::{self, LaunchGate};
 use crate::core::plan::table;
 use crate::core::pool::PoolState;
 use crate::core::report::Report;
+use crate::core::start::Start;
 use crate::core::time::Stamp;
 
 /// What is known of a pool.

@@ -20,7 +20,7 @@ use crate::core::ids::PoolName;
 use crate::port::store::StoreError;
 
 /// The version of `Part`. An index of another one is rebuilt.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// How many segments a compaction indexes at most. More than one can lack an index after a crash.
 const AT_ONCE: usize = 4;
 const PREFIX: &str = "jobs-";

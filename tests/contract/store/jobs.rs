@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use greenroom::core::attempt::End;
 use greenroom::core::event::{Change, Event};
-use greenroom::core::history::{JobPhase, JobRecord, Period, Start};
+use greenroom::core::history::{JobPhase, JobRecord, Period};
 use greenroom::core::ids::{AttemptName, Generation, InstanceId, OfferingName};
 use greenroom::core::instance::Release;
 use greenroom::core::job_end::{JobEnd, JobResult};
+use greenroom::core::start::Start;
 use greenroom::port::store::{OperatorStore, Store as _};
 use greenroom::store::file::{FileStore, Options};
 
