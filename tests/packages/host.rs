@@ -154,6 +154,21 @@ fn the_scripts_of_the_rpm_enable_the_units_and_disable_them() {
 }
 
 #[test]
+fn init_enables_and_starts_the_units_of_the_package() {
+    let Some(host) = host("deb", built) else { return };
+    host.sh(&format!("{DPKG} --install {}", host.deb("1.0")));
+    host.sh("systemctl disable --quiet --now greenroom.service greenroom-reap.timer");
+    let init = "greenroom init --enable-units --no-questions";
+    let said = host.sh(&format!("{init} --provider local --pool pool --set allow_root=true"));
+    assert!(said.contains("Enabled the keeper and the timer of `reap`."), "{said}");
+    assert_eq!(host.sh("systemctl is-enabled greenroom.service greenroom-reap.timer"), "enabled\nenabled\n");
+    assert_eq!(host.sh("systemctl is-active greenroom.service greenroom-reap.timer"), "active\nactive\n");
+    host.wait_for("an idle instance", || host.has_idle());
+    let again = host.sh(init);
+    assert!(again.contains("exists and is not changed"), "{again}");
+}
+
+#[test]
 fn a_host_survives_installation_upgrade_removal_and_purge() {
     let Some(host) = host("deb", built) else { return };
     let said = host.sh(&format!("{DPKG} --install {}", host.deb("1.0")));
