@@ -13,6 +13,11 @@ fn main() {
     println!("cargo::rustc-env=GREENROOM_BUILD_COMMIT={}", commit());
     println!("cargo::rustc-env=GREENROOM_BUILD_FEATURES={}", features());
     let given = |name: &str| std::env::var_os(name).expect("cargo says how to build");
+    if given("CARGO_CFG_TARGET_OS") == "linux" && is_static() {
+        // It relocates itself at each start: packed, it has a hundredth of the bytes to read for that (docs/benchmarks.md).
+        // A program that is linked dynamically would need glibc 2.36.
+        println!("cargo::rustc-link-arg-bin=greenroom=-Wl,-z,pack-relative-relocs");
+    }
     let program = PathBuf::from(given("OUT_DIR")).join("greenroom-guest");
     if given("CARGO_CFG_TARGET_ARCH") == "x86_64" && given("CARGO_CFG_TARGET_OS") == "linux" {
         compile(&given("RUSTC"), &given("TARGET"), &program);
@@ -49,6 +54,14 @@ fn git(arguments: &[&str]) -> Option<String> {
     let output =
         Command::new("git").args(arguments).output().ok().filter(|output| output.status.success())?;
     Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
+}
+
+/// Whether the programs have the C library inside.
+fn is_static() -> bool {
+    let is_gnu = std::env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|env| env == "gnu");
+    is_gnu
+        && std::env::var("CARGO_CFG_TARGET_FEATURE")
+            .is_ok_and(|all| all.split(',').any(|one| one == "crt-static"))
 }
 
 fn features() -> String {

@@ -130,6 +130,18 @@ fn the_same_input_makes_the_same_bytes() {
     assert_eq!(text(&sums).matches(": OK").count(), 3);
 }
 
+/// What it relocates at each start is packed (docs/benchmarks.md, "Driver calls").
+#[cfg(all(target_os = "linux", target_env = "gnu", target_feature = "crt-static"))]
+#[test]
+fn the_programs_relocations_are_packed() {
+    if cannot_package() {
+        return;
+    }
+    let mut readelf = program::command("readelf", Path::new("/"));
+    let sections = readelf.args(["--sections", "--wide", env!("CARGO_BIN_EXE_greenroom")]).output();
+    assert!(text(&sections.expect("readelf runs")).contains(" .relr.dyn "));
+}
+
 #[test]
 fn a_version_that_no_package_can_have_is_refused() {
     let home = tempfile::tempdir().expect("a directory");
