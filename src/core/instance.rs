@@ -315,6 +315,11 @@ impl Instance {
         self.domain.is_some() && self.released.is_some()
     }
 
+    /// True for a static host that was never cleaned since it was adopted.
+    pub fn is_new_host(&self) -> bool {
+        self.is_static() && self.ready.is_none()
+    }
+
     /// True if its last job ended after it became ready. A clock that was set back before a reboot proves nothing.
     pub fn has_served(&self) -> bool {
         let left_after =

@@ -14,7 +14,7 @@ use super::provider::HERE;
 use super::rig::Order;
 use super::stages;
 use super::steps::Pid;
-use super::truth::{Live, Session};
+use super::truth::{EARLIER, Live, Session};
 use super::world::World;
 use crate::core::event::{Change, Event};
 use crate::core::ids::{AttemptName, InstanceId, Location, PoolName};
@@ -266,7 +266,7 @@ pub(super) fn cleaned(world: &mut World, id: &InstanceId) {
     images::cleaned(world, id);
     let unbinds = world.cloud.machines.get(id).is_some_and(|m| world.config[&m.pool].policy.clean_unbinds);
     let Some(guests) = world.truth.guests.get_mut(id) else { return };
-    if unbinds || guests.cleaned_unbound {
+    if unbinds || guests.cleaned_unbound || guests.domain.as_deref() == Some(EARLIER) {
         (guests.domain, guests.unbound, guests.cleaned_unbound) = (None, false, false);
     }
 }

@@ -11,10 +11,10 @@ use super::rest;
 use super::rig::{Command, Product, Starter};
 use super::scenario::Scenario;
 use super::steps::Channel;
-use super::truth::JobResult;
+use super::truth::{EARLIER, Guests, JobResult};
 use super::world::{Manager, World};
 use super::{fate, operator, workload};
-use crate::core::ids::OwnerId;
+use crate::core::ids::{InstanceId, OwnerId};
 use crate::core::time::{BootId, ManagerId, Stamp};
 use crate::host::memory::Directory;
 
@@ -121,7 +121,10 @@ fn furnish(world: &Shared, scenario: &Scenario) {
     let plan = BootPlan { takes: Some(0), passes: true, goes: 0, hidden: 0 };
     for pool in scenario.pools.values() {
         for number in 1..=pool.hosts {
-            world.cloud.install(&pool.name, &format!("{}-{number}", pool.name), plan);
+            let name = format!("{}-{number}", pool.name);
+            world.cloud.install(&pool.name, &name, plan);
+            let earlier = Guests { domain: Some(EARLIER.to_owned()), ..Guests::default() };
+            world.truth.guests.insert(InstanceId::new(name), earlier);
         }
         if pool.capabilities.launches {
             world.cloud.stranger(&pool.name, plan);

@@ -29,6 +29,9 @@ pub struct Session {
     pub attempt: Option<AttemptName>,
 }
 
+/// The trust domain of jobs that ran on a static host before this state directory existed.
+pub const EARLIER: &str = "another state directory";
+
 /// The jobs of an instance.
 #[derive(Debug, Clone, Default)]
 pub struct Guests {

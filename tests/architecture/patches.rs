@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The kinds of code with seeded bugs, two in each.
-const PLACES: [&str; 16] = [
+const PLACES: [&str; 17] = [
+    "adopt",
     "assign",
     "bound",
     "deadline",

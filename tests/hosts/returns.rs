@@ -1,4 +1,4 @@
-//! A host that returns, or gets another name, stays with its trust domain and is cleaned first.
+//! A host that returns, or gets another name, stays with its trust domain and is cleaned first. So is a new one.
 
 use greenroom::core::instance::Phase;
 
@@ -63,5 +63,23 @@ fn a_host_under_another_name_or_back_in_the_configuration_is_no_new_host() {
     place.write_config(&config(&hosts, 0).text(&place.state_dir));
     wait_for_host(&place, "z");
     expect_bound(&place, "z", [5, 6]);
+    place.expect_sound();
+}
+
+#[test]
+fn a_new_state_directory_cleans_a_host_before_its_first_job() {
+    if !possible() {
+        return;
+    }
+    let hosts = Hosts::boot(&[Make::named("a")]);
+    // As a job of another state directory leaves it whose keeper cleans no more.
+    let left = "mkdir /home/ci/cache; touch /home/ci/cache/left /tmp/left; setsid sleep 900 >/dev/null 2>&1 </dev/null &";
+    hosts.machines[0].sh(&format!("su ci -s /bin/sh -c '{left}'"));
+    assert_eq!(hosts.machines[0].sh("pgrep -x sleep | wc -l").trim(), "1");
+    let place = hosts.setting().pool("clean_unbinds", false).provider("dedicated_user", true).open();
+    let finds_nothing = ["[ ! -e /tmp/left ]", "[ ! -e /home/ci/cache/left ]", "! pgrep -x sleep"];
+    place.run(&of("g/red", 1).script(finds_nothing)).expect_outcome(&Outcome::Success);
+    let explained = place.order(&["explain", "a"]).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(explained.contains("a adopted, a static host at"), "{explained}");
     place.expect_sound();
 }

@@ -56,11 +56,14 @@ pub fn acquire(state: &PoolState, ask: &Ask, now: Stamp) -> Vec<Event> {
 }
 
 /// An instance passed its check, or responds again: the first waiting jobs get it immediately. A check proves nothing about
-/// a host that has to be cleaned by now.
+/// a host that has to be cleaned by now. A static host is cleaned before its first job: others may have run jobs there.
 pub fn ready(state: &PoolState, instance: &InstanceId, now: Stamp) -> Vec<Event> {
     let mut draft = PlanBuilder::new(state, now);
     let instance = instance.clone();
     match state.instance(&instance).map(|i| &i.phase) {
+        Some(Phase::Checking) if state.instance(&instance).is_some_and(Instance::is_new_host) => {
+            draft.emit(Change::CleaningBegun { instance });
+        }
         Some(Phase::Checking) => draft.emit(Change::BecameReady { instance }),
         Some(Phase::Ready) if state.instance(&instance).is_some_and(|i| i.unreachable.is_some()) => {
             draft.emit(Change::BecameReady { instance });

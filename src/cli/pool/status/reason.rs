@@ -33,6 +33,7 @@ pub(super) fn reason(instance: &Instance, state: &PoolState, when: &When) -> Opt
         Phase::Launching => Some(launching(instance, state)),
         Phase::Checking => Some("reachable, not yet ready".to_owned()),
         Phase::Ready => ready(instance, when),
+        Phase::Cleaning if instance.is_new_host() => Some("being cleaned before its first job".to_owned()),
         Phase::Cleaning => Some("being cleaned between jobs".to_owned()),
         Phase::OutOfService { reason: why } => Some(why.clone()),
         Phase::Draining { reason: why } if instance.holders.is_empty() => Some(why.to_string()),

@@ -201,6 +201,30 @@ fn an_instance_that_is_ready_goes_to_the_first_waiting_jobs() {
 }
 
 #[test]
+fn a_host_that_answers_for_the_first_time_is_cleaned_before_a_job_gets_it() {
+    let host = instance("h1");
+    let ready = |world: &World| render_events(&request::ready(&world.state, &host, NOW));
+    let mut world = world("static checking 5s; waits 8");
+    assert_eq!(ready(&world), "h1 to clean");
+    world.carry(&request::ready(&world.state, &host, NOW));
+    // Neither an operator nor a failure makes up for a cleaning that has not succeeded.
+    let reason = "cleaning failed: no".to_owned();
+    world.tell(NOW, Change::OutOfService { instance: host.clone(), reason });
+    world.tell(NOW, Change::ReturnedToService { instance: host.clone() });
+    assert_eq!(ready(&world), "h1 to clean");
+    world.carry(&request::ready(&world.state, &host, NOW));
+    assert_eq!(
+        render_events(&request::cleaned(&world.state, &host, NOW, &[], NOW)),
+        "h1 cleaned; a8 gets h1"
+    );
+    // Once clean, it needs no further cleaning until a job has used it.
+    world.carry(&request::cleaned(&world.state, &host, NOW, &[], NOW));
+    let mut later = self::world("static idle 5m");
+    later.carry(&request::doubt(&later.state, &host, "no answer", NOW));
+    assert_eq!(ready(&later), "h1 ready");
+}
+
+#[test]
 fn a_host_that_is_clean_goes_to_the_first_waiting_jobs_of_its_domain() {
     let cleaned = |text: &str| {
         let (world, host) = (world(text), instance("h1"));
