@@ -12,6 +12,7 @@ use crate::core::container::image::ImageName;
 use crate::core::container::settings::{ContainerSettings, Privileged};
 use crate::core::glob::Glob;
 use crate::port::finding::Finding;
+use crate::provider::qemu::store_use::PoolStore;
 
 /// Checks one pool's settings. Static hosts are refused elsewhere: with the configuration.
 pub(super) fn check(pool: &PoolConfig, settings: &ContainerSettings) -> Vec<Finding> {
@@ -24,6 +25,7 @@ pub(super) fn check(pool: &PoolConfig, settings: &ContainerSettings) -> Vec<Find
     }
     found.extend(shared(pool, &settings.privileged));
     found.extend(warm(pool, settings));
+    found.extend(without_store(pool, settings));
     found
 }
 
@@ -126,6 +128,24 @@ fn warm(pool: &PoolConfig, settings: &ContainerSettings) -> Option<Finding> {
     })
 }
 
+/// Virtual machines that pull what an image store would give them from their start.
+fn without_store(pool: &PoolConfig, settings: &ContainerSettings) -> Option<Finding> {
+    let provider = &pool.provider;
+    let pulls = !settings.images_warm.is_empty() || settings.images_learned.is_some();
+    (pulls && PoolStore::is_missing(&pool.name, &provider.kind, &provider.table)).then(|| {
+        let images: Vec<String> = settings.images_warm.iter().map(ToString::to_string).collect();
+        let images = if images.is_empty() { "IMAGE…".to_owned() } else { images.join(" ") };
+        let what = format!(
+            "pool `{}`: each new instance pulls `images_warm`, and a job that comes before has no image yet",
+            pool.name
+        );
+        let remedy = format!(
+            "run `greenroom image store build NAME {images}`, and set `image_store = \"NAME\"` in the provider's table"
+        );
+        code::CONTAINERS_WARM_WITHOUT_STORE.found(what, remedy)
+    })
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use std::os::unix::fs::PermissionsExt as _;
@@ -136,8 +156,12 @@ pub(super) mod tests {
     const AUTH: &str = "{\"auths\": {\"registry.example.com\": {\"auth\": \"aHVudGVyMg==\"}}}";
 
     fn checked(pool: &str, table: &str) -> Vec<Finding> {
+        checked_with(pool, "", table)
+    }
+
+    fn checked_with(pool: &str, provider: &str, table: &str) -> Vec<Finding> {
         let text = format!(
-            "[pool.linux]\nmax_instances = 4\n{pool}\n[pool.linux.provider]\nkind = \"qemu\"\n\
+            "[pool.linux]\nmax_instances = 4\n{pool}\n[pool.linux.provider]\nkind = \"qemu\"\n{provider}\n\
              [pool.linux.containers]\n{table}\n"
         );
         let config = Config::parse(&text, "greenroom.toml").unwrap();
@@ -213,12 +237,33 @@ pub(super) mod tests {
                 None,
             ),
         ] {
-            let found = checked("", table);
+            let mut found = checked("", table);
+            found.retain(|found| found.code != "containers-warm-without-store");
             assert_eq!(found.len(), usize::from(refused.is_some()), "{table}: {found:?}");
             assert!(
                 found.iter().all(|found| found.message.ends_with(refused.unwrap_or_default())),
                 "{found:?}"
             );
+        }
+    }
+
+    #[test]
+    fn machines_that_could_have_a_store_of_the_images_that_they_pull_are_a_note() {
+        let named = "run `greenroom image store build NAME docker.io/library/ruby:3.3`, and ";
+        for (provider, table, remedy) in [
+            ("", "images_warm = [\"ruby:3.3\"]", Some(named)),
+            ("", "images_warm = \"learn\"", Some("run `greenroom image store build NAME IMAGE…`, and ")),
+            ("", "", None),
+            ("image_store = \"ci\"", "images_warm = [\"ruby:3.3\"]", None),
+            ("image = \"/disk.qcow2\"", "images_warm = [\"ruby:3.3\"]", None),
+        ] {
+            let found = checked_with("", provider, table);
+            assert_eq!(found.len(), usize::from(remedy.is_some()), "{provider} {table}: {found:?}");
+            for found in found {
+                assert_eq!(found.code, "containers-warm-without-store");
+                let help = found.remedy.unwrap_or_default();
+                assert!(help.starts_with(remedy.unwrap_or_default()), "{help}");
+            }
         }
     }
 

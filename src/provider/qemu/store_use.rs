@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::REGISTRATION;
 use super::image_store::{Manifest, Stores};
-use super::settings::Settings;
+use super::settings::{Settings, Source};
 use super::spec::{Booted, Spec};
 use crate::core::ids::PoolName;
 use crate::core::text::minute;
@@ -43,6 +43,14 @@ impl PoolStore {
         let settings = (kind == REGISTRATION.kind).then(|| Settings::read(pool, table).ok())??;
         let stores = Stores::beside(&settings.images_dir(state_dir));
         Some(Self { name: settings.image_store?, stores })
+    }
+
+    /// True if machines of the pool could have an image store, but its table names none.
+    pub fn is_missing(pool: &PoolName, kind: &str, table: &toml::Table) -> bool {
+        let settings = (kind == REGISTRATION.kind).then(|| Settings::read(pool, table).ok()).flatten();
+        settings.is_some_and(|settings| {
+            settings.image_store.is_none() && matches!(settings.source, Source::Image(_))
+        })
     }
 
     pub fn status(&self, now: Timestamp) -> StoreStatus {
