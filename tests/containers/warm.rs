@@ -86,6 +86,29 @@ fn idle_machines_have_the_images_and_a_job_finds_its_own_there() {
 }
 
 #[test]
+fn a_pool_that_learns_pulls_on_its_next_machines_what_two_jobs_used() {
+    let Some(site) = site() else { return };
+    let setting = containers(site, |table| {
+        table.insert("images_warm".into(), "learn".into());
+    });
+    let place = setting.pool("idle_count", 1).open();
+    let keeper = place.keep();
+    for id in 1..=2 {
+        place.run(&job(id, "ash:1")).expect_outcome(&Outcome::Success);
+    }
+    place.run(&job(3, "bash:1")).expect_outcome(&Outcome::Success);
+    // Each machine serves one job: only the keeper can have pulled it there.
+    let id = wait_until_warm(&place, &plain("ash:1"), 1).remove(0).0;
+    assert!(place.grants().iter().all(|(_, used)| *used != id), "{:?}", place.grants());
+    assert_eq!(facts(&place, &plain("bash:1")), [], "one job used it");
+    let result = place.run(&job(4, "ash:1"));
+    result.expect_outcome(&Outcome::Success);
+    assert!(result.log_text().contains("is on the instance already"), "{}", result.describe());
+    place.expect_sound();
+    keeper.kill();
+}
+
+#[test]
 fn a_job_gets_the_idle_machine_that_has_its_image() {
     let Some(site) = site() else { return };
     let image = plain("ash:1");
@@ -165,7 +188,7 @@ fn a_registry_that_is_down_is_reported_and_costs_no_job_its_machine() {
     let Some(site) = site() else { return };
     let missing = format!("{STOPPED}/ash:1");
     let setting = warm_with(site, 1, std::slice::from_ref(&missing), |table| {
-        table.insert("pull_timeout".into(), "5s".into());
+        table.insert("pull_timeout".into(), "30s".into());
     });
     let place = setting.open();
     let keeper = place.keep();
@@ -200,6 +223,19 @@ fn a_job_that_comes_during_a_pull_does_not_wait_for_it() {
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
     place.expect_sound();
     keeper.kill();
+}
+
+/// The machine becomes ready when it has the image, so nothing but the keeper's pull makes it ready.
+#[test]
+fn a_machine_that_boots_for_a_job_pulls_its_image_before_it_is_ready() {
+    let Some(site) = site() else { return };
+    let image = plain("ash:1");
+    let ready = format!("until podman image exists {image}; do sleep 0.1; done");
+    let setting = containers(site, |_| {}).pool("ready_command", ready);
+    let place = setting.timing("launch_timeout", "2m").timing("ready_timeout", "1m").open();
+    let result = place.run(&job(1, "ash:1"));
+    result.expect_outcome(&Outcome::Success);
+    place.expect_sound();
 }
 
 #[test]
@@ -285,7 +321,10 @@ fn what_a_warm_image_saves() {
         std::fs::create_dir_all(&work).expect("a folder");
         images::publish(&image, &site.dir.join("registry"), &work);
     }
-    let place = warm(site, 1, &[plain("noise:1")]).open();
+    let mut setting = warm(site, 1, &[plain("noise:1")]);
+    // GREENROOM_IMAGE_MB may ask for a large image.
+    setting.patience *= 5;
+    let place = setting.open();
     let keeper = place.keep();
     let took = |id, image: &str| {
         let result = place.run(&job(id, image));
