@@ -1,12 +1,13 @@
 //! Pipelines of jobs in containers: images and services from registries, sources, cancellation, memory.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use super::registry::{ACCOUNT, Registries};
 use super::sources::GitServer;
 use super::{Machines, machines};
+use crate::pace::Pace;
 use crate::setting::Setting;
 use crate::skipped::skipped;
 use crate::support::handle::Handle;
@@ -14,6 +15,8 @@ use crate::support::job::Job;
 use crate::support::record::{JobResult, Outcome};
 use crate::support::repository::repository;
 
+/// What all pipelines may take together, with the template of their machines.
+const WITHIN: Duration = Duration::from_mins(4);
 const IMAGES: &[&str] = &["ash:1", "bash:1", "hashicorp/terraform:1.9", "private:1", "app:1", "backend:1"];
 
 /// A pool whose machines have an engine, and the registries that they reach. `memory`: the limit of each container.
@@ -68,7 +71,7 @@ pub(super) fn report(name: &str, result: &JobResult) {
 #[test]
 fn ordinary_pipelines_run_in_containers_of_emulated_machines() {
     let Some((place, registries, _dir)) = open(Some("64M")) else { return };
-    let begun = Instant::now();
+    let (begun, pace) = (Instant::now(), Pace::watch());
     let open = |image: &str| format!("{}/{image}", registries.open);
     let home = place.path().join("repositories");
     std::fs::create_dir(&home).expect("a folder");
@@ -114,7 +117,9 @@ fn ordinary_pipelines_run_in_containers_of_emulated_machines() {
     for (name, result) in names.into_iter().zip(&results) {
         report(name, result);
     }
-    eprintln!("{} jobs in {:.0} s", results.len(), begun.elapsed().as_secs_f64());
+    let took = begun.elapsed();
+    eprintln!("{} jobs in {:.0} s", results.len(), took.as_secs_f64());
+    assert!(took <= pace.stretched(WITHIN), "{} jobs took {took:?}", results.len());
     let [one, two, three, four, five, six] = &results;
     expect(one, &Outcome::Success, &["bash reads this", "hello from demo", "67108864", "50000 100000"]);
     expect(two, &Outcome::Success, &["v1.9", "/bin/busybox"]);
