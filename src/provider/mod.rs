@@ -22,6 +22,7 @@ use crate::port::setup::Cleaning;
 pub mod aws_ec2;
 pub mod cloud;
 pub mod console;
+pub mod external;
 #[cfg(test)]
 mod failing_writes;
 pub mod gce;
@@ -173,10 +174,13 @@ impl std::fmt::Debug for BuildContext {
     }
 }
 
-/// The hidden command `instance`, which runs the process of an instance; `arguments` follow its name.
+/// The hidden command `instance`, which runs a process of a provider's; `arguments` follow its name.
 pub fn instance(arguments: &[OsString]) -> ExitCode {
     match arguments.split_first() {
         Some((kind, rest)) if kind == "qemu" => qemu::process::main(rest),
+        Some((kind, rest)) if kind == external::process::holder::KIND => {
+            external::process::holder::main(rest)
+        }
         _ => local::server::main(arguments),
     }
 }

@@ -9,6 +9,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
     pub pid: i32,
+    pub parent: i32,
     pub session: i32,
     /// Start time in clock ticks since boot; distinguishes it from a later process with the same pid.
     pub started: u64,
@@ -22,9 +23,10 @@ impl Process {
         let pid = stat.split(' ').next()?.parse().ok()?;
         let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split_ascii_whitespace().collect();
         let zombie = matches!(*fields.first()?, "Z" | "X");
+        let parent = fields.get(1)?.parse().ok()?;
         let session = fields.get(3)?.parse().ok()?;
         let started = fields.get(19)?.parse().ok()?;
-        Some(Self { pid, session, started, zombie })
+        Some(Self { pid, parent, session, started, zombie })
     }
 
     /// The process with a pid; `None`: it does not exist.
@@ -67,7 +69,7 @@ mod tests {
     fn a_name_full_of_brackets_confuses_nobody() {
         let rest = "S 1 41 40 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 987 1 2 3";
         let process = Process::parse(&format!("42 (a) b (c) {rest}")).unwrap();
-        assert_eq!(process, Process { pid: 42, session: 40, started: 987, zombie: false });
+        assert_eq!(process, Process { pid: 42, parent: 1, session: 40, started: 987, zombie: false });
         assert_eq!(Process::parse("42 (a"), None);
         let own = Process::of(i32::try_from(std::process::id()).unwrap()).unwrap();
         assert!(!own.zombie && own.started > 0);

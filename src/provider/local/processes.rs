@@ -120,7 +120,7 @@ mod tests {
         let started = Process::of(pid).unwrap().started;
         let taken = BTreeSet::from([Session { leader: pid, started: started - 1 }]);
         assert_eq!(end_all("no such cookie", &taken).unwrap(), 0);
-        signal(&Process { pid, session: 0, started: started - 1, zombie: false }, Signal::KILL);
+        signal(&Process { pid, parent: 0, session: 0, started: started - 1, zombie: false }, Signal::KILL);
         assert!(other.try_wait().unwrap().is_none(), "an innocent process was killed");
         other.kill().unwrap();
         other.wait().unwrap();

@@ -1,0 +1,89 @@
+//! The program's environment: a few variables of this process, those that the table names, and secrets from files.
+
+use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+use fs_err as fs;
+
+/// What every program gets, if it is set here. They name places and languages.
+const ALWAYS: &[&str] = &["PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"];
+/// Largest secret.
+const MAX_SECRET: u64 = 64 << 10;
+
+/// Where the program's variables come from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Environment {
+    /// Further variables of this process.
+    pub named: Vec<String>,
+    /// Variables with the contents of files, read for each call.
+    pub secrets: Vec<(String, PathBuf)>,
+}
+
+impl Environment {
+    /// The variables now; an error names the file that cannot be read.
+    pub fn variables(&self) -> Result<Vec<(String, OsString)>, String> {
+        let named = ALWAYS.iter().copied().chain(self.named.iter().map(String::as_str));
+        let set = named.filter_map(|name| Some((name.to_owned(), std::env::var_os(name)?)));
+        let mut all: Vec<_> = set.collect();
+        for (name, file) in &self.secrets {
+            all.push((name.clone(), secret(file)?.into()));
+        }
+        Ok(all)
+    }
+
+    /// Named variables that this process does not have.
+    pub fn missing(&self) -> impl Iterator<Item = &str> {
+        self.named.iter().map(String::as_str).filter(|name| std::env::var_os(name).is_none())
+    }
+
+    /// Files of secrets that others may read, too.
+    pub fn exposed(&self) -> impl Iterator<Item = &PathBuf> {
+        let exposed = |file: &&PathBuf| {
+            fs::metadata(file.as_path()).is_ok_and(|known| known.permissions().mode() & 0o077 != 0)
+        };
+        self.secrets.iter().map(|(_, file)| file).filter(exposed)
+    }
+}
+
+/// The content of a file, without the end of its last line.
+fn secret(file: &PathBuf) -> Result<String, String> {
+    let wrong = |why: String| format!("the secret `{}` cannot be read: {why}", file.display());
+    let known = std::fs::metadata(file).map_err(|error| wrong(error.to_string()))?;
+    if !known.is_file() || known.len() > MAX_SECRET {
+        return Err(wrong("it is not a file of at most 64 KiB".to_owned()));
+    }
+    let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
+    let text = text.trim_end_matches(['\n', '\r']);
+    if text.contains('\0') {
+        return Err(wrong("it contains a zero byte".to_owned()));
+    }
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_named_variables_and_secrets_are_passed_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("token");
+        fs::write(&file, "s3cret\n").unwrap();
+        let named = vec!["CARGO_PKG_NAME".to_owned(), "GREENROOM_TEST_UNSET".to_owned()];
+        let secrets = vec![("TOKEN".to_owned(), file.clone())];
+        let environment = Environment { named, secrets };
+        let all = environment.variables().unwrap();
+        let value = |name: &str| all.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+        assert_eq!(value("TOKEN"), Some("s3cret".into()));
+        assert_eq!(value("PATH"), std::env::var_os("PATH"));
+        assert_eq!(value("CARGO_MANIFEST_DIR"), None, "not named");
+        assert_eq!(environment.missing().collect::<Vec<_>>(), ["GREENROOM_TEST_UNSET"]);
+        fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
+        assert_eq!(environment.exposed().count(), 1);
+        fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(environment.exposed().count(), 0);
+        fs::remove_file(&file).unwrap();
+        assert!(environment.variables().unwrap_err().contains("cannot be read"));
+    }
+}

@@ -1,0 +1,95 @@
+//! Exit codes of the program, and what each means for Greenroom.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::Verb;
+use crate::core::failure::ErrorClass;
+use crate::core::text::clean_line;
+use crate::core::time::Stamp;
+
+/// Longest reason that is kept, in characters.
+const REASON: usize = 400;
+
+/// The exit codes with a meaning, beside 0.
+pub const CODES: &[(i32, &str)] = &[
+    (10, "not found"),
+    (11, "no capacity"),
+    (12, "quota"),
+    (13, "denied"),
+    (14, "invalid"),
+    (15, "throttled"),
+    (16, "transient"),
+];
+
+/// What the program prints beside such a code; all of it is optional.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Reason {
+    pub error: String,
+    /// Where there is no capacity: a zone, a type, a host.
+    pub scope: String,
+    pub retry_after_s: Option<u64>,
+}
+
+impl Reason {
+    /// Empty if the output is not a reason.
+    pub fn read(output: &[u8]) -> Self {
+        let reason: Self = serde_json::from_slice(output).unwrap_or_default();
+        let line = |text: &str| clean_line(text.as_bytes(), REASON);
+        Self { error: line(&reason.error), scope: line(&reason.scope), ..reason }
+    }
+}
+
+/// The class of an exit code; `None`: the code has no meaning.
+pub fn class(code: i32, reason: &Reason, now: Stamp) -> Option<ErrorClass> {
+    let scope = if reason.scope.is_empty() { "the provider" } else { &reason.scope };
+    let after = |seconds: u64| now.plus(Duration::from_secs(seconds.min(3600)));
+    Some(match code {
+        10 => ErrorClass::NotFound,
+        11 => ErrorClass::NoCapacity { scope: scope.to_owned() },
+        12 => ErrorClass::Quota,
+        13 => ErrorClass::Denied,
+        14 => ErrorClass::Invalid,
+        15 => ErrorClass::Throttled { until: reason.retry_after_s.map(after) },
+        16 => ErrorClass::Transient,
+        _ => return None,
+    })
+}
+
+/// The class of a call that ended without a meaning: a launch may have made a machine.
+pub fn without_answer(verb: Verb) -> ErrorClass {
+    if verb == Verb::Launch { ErrorClass::Unknown } else { ErrorClass::Transient }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::notation::NOW;
+
+    #[test]
+    fn each_code_has_one_class_and_all_others_have_none() {
+        let reason = Reason::read(br#"{"error":"no\nroom","scope":"fsn1","retry_after_s":30}"#);
+        assert_eq!(reason.error, "no room");
+        for (code, meaning) in CODES {
+            let class = class(*code, &reason, NOW).unwrap();
+            assert!(class.is_definite() && class.to_string().contains(meaning), "{code} {class}");
+        }
+        let full = ErrorClass::NoCapacity { scope: "fsn1".to_owned() };
+        assert_eq!(class(11, &reason, NOW), Some(full));
+        let later = ErrorClass::Throttled { until: Some(NOW.plus(Duration::from_secs(30))) };
+        assert_eq!(class(15, &reason, NOW), Some(later));
+        for code in [1, 2, 9, 17, 126, 127, 255] {
+            assert_eq!(class(code, &reason, NOW), None);
+        }
+        assert_eq!(without_answer(Verb::Launch), ErrorClass::Unknown);
+        assert_eq!(without_answer(Verb::List), ErrorClass::Transient);
+    }
+
+    #[test]
+    fn what_is_no_reason_is_none() {
+        assert_eq!(Reason::read(b"oops"), Reason::default());
+        assert_eq!(Reason::read(br#"{"error": 5}"#), Reason::default());
+    }
+}
