@@ -55,7 +55,7 @@ macro_rules! providers {
     };
 }
 
-providers!(local, qemu, static_hosts, aws_ec2, gce);
+providers!(local, qemu, static_hosts, aws_ec2, gce, external);
 
 /// The providers of this program, once `install` has set them.
 static PROVIDERS: OnceLock<&'static [Registration]> = OnceLock::new();
@@ -202,7 +202,8 @@ mod tests {
         assert_eq!(find("local").unwrap().kind, "local");
         let error = |kind| find(kind).unwrap_err().to_string();
         assert_eq!(error("locla"), "there is no provider `locla` (did you mean `local`?)");
-        let all = "there is no provider `0` (name one of `local`, `qemu`, `static`, `aws-ec2`, `gce`)";
+        let all =
+            "there is no provider `0` (name one of `local`, `qemu`, `static`, `aws-ec2`, `gce`, `external`)";
         assert_eq!(error("0"), all);
     }
 

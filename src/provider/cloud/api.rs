@@ -49,6 +49,23 @@ pub struct Created {
     pub capacity_confirmed: bool,
 }
 
+/// How a machine is reached, as far as its API says more than the table and the list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Access {
+    pub address: Option<String>,
+    pub port: Option<u16>,
+    /// The host key that the machine made itself; `None`: it has that of its launch.
+    pub host_key: Option<String>,
+}
+
+/// What a termination achieved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    Requested,
+    /// The machine no longer exists, although a list may still show it.
+    Gone,
+}
+
 /// Status of a launch that the cloud accepted before it found capacity.
 #[derive(Debug, Clone)]
 pub enum LaunchStatus {
@@ -84,7 +101,20 @@ pub trait Api {
     /// the machine, and may be forged.
     fn announced(&self, answers: &MetadataAnswers) -> Option<&'static str>;
 
-    /// Creates one machine. A repeat with the same spec finds that machine and never creates a second one.
+    /// How long after the last call for a launch a list may lack its machine, and other calls may deny it: clouds usually
+    /// show new machines seconds late.
+    fn list_lag(&self) -> Duration {
+        Duration::from_secs(20)
+    }
+
+    /// True if a repeated `create` finds the machine of the first one. If false, `create` is repeated only when lists
+    /// prove that there is no machine.
+    fn repeats_find_the_machine(&self) -> bool {
+        true
+    }
+
+    /// Creates one machine. A repeat with the same spec never creates a second one, unless `repeats_find_the_machine` is
+    /// false.
     async fn create(&self, spec: &Self::LaunchSpec) -> Result<Created, ProviderError>;
 
     /// All machines with the pool's tag, of any owner, including terminated ones that the cloud still lists.
@@ -96,8 +126,18 @@ pub trait Api {
         Ok(LaunchStatus::Unknown)
     }
 
+    /// How a running machine is reached.
+    async fn access(&self, _machine: &Machine) -> Result<Access, ProviderError> {
+        Ok(Access::default())
+    }
+
     /// Requests the termination of a machine, with its disks.
     async fn delete(&self, machine: &Handle) -> Result<(), ProviderError>;
+
+    /// The same, for an API that knows when the machine is gone.
+    async fn end(&self, machine: &Handle) -> Result<Ended, ProviderError> {
+        self.delete(machine).await.map(|()| Ended::Requested)
+    }
 
     /// The console output of a machine.
     async fn console(&self, machine: &Handle) -> Result<String, ProviderError>;
@@ -105,6 +145,11 @@ pub trait Api {
     /// All other resources with the pool's tag that bill or count against a quota, of any owner. Their ages are relative
     /// to `now`.
     async fn disks(&self, now: Stamp) -> Result<Disks, ProviderError>;
+
+    /// True if one of them itself shows that a launch created it.
+    fn is_of_launch(&self, _resource: &Resource) -> bool {
+        false
+    }
 
     /// Requests the deletion of one of them: `NotFound` if it is gone, `Transient` while a machine uses it.
     async fn delete_resource(&self, resource: &Resource) -> Result<(), ProviderError>;

@@ -4,6 +4,8 @@
 //! of one type before the next type. `[[offering]]` tables do the same one after another; each takes its missing keys
 //! from the provider's table.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
 use crate::core::ids::OfferingName;
@@ -32,6 +34,19 @@ pub struct Offering {
     pub place: String,
     pub market: Market,
     pub image: String,
+}
+
+impl Offering {
+    /// One of a provider that knows it by its name alone.
+    pub fn named(name: &str) -> Self {
+        Self {
+            name: OfferingName::new(name),
+            machine_type: name.to_owned(),
+            place: String::new(),
+            market: Market::OnDemand,
+            image: String::new(),
+        }
+    }
 }
 
 /// A cloud's keys for the lists.
@@ -147,6 +162,15 @@ impl Lists {
 
 fn either(keys: &[&str]) -> String {
     keys.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(" or ")
+}
+
+/// The offering of a launch; for a pool without offerings, one without a name.
+pub fn find<'a>(offerings: &'a [Offering], named: Option<&OfferingName>) -> Option<Cow<'a, Offering>> {
+    match named {
+        None if offerings.is_empty() => Some(Cow::Owned(Offering::named(""))),
+        None => None,
+        Some(named) => offerings.iter().find(|offering| offering.name == *named).map(Cow::Borrowed),
+    }
 }
 
 /// The capabilities of a provider with these offerings.

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::api::{Api, Disk, LaunchStatus, Machines};
+use super::api::{Api, Disk, Ended, LaunchStatus, Machines};
 use super::ledger::{Entry, Ledger};
 use super::machine::{Handle, Machine, MachineState};
 use super::machine_list::MachineList;
-use super::offerings::capabilities;
+use super::offerings::{self, capabilities};
 use super::proof;
 use super::settings::Common;
 use super::shared::Shared;
@@ -33,9 +33,6 @@ use crate::provider::BuildContext;
 const WAIT_AGE: Duration = Duration::from_secs(1);
 /// The maximum age of a list for an address. Addresses do not change, and a probe shows whether the instance answers.
 const ADDRESS_AGE: Duration = Duration::from_secs(10);
-/// How long after the last call for a launch a list may lack its machine, and other calls may deny it: clouds usually
-/// show new machines seconds late.
-const LIST_LAG: Duration = Duration::from_secs(20);
 /// How long a cloud may look for the capacity of an accepted launch. Then the call ends, and the machine may be
 /// terminated.
 const CAPACITY_WITHIN: Duration = Duration::from_mins(5);
@@ -155,6 +152,9 @@ impl<A: Api> Cloud<A> {
             let of = |id: &InstanceId| self.ledger.disks(id).contains(&disk.resource.name);
             disk.resource.instance.as_ref().is_some_and(of)
         };
+        if self.api.is_of_launch(&disk.resource) {
+            return true;
+        }
         let uses = |handle: &Handle| list.machines.iter().any(|machine| machine.handle == *handle);
         disk.attached.as_ref().is_some_and(uses) || recorded()
     }
@@ -174,16 +174,13 @@ impl<A: Api> Cloud<A> {
             }
             _ => {}
         }
-        let offering = request
-            .offering
-            .as_ref()
-            .and_then(|named| self.settings.offerings.iter().find(|offering| offering.name == *named));
+        let offering = offerings::find(&self.settings.offerings, request.offering.as_ref());
         let offering = offering.ok_or_else(|| {
             let named = request.offering.as_ref().map_or("none", |named| named.as_str());
             let why = format!("the configuration no longer has the offering `{named}`");
             ProviderError::new(ErrorClass::Invalid, why)
         })?;
-        let entry = Entry::new(request, self.api.launch_spec(request, offering)?, self.now());
+        let entry = Entry::new(request, self.api.launch_spec(request, &offering)?, self.now());
         self.ledger.write(id, &entry).await.map_err(|error| store_error(id, &error))?;
         Ok(entry)
     }
@@ -219,7 +216,7 @@ impl<A: Api> Cloud<A> {
                     last_report = now;
                     continue;
                 }
-                (LaunchStatus::Unknown, _) if now.since(last_report) <= LIST_LAG => continue,
+                (LaunchStatus::Unknown, _) if now.since(last_report) <= self.api.list_lag() => continue,
                 (LaunchStatus::Unknown, Err(false)) => UNCONFIRMED,
                 (LaunchStatus::Unknown, _) => DISAPPEARED,
             };
@@ -237,7 +234,7 @@ impl<A: Api> Cloud<A> {
 
     /// True if the cloud may not show the instance yet.
     fn may_appear(&self, id: &InstanceId, entry: &Entry<A::LaunchSpec>) -> bool {
-        entry.age(self.now()) < LIST_LAG && !entry.seen && !self.ended.borrow().contains(id)
+        entry.age(self.now()) < self.api.list_lag() && !entry.seen && !self.ended.borrow().contains(id)
     }
 
     /// Notes that the cloud has shown the machine, and its disks: a later list without it proves something.
@@ -249,18 +246,19 @@ impl<A: Api> Cloud<A> {
         }
     }
 
-    fn endpoint_of(&self, machine: &Machine, host_key: String) -> Result<Endpoint, ProviderError> {
+    async fn endpoint_of(&self, machine: &Machine, host_key: String) -> Result<Endpoint, ProviderError> {
         let Common { user, ssh_port, address, .. } = &self.settings;
         if machine.state != MachineState::Running {
             return Err(ProviderError::new(ErrorClass::Transient, "the instance is not running yet"));
         }
-        let address = machine.addresses.of(*address).ok_or_else(|| {
+        let access = self.api.access(machine).await?;
+        let address = access.address.as_deref().or(machine.addresses.of(*address)).ok_or_else(|| {
             let why = "the instance is running but has no address of the kind set by `address`";
             ProviderError::new(ErrorClass::Transient, why)
         })?;
         let (address, user) = (address.to_owned(), user.clone());
-        let (port, metadata) = (*ssh_port, machine.metadata);
-        Ok(Endpoint { address, port, user, host_key, key: None, jump: None, metadata })
+        let (port, host_key) = (access.port.unwrap_or(*ssh_port), access.host_key.unwrap_or(host_key));
+        Ok(Endpoint { address, port, user, host_key, key: None, jump: None, metadata: machine.metadata })
     }
 
     /// Drops what is stored for an instance that the cloud no longer shows. The engine decides whether it is gone.
@@ -270,14 +268,35 @@ impl<A: Api> Cloud<A> {
     }
 
     /// Requests the termination of a machine that is not ending yet.
-    async fn terminate_machine(&self, machine: &Machine) -> Result<(), ProviderError> {
+    async fn terminate_machine(&self, machine: &Machine) -> Result<Ended, ProviderError> {
         if machine.state == MachineState::Ending {
-            return Ok(());
+            return Ok(Ended::Requested);
         }
-        self.call(self.api.delete(&machine.handle)).await?;
+        let ended = self.call(self.api.end(&machine.handle)).await?;
         self.last.amend(|list| list.mark_ending(&machine.handle)).await;
         self.ended.borrow_mut().insert(machine.instance.clone());
-        Ok(())
+        Ok(ended)
+    }
+
+    /// Calls for a machine, and waits for its capacity.
+    async fn create(&self, id: &InstanceId, spec: &A::LaunchSpec) -> Result<Handle, ProviderError> {
+        let created = self.call(self.api.create(spec)).await?;
+        if !created.capacity_confirmed {
+            self.wait_for_capacity(id, spec).await?;
+        }
+        Ok(created.handle)
+    }
+
+    /// Stores that a launch has made a machine.
+    async fn store_made(
+        &self,
+        id: &InstanceId,
+        entry: Entry<A::LaunchSpec>,
+        made: Handle,
+    ) -> Result<(), ProviderError> {
+        let entry = Entry { made: Some(made), spec: None, answered_at: Some(self.now()), ..entry };
+        // Otherwise, the call is repeated: the machine exists.
+        self.ledger.write(id, &entry).await.map_err(|error| unstored_answer(id, &error))
     }
 }
 
@@ -327,24 +346,17 @@ fn not_found(id: &InstanceId) -> ProviderError {
 impl<A: Api> Provider for Cloud<A> {
     async fn launch(&self, request: &LaunchRequest) -> Result<(), ProviderError> {
         let id = &request.instance;
+        let _alone = self.launch_alone(id).await;
         // A refusal removes the file: if there is one, the answer to an earlier call is unknown.
         let repeated = self.ledger.contains(id);
         let mut entry = self.launch_spec(request).await?;
+        if repeated && let Some(made) = self.made_before(id, &mut entry).await? {
+            return self.store_made(id, entry, made).await;
+        }
         let (None, Some(spec)) = (&entry.made, &entry.spec) else { return Ok(()) };
-        let answer = match self.call(self.api.create(spec)).await {
-            Ok(created) if created.capacity_confirmed => Ok(created.handle),
-            Ok(created) => self.wait_for_capacity(id, spec).await.map(|()| created.handle),
-            Err(error) => Err(error),
-        };
-        match answer {
-            Ok(made) => {
-                // Stored here, because the engine may have given up this call.
-                entry.made = Some(made);
-                entry.spec = None;
-                entry.answered_at = Some(self.now());
-                // Otherwise, the call is repeated: the machine exists.
-                self.ledger.write(id, &entry).await.map_err(|error| unstored_answer(id, &error))
-            }
+        match self.create(id, spec).await {
+            // Stored here, because the engine may have given up this call.
+            Ok(made) => self.store_made(id, entry, made).await,
             Err(error) if error.class().created_nothing(repeated) => {
                 self.ledger.forget(id);
                 Err(error)
@@ -362,10 +374,11 @@ impl<A: Api> Provider for Cloud<A> {
         let list = self.machine_list(WAIT_AGE).await?;
         let living: Vec<&Machine> =
             list.of(id).filter(|machine| machine.state != MachineState::Gone).collect();
+        let mut requested = false;
         for machine in &living {
-            self.terminate_machine(machine).await?;
+            requested |= self.terminate_machine(machine).await? == Ended::Requested;
         }
-        if !living.is_empty() {
+        if requested {
             return Ok(Termination::Requested);
         }
         if list.best(id).is_some() {
@@ -427,7 +440,7 @@ impl<A: Api> Provider for Cloud<A> {
         let machine = list.best(id).filter(|machine| machine.state != MachineState::Gone);
         match (machine, entry) {
             (Some(machine), Some(entry)) => {
-                let endpoint = self.endpoint_of(machine, entry.host_key.clone())?;
+                let endpoint = self.endpoint_of(machine, entry.host_key.clone()).await?;
                 self.note_seen(machine, entry).await;
                 Ok(endpoint)
             }
@@ -494,6 +507,8 @@ impl<A: Api> Provider for Cloud<A> {
         Some(self.calls.get())
     }
 }
+
+mod unanswered;
 
 #[cfg(test)]
 mod tests;

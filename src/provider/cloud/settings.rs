@@ -99,7 +99,7 @@ fn gib(bytes: u64) -> Result<u32, String> {
 }
 
 /// A plain name, because it goes into a script and a configuration.
-fn user(user: String) -> Result<String, String> {
+pub fn user(user: String) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
     let fits = user.starts_with(|c: char| c.is_ascii_lowercase() || c == '_') && user.chars().all(plain);
     if fits && user.len() <= 32 {

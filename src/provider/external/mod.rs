@@ -1,4 +1,45 @@
 //! The provider `external`: a program of the operator's makes the machines.
 
+use std::rc::Rc;
+
+use super::cloud::delegated::DelegatedCloud;
+use super::cloud::keys::LIFETIME;
+use super::{BuildContext, Built, Calls, Registration};
+use crate::keys::KeyTable;
+
+#[cfg(feature = "external")]
+mod calls;
+mod doctor;
+mod keys;
 pub mod process;
 pub mod protocol;
+mod settings;
+
+use settings::Settings;
+
+/// Checks tables, without the calls.
+pub const REGISTRATION: Registration = Registration {
+    kind: "external",
+    example: include_str!("example.toml"),
+    calls: Calls::Delegated,
+    environment: &[],
+    build: build_without_calls,
+    guest_dirs: None,
+    lifetime: Some(LIFETIME),
+    static_hosts: None,
+    doctor: doctor::without_calls,
+};
+
+/// For docs/configuration.md.
+pub const KEYS: &[KeyTable] = keys::TABLES;
+
+/// With the calls.
+#[cfg(feature = "external")]
+pub const WITH_CALLS: Registration =
+    Registration { calls: Calls::Here, build: calls::build, doctor: doctor::of_table, ..REGISTRATION };
+#[cfg(all(feature = "backends", not(feature = "external")))]
+pub const WITH_CALLS: Registration = REGISTRATION;
+
+fn build_without_calls(context: &BuildContext, table: &toml::Table) -> Built {
+    Ok(Rc::new(DelegatedCloud::new(&Settings::read(&context.pool, table)?.common.offerings)))
+}

@@ -105,7 +105,7 @@ const GENERATION: &str = "c0ffee";
 pub(crate) fn request(fixture: &dyn Fixture, number: u32) -> LaunchRequest {
     let (pool, generation) = (fixture.pool(), Generation::new(GENERATION));
     let instance = InstanceId::launched(&pool, &generation, number);
-    let tags = Tags { pool, owner: OwnerId::new("owner-1"), generation, number };
+    let tags = Tags { pool, owner: OwnerId::new("00000000000000a1"), generation, number };
     let offering = good(fixture).capabilities().offerings.first().cloned();
     let (token, keys) = (format!("{instance}-1"), fixture.keys());
     LaunchRequest { token, instance, tags, offering, keys, lifetime: Some(Duration::from_hours(1)) }
@@ -238,7 +238,7 @@ pub(crate) async fn a_list_shows_tags_exactly_and_every_owner(fixture: &dyn Fixt
     let provider = good(fixture);
     let own = request(fixture, 1);
     let mut foreign = request(fixture, 2);
-    foreign.tags.owner = OwnerId::new("somebody-else");
+    foreign.tags.owner = OwnerId::new("00000000000000b2");
     for request in [&own, &foreign] {
         provider.launch(request).await.unwrap();
     }
@@ -452,7 +452,7 @@ pub(crate) async fn the_console_tells_of_the_boot(fixture: &dyn Fixture) {
 pub(crate) async fn resources_are_everything_of_the_pool_and_are_deleted_one_by_one(fixture: &dyn Fixture) {
     let provider = good(fixture);
     let (own, mut foreign) = (request(fixture, 1), request(fixture, 2));
-    foreign.tags.owner = OwnerId::new("somebody-else");
+    foreign.tags.owner = OwnerId::new("00000000000000b2");
     for request in [&own, &foreign] {
         provider.launch(request).await.unwrap();
         running(fixture, &*provider, &request.instance).await;

@@ -202,10 +202,10 @@ impl Called {
             },
             Exit::Ended(Ending::Code(code)) => {
                 let reason = Reason::read(&self.output);
-                let class = exit::class(*code, &reason, now);
-                let ended = self.sentence(&format!("ended with exit code {code}"));
-                let why = if reason.error.is_empty() { ended } else { reason.error };
-                (class.unwrap_or_else(|| exit::without_answer(self.verb)), why)
+                let class = reason.as_ref().and_then(|reason| exit::class(*code, reason, now));
+                let ended = || self.sentence(&format!("ended with exit code {code}"));
+                let why = reason.map(|reason| reason.error).filter(|why| !why.is_empty());
+                (class.unwrap_or_else(|| exit::without_answer(self.verb)), why.unwrap_or_else(ended))
             }
             // What did not start made nothing.
             Exit::Ended(Ending::NotStarted(why)) => {

@@ -23,22 +23,23 @@ pub const CODES: &[(i32, &str)] = &[
     (16, "transient"),
 ];
 
-/// What the program prints beside such a code; all of it is optional.
+/// What the program prints beside such a code. Without it, the code may be that of a command inside the program.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
 pub struct Reason {
     pub error: String,
     /// Where there is no capacity: a zone, a type, a host.
+    #[serde(default)]
     pub scope: String,
+    #[serde(default)]
     pub retry_after_s: Option<u64>,
 }
 
 impl Reason {
-    /// Empty if the output is not a reason.
-    pub fn read(output: &[u8]) -> Self {
-        let reason: Self = serde_json::from_slice(output).unwrap_or_default();
+    /// `None`: the output is not a reason.
+    pub fn read(output: &[u8]) -> Option<Self> {
+        let reason: Self = serde_json::from_slice(output).ok()?;
         let line = |text: &str| clean_line(text.as_bytes(), REASON);
-        Self { error: line(&reason.error), scope: line(&reason.scope), ..reason }
+        Some(Self { error: line(&reason.error), scope: line(&reason.scope), ..reason })
     }
 }
 
@@ -70,7 +71,7 @@ mod tests {
 
     #[test]
     fn each_code_has_one_class_and_all_others_have_none() {
-        let reason = Reason::read(br#"{"error":"no\nroom","scope":"fsn1","retry_after_s":30}"#);
+        let reason = Reason::read(br#"{"error":"no\nroom","scope":"fsn1","retry_after_s":30}"#).unwrap();
         assert_eq!(reason.error, "no room");
         for (code, meaning) in CODES {
             let class = class(*code, &reason, NOW).unwrap();
@@ -89,7 +90,8 @@ mod tests {
 
     #[test]
     fn what_is_no_reason_is_none() {
-        assert_eq!(Reason::read(b"oops"), Reason::default());
-        assert_eq!(Reason::read(br#"{"error": 5}"#), Reason::default());
+        for output in [&b""[..], b"oops", b"{}", br#"{"error": 5}"#] {
+            assert_eq!(Reason::read(output), None);
+        }
     }
 }

@@ -1,0 +1,101 @@
+//! Whole jobs on machines that programs make, while calls fail and Greenroom's processes are killed.
+
+#![cfg(test)]
+
+use std::ops::Deref;
+use std::time::Duration;
+
+use crate::fixture::program;
+use crate::onslaught::Onslaught;
+use crate::place::Place;
+use crate::platform::Platform;
+use crate::processes::{Kind, wait_for};
+use crate::setting::Setting;
+use crate::support::dice::number;
+use crate::support::job::Job;
+use crate::support::record::Outcome;
+
+/// Fields are dropped in this order: the platform outlives all processes of the place.
+struct Site {
+    place: Place,
+    platform: Platform,
+}
+
+impl Deref for Site {
+    type Target = Place;
+
+    fn deref(&self) -> &Place {
+        &self.place
+    }
+}
+
+impl Site {
+    /// A pool of at most three machines, whose program fails in five of a hundred calls.
+    fn faulty(name: &str, settings: &[(&str, &str)]) -> Self {
+        let platform = Platform::new();
+        let path = |name: &str| platform.dir.path().join(name).display().to_string();
+        let mut passed = toml::Table::from_iter([("platform".to_owned(), path("").into())]);
+        passed.extend(settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).into())));
+        let account = String::from_utf8(std::process::Command::new("id").arg("-un").output().unwrap().stdout);
+        let setting = Setting::new()
+            .pool("builds_dir", path("builds"))
+            .pool("cache_dir", path("cache"))
+            .timing("launch_timeout", "30s")
+            .provider("kind", "external")
+            .provider("program", program("faulty.sh").display().to_string())
+            .provider("arguments", vec![program(name).display().to_string()])
+            .provider("user", account.unwrap().trim())
+            .provider("settings", passed);
+        let mut setting = setting;
+        setting.patience = Duration::from_mins(2);
+        Self { place: setting.open(), platform }
+    }
+
+    /// Nothing was made twice, and what Greenroom no longer needs is gone.
+    #[track_caller]
+    fn expect_nothing_left(&self, idle: usize) {
+        self.wait_until_settled(idle);
+        wait_for("the end of all other machines", Duration::from_mins(1), || {
+            (self.platform.remains().len() == idle).then_some(())
+        });
+        let twice: Vec<_> = self.platform.made().into_iter().filter(|(_, count)| *count > 1).collect();
+        assert_eq!(twice, [], "made twice");
+    }
+
+    fn run_jobs(&self) {
+        for id in 1..=number("GREENROOM_JOBS", 6) {
+            self.run(&Job::new(id).script(["true"])).expect_outcome(&Outcome::Success);
+        }
+        self.expect_nothing_left(0);
+    }
+}
+
+#[test]
+fn jobs_succeed_while_a_shell_program_fails() {
+    Site::faulty("machines.sh", &[]).run_jobs();
+}
+
+#[test]
+fn jobs_succeed_while_a_python_program_fails_that_makes_a_machine_with_each_call() {
+    let settings = [("careless", "yes"), ("appears_within_s", "1"), ("hidden_s", "0.5")];
+    Site::faulty("machines.py", &settings).run_jobs();
+}
+
+#[test]
+fn a_keeper_killed_at_any_moment_leaks_nothing_and_makes_nothing_twice() {
+    let settings = [("careless", "yes"), ("appears_within_s", "1"), ("hidden_s", "0.5")];
+    let site = Site::faulty("machines.py", &settings);
+    let onslaught = Onslaught {
+        test: "--features external --test external killed",
+        kills: 6,
+        kinds: &[Kind::Keeper],
+        script: "for i in 1 2 3; do sleep 0.05; done",
+        blows: 3,
+        pause: 0..400,
+        patience: Duration::from_secs(20),
+    };
+    let last = onslaught.on(&site);
+    site.reap();
+    site.run(&Job::new(last + 1).script(["true"])).expect_outcome(&Outcome::Success);
+    site.expect_nothing_left(0);
+}

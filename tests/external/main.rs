@@ -1,0 +1,37 @@
+//! Provider `external`: its contract on a shell program and a Python program, what programs do wrong, and whole jobs.
+//!
+//! The programs make machines of a stand-in platform (platform.rs): an sshd for each machine.
+#![expect(clippy::print_stderr, reason = "figures, and what a failed test leaves to read")]
+#![expect(unreachable_pub, reason = "the modules of a test have interfaces, though no crate exports them")]
+#![expect(clippy::panic, reason = "a wait past its deadline fails the test and says what was seen")]
+
+mod call;
+mod contract;
+mod doctor;
+mod fixture;
+#[path = "../contract/provider/here.rs"]
+#[expect(dead_code, reason = "machines are processes of the platform's")]
+mod here;
+mod jobs;
+#[path = "../jobs/onslaught.rs"]
+mod onslaught;
+#[path = "../support/pace.rs"]
+mod pace;
+#[path = "../jobs/place.rs"]
+#[expect(dead_code, reason = "jobs on machines of programs use a part of it")]
+mod place;
+mod platform;
+#[path = "../jobs/processes.rs"]
+#[expect(dead_code, reason = "jobs on machines of programs use a part of it")]
+mod processes;
+#[path = "../contract/provider/suite.rs"]
+mod provider;
+#[path = "../jobs/setting.rs"]
+mod setting;
+#[path = "../support/skipped.rs"]
+#[expect(dead_code, reason = "nothing is skipped here")]
+mod skipped;
+#[path = "../support/mod.rs"]
+mod support;
+mod unanswered;
+mod wrong;

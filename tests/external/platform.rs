@@ -1,0 +1,176 @@
+//! A platform with machines: a directory for each, in which programs write requests, and an sshd for each.
+
+#![cfg(test)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// What runs, by the machine's directory.
+type Running = BTreeMap<PathBuf, Machine>;
+/// How many machines were ever made of each instance.
+type Made = BTreeMap<String, u32>;
+
+struct Machine {
+    instance: String,
+    launched: Instant,
+    sshd: Option<Child>,
+    broken: bool,
+}
+
+/// Ends with all its machines.
+pub struct Platform {
+    pub dir: tempfile::TempDir,
+    running: Arc<Mutex<Running>>,
+    made: Arc<Mutex<Made>>,
+    end: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Platform {
+    fn drop(&mut self) {
+        self.end.store(true, Ordering::Relaxed);
+        self.thread.take().map(JoinHandle::join);
+        for machine in self.running.lock().unwrap().values_mut() {
+            machine.stop();
+        }
+    }
+}
+
+impl Machine {
+    fn stop(&mut self) {
+        if let Some(mut sshd) = self.sshd.take() {
+            sshd.kill().unwrap();
+            sshd.wait().unwrap();
+        }
+    }
+}
+
+impl Platform {
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["machines", "faults"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        let (running, made) = (Arc::<Mutex<Running>>::default(), Arc::<Mutex<Made>>::default());
+        let end = Arc::<AtomicBool>::default();
+        let (root, shared, over) = (dir.path().to_owned(), Arc::clone(&running), Arc::clone(&end));
+        let count = Arc::clone(&made);
+        let thread = std::thread::spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                serve(&root, &mut shared.lock().unwrap(), &mut count.lock().unwrap());
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        Self { dir, running, made, end, thread: Some(thread) }
+    }
+
+    /// Writes a fault, which the program or the platform reads.
+    pub fn fault(&self, name: &str, content: &str) {
+        fs::write(self.dir.path().join("faults").join(name), content).unwrap();
+    }
+
+    /// The instances whose machine runs.
+    pub fn living(&self) -> BTreeSet<String> {
+        let running = self.running.lock().unwrap();
+        let living = running.values().filter(|machine| machine.sshd.is_some());
+        living.map(|machine| machine.instance.clone()).collect()
+    }
+
+    pub fn made(&self) -> BTreeMap<String, u32> {
+        self.made.lock().unwrap().clone()
+    }
+
+    /// The directories of all machines.
+    pub fn remains(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.dir.path().join("machines")).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    /// Kills the machine of an instance.
+    pub fn power_cut(&self, instance: &str) {
+        let mut running = self.running.lock().unwrap();
+        let machine = running.values_mut().find(|machine| machine.instance == instance).unwrap();
+        machine.stop();
+        machine.broken = true;
+    }
+}
+
+/// Starts what was requested, and ends what is to end.
+fn serve(root: &Path, running: &mut Running, made: &mut Made) {
+    let boot = fs::read_to_string(root.join("faults/boot_ms")).unwrap_or_default().parse().unwrap_or(0);
+    for dir in fs::read_dir(root.join("machines")).unwrap().map(|entry| entry.unwrap().path()) {
+        if dir.join("end").exists() {
+            if let Some(mut machine) = running.remove(&dir) {
+                machine.stop();
+            }
+            // A call may be writing into it.
+            let _later = fs::remove_dir_all(&dir);
+            continue;
+        }
+        let Ok(request) = fs::read(dir.join("request")) else { continue };
+        let request: Value = serde_json::from_slice(&request).unwrap();
+        let machine = running.entry(dir.clone()).or_insert_with(|| {
+            let instance = request["instance"].as_str().unwrap().to_owned();
+            *made.entry(instance.clone()).or_default() += 1;
+            Machine { instance, launched: Instant::now(), sshd: None, broken: false }
+        });
+        if machine.broken {
+            write_state(&dir, &json!({ "state": "stopped", "reason": "lost its power" }));
+        } else if machine.sshd.is_none() && machine.launched.elapsed() >= Duration::from_millis(boot) {
+            let (sshd, port) = boot_machine(&dir, &request);
+            machine.sshd = Some(sshd);
+            write_state(&dir, &json!({ "state": "running", "address": "127.0.0.1", "port": port }));
+        }
+    }
+}
+
+fn write_state(dir: &Path, state: &Value) {
+    fs::write(dir.join("state.new"), state.to_string()).unwrap();
+    fs::rename(dir.join("state.new"), dir.join("state")).unwrap();
+}
+
+fn boot_machine(dir: &Path, request: &Value) -> (Child, u16) {
+    private(&dir.join("host_key"), &format!("{}\n", request["host_key"].as_str().unwrap().trim()));
+    private(&dir.join("authorized_keys"), request["authorized_key"].as_str().unwrap());
+    let at = dir.display();
+    if rustix::process::getuid().is_root() {
+        // The chroot of its unprivileged half, which the service's unit makes at boot.
+        fs::create_dir_all("/run/sshd").unwrap();
+    }
+    loop {
+        // RACE: between here and sshd, another process may take the port; sshd exits, and the next port is tried.
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let config = format!(
+            "Port {port}\nListenAddress 127.0.0.1\nHostKey {at}/host_key\nAuthorizedKeysFile {at}/authorized_keys\n\
+             StrictModes no\nPidFile none\nUsePAM no\nPermitRootLogin yes\nPasswordAuthentication no\n"
+        );
+        fs::write(dir.join("sshd_config"), config).unwrap();
+        let log = fs::File::create(dir.join("console")).unwrap();
+        let mut sshd = Command::new("/usr/sbin/sshd");
+        sshd.args(["-D", "-e", "-f"]).arg(dir.join("sshd_config")).stdin(Stdio::null()).stderr(log);
+        let mut sshd =
+            sshd.spawn().expect("these tests need OpenSSH's server: `apt-get install openssh-server`");
+        while sshd.try_wait().unwrap().is_none() {
+            if fs::read_to_string(dir.join("console")).unwrap().contains("Server listening on") {
+                return (sshd, port);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+fn private(path: &Path, text: &str) {
+    let mut options = fs::OpenOptions::new();
+    let mut file = options.create(true).truncate(true).write(true).mode(0o600).open(path).unwrap();
+    std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+}
