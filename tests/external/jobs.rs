@@ -2,7 +2,9 @@
 
 #![cfg(test)]
 
+use std::fs;
 use std::ops::Deref;
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use crate::fixture::program;
@@ -37,7 +39,7 @@ impl Site {
         let mut passed = toml::Table::from_iter([("platform".to_owned(), path("").into())]);
         passed.extend(settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).into())));
         let account = String::from_utf8(std::process::Command::new("id").arg("-un").output().unwrap().stdout);
-        let setting = Setting::new()
+        let mut setting = Setting::new()
             .pool("builds_dir", path("builds"))
             .pool("cache_dir", path("cache"))
             .timing("launch_timeout", "30s")
@@ -46,7 +48,6 @@ impl Site {
             .provider("arguments", vec![program(name).display().to_string()])
             .provider("user", account.unwrap().trim())
             .provider("settings", passed);
-        let mut setting = setting;
         setting.patience = Duration::from_mins(2);
         Self { place: setting.open(), platform }
     }
@@ -98,4 +99,27 @@ fn a_keeper_killed_at_any_moment_leaks_nothing_and_makes_nothing_twice() {
     site.reap();
     site.run(&Job::new(last + 1).script(["true"])).expect_outcome(&Outcome::Success);
     site.expect_nothing_left(0);
+}
+
+#[test]
+fn a_program_that_fails_is_a_sentence_of_its_pool() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("program");
+    let script = "#!/bin/sh\ncase $1 in capabilities) echo '{\"protocol\": 1, \"name\": \"mine\"}' ;;\n\
+                  *) echo 'no route to host' >&2; exit 7 ;; esac\n";
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let setting =
+        Setting::new().provider("kind", "external").provider("program", program.display().to_string());
+    let place = setting.pool("idle_count", 1).open();
+    place.reap();
+    for command in [&["pool", "status"], &["explain", "pool"]] {
+        let told = String::from_utf8(place.greenroom(command).stdout).unwrap();
+        let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+        let sentence = "list ended with exit code 7; the program's log ends: no route to host";
+        assert!(
+            told.contains("the provider's instances cannot be listed") && told.contains(sentence),
+            "{told}"
+        );
+    }
 }

@@ -12,11 +12,13 @@ mod fixture;
 #[path = "../contract/provider/here.rs"]
 #[expect(dead_code, reason = "machines are processes of the platform's")]
 mod here;
+mod host_keys;
 mod jobs;
 #[path = "../jobs/onslaught.rs"]
 mod onslaught;
 #[path = "../support/pace.rs"]
 mod pace;
+mod page;
 #[path = "../jobs/place.rs"]
 #[expect(dead_code, reason = "jobs on machines of programs use a part of it")]
 mod place;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::core::failure::ErrorClass;
+use crate::core::failure::{ErrorClass, Failure};
 use crate::core::time::Stamp;
 use crate::port::provider::ProviderError;
 
@@ -64,8 +64,8 @@ impl AccountThrottle {
     /// Records the answer of a call.
     pub(super) fn record<T>(&self, answer: Result<T, ProviderError>, now: Stamp) -> Result<T, ProviderError> {
         match &answer {
-            Err(error) if matches!(error.class(), ErrorClass::Throttled { .. }) => {
-                let until = self.pause(now);
+            Err(ProviderError { failure: Failure { class: ErrorClass::Throttled { until: asked }, .. } }) => {
+                let until = self.pause(now, *asked);
                 let class = ErrorClass::Throttled { until: Some(until) };
                 answer.map_err(|error| ProviderError::new(class, error.failure.message))
             }
@@ -81,13 +81,15 @@ impl AccountThrottle {
         }
     }
 
-    /// Starts a pause and returns its end. Concurrent throttled calls count as one.
-    fn pause(&self, now: Stamp) -> Stamp {
+    /// Starts a pause and returns its end, which is not before the one that the cloud asked for. Concurrent throttled calls
+    /// count as one.
+    fn pause(&self, now: Stamp, asked: Option<Stamp>) -> Stamp {
         if let State::Paused { until } = self.state.get() {
             return until;
         }
         let factor = 1_u32 << self.throttled.get().min(10);
         let until = now.plus((FIRST_PAUSE * factor).min(LONGEST_PAUSE));
+        let until = asked.filter(|asked| !until.reached(*asked)).unwrap_or(until);
         self.throttled.set(self.throttled.get().saturating_add(1));
         self.state.set(State::Paused { until });
         until
@@ -125,6 +127,20 @@ mod tests {
         throttle.record(Ok(()), at(3_600)).unwrap();
         throttle.admit(at(3_600)).unwrap();
         throttle.admit(at(3_600)).unwrap();
+    }
+
+    #[test]
+    fn a_pause_is_as_long_as_the_cloud_asks_for() {
+        let throttle = AccountThrottle::default();
+        let later =
+            |until| Err::<(), _>(ProviderError::new(ErrorClass::Throttled { until: Some(at(until)) }, ""));
+        throttle.record(later(9_000), at(0)).unwrap_err();
+        assert!(throttle.admit(at(8_999)).is_err());
+        throttle.admit(at(9_000)).unwrap();
+        // It is never shorter than Greenroom's own.
+        throttle.record(later(9_001), at(9_000)).unwrap_err();
+        assert!(throttle.admit(at(10_999)).is_err());
+        throttle.admit(at(11_000)).unwrap();
     }
 
     #[test]

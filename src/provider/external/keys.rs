@@ -32,7 +32,7 @@ pub(super) const TABLES: &[KeyTable] = &[KeyTable {
             .interacts("A launch uses the first one with capacity."),
         key("host_key", Text, Words("none"), Launch)
             .means("The public host key that every machine has, `ssh-ed25519 AAAA…`.")
-            .interacts("Required, and only allowed, if the program answers `\"host_key\": \"operator\"`."),
+            .interacts("Required if the program answers `\"host_key\": \"operator\"`, otherwise without effect."),
         USER.interacts("Idle instances with the earlier user fail their next probe and are replaced."),
         SSH_PORT.interacts("A port that the program reports comes first."),
         key("user_data", Word(USER_DATA), Value("\"cloud-init\""), Launch)

@@ -10,6 +10,8 @@ use crate::keys::KeyTable;
 #[cfg(feature = "external")]
 mod calls;
 mod doctor;
+#[cfg(any(feature = "external", test))]
+mod findings;
 mod keys;
 pub mod process;
 pub mod protocol;

@@ -20,6 +20,9 @@ use crate::provider::cloud::settings::UserData;
 
 const KEY_NAMES: KeyNames = KeyNames { types: "machine_types", places: &["zones"], check: |_, _| Ok(()) };
 
+/// The lag of an API that says nothing of it.
+const LIST_LAG: Duration = Duration::from_secs(20);
+
 #[derive(Debug, Default)]
 struct World {
     machines: RefCell<Vec<Machine>>,
@@ -31,6 +34,8 @@ struct World {
     lists: Cell<u32>,
     deletes: Cell<u32>,
     hidden: Cell<bool>,
+    /// A repeated launch makes another machine.
+    careless: Cell<bool>,
     /// The state in which a launch is accepted without capacity.
     accepted: Cell<Option<MachineState>>,
     /// The status of its launch, poll by poll.
@@ -55,6 +60,10 @@ impl Api for Rc<World> {
 
     fn notice_interval(&self) -> Duration {
         Duration::from_mins(5)
+    }
+
+    fn repeats_find_the_machine(&self) -> bool {
+        !self.careless.get()
     }
 
     fn announced(&self, answers: &MetadataAnswers) -> Option<&'static str> {
@@ -501,4 +510,38 @@ async fn a_disk_that_outlives_its_instance_is_known_by_its_record() {
     assert_eq!(cloud.terminate(&id).await.unwrap(), Termination::Gone);
     let resources = stage.cloud("i").resources(&PoolName::new("linux")).await.unwrap();
     assert_eq!((names(&resources.found), names(&resources.copies)), (vec!["disk-of-x"], vec!["a-copy"]));
+}
+
+#[tokio::test]
+async fn a_launch_whose_repeat_makes_another_machine_is_repeated_when_lists_prove_that_there_is_none() {
+    let stage = Stage::new();
+    stage.world.careless.set(true);
+    stage.fail_next(ErrorClass::Unknown);
+    let launch =
+        async || stage.cloud("i").launch(&request("x", 1)).await.map_err(|error| error.class().clone());
+    assert_eq!(launch().await, Err(ErrorClass::Unknown));
+    stage.pass(LIST_LAG / 2);
+    assert_eq!(launch().await, Err(ErrorClass::Unknown), "it may still appear");
+    stage.pass(LIST_LAG / 2);
+    assert_eq!(stage.world.specs.borrow().len(), 1);
+    assert_eq!(launch().await, Ok(()));
+    assert_eq!(stage.world.specs.borrow().len(), 2);
+}
+
+#[tokio::test]
+async fn a_machine_that_a_lost_answer_made_is_the_launchs_own() {
+    let stage = Stage::new();
+    stage.world.careless.set(true);
+    stage.fail_next(ErrorClass::Unknown);
+    assert_eq!(class(stage.cloud("i").launch(&request("x", 1)).await), ErrorClass::Unknown);
+    stage.world.machines.borrow_mut().push(machine("x", MachineState::Starting));
+    stage.cloud("i").launch(&request("x", 1)).await.unwrap();
+    // A copy of it is no answer, and no reason for another one.
+    let copy = Machine { token: None, ..machine("y", MachineState::Running) };
+    stage.fail_next(ErrorClass::Unknown);
+    assert_eq!(class(stage.cloud("i").launch(&request("y", 1)).await), ErrorClass::Unknown);
+    stage.world.machines.borrow_mut().push(copy);
+    stage.pass(LIST_LAG * 2);
+    assert_eq!(class(stage.cloud("i").launch(&request("y", 1)).await), ErrorClass::Unknown);
+    assert_eq!(stage.world.specs.borrow().len(), 2);
 }

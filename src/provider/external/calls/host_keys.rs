@@ -4,6 +4,11 @@
 const BEGIN: &str = "-----BEGIN SSH HOST KEY KEYS-----";
 const END: &str = "-----END SSH HOST KEY KEYS-----";
 
+/// A host key without its comment.
+pub(super) fn plain(key: &str) -> String {
+    key.split_ascii_whitespace().take(2).collect::<Vec<_>>().join(" ")
+}
+
 /// The host key in a console, Ed25519 if there is one; of several boots, that of the last one. `None`: not printed yet.
 pub(super) fn in_console(text: &str) -> Option<String> {
     let begin = text.rfind(BEGIN)? + BEGIN.len();
@@ -23,6 +28,11 @@ pub(super) fn in_console(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_comment_is_no_part_of_a_key() {
+        assert_eq!(plain(" ssh-ed25519  AAAA root@a\n"), "ssh-ed25519 AAAA");
+    }
 
     #[test]
     fn the_key_of_the_last_boot_is_read_when_it_is_complete() {

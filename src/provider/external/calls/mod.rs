@@ -251,7 +251,7 @@ impl Api for External {
             list.machines.iter().map(|one| (one.machine.as_str(), one)).collect();
         let seen = |machine: &Machine| {
             let answer = answers.get(machine.handle.name.as_str())?;
-            let host_key = answer.host_key.as_ref().map(|key| key.trim().to_owned());
+            let host_key = answer.host_key.as_deref().map(host_keys::plain);
             Some((
                 machine.handle.name.clone(),
                 Seen { handle: machine.handle.clone(), port: answer.port, host_key },
@@ -276,7 +276,7 @@ impl Api for External {
             let answer: EndpointAnswer = self.ask(Verb::Endpoint, Self::of_machine(&machine.handle)).await?;
             access.address = Some(answer.address);
             access.port = answer.port.or(access.port);
-            reported = answer.host_key.or(reported);
+            reported = answer.host_key.as_deref().map(host_keys::plain).or(reported);
         }
         access.host_key = match known.host_key {
             HostKey::Launch => None,
@@ -284,10 +284,12 @@ impl Api for External {
                 Some(reported.ok_or_else(|| not_yet("the program does not report the host key yet"))?)
             }
             HostKey::Console => Some(self.host_key_in_console(&machine.handle).await?),
-            HostKey::Operator => Some(self.settings.host_key.clone().ok_or_else(|| {
-                let why = "the program expects the operator to state the host key: set `host_key`";
-                ProviderError::new(ErrorClass::Invalid, why)
-            })?),
+            HostKey::Operator => {
+                Some(self.settings.host_key.as_deref().map(host_keys::plain).ok_or_else(|| {
+                    let why = "the program expects the operator to state the host key: set `host_key`";
+                    ProviderError::new(ErrorClass::Invalid, why)
+                })?)
+            }
         };
         Ok(access)
     }
