@@ -8,6 +8,7 @@
 mod call;
 mod contract;
 mod doctor;
+mod figures;
 mod fixture;
 #[path = "../contract/provider/here.rs"]
 #[expect(dead_code, reason = "machines are processes of the platform's")]
