@@ -37,7 +37,8 @@ async fn figures_of_lists() {
         let (path, file) = (dir.path().join("program"), dir.path().join("list"));
         fs::write(&file, list(machines)).unwrap();
         let able = r#"{"protocol": 1, "name": "mine", "identity": "names"}"#;
-        let script = format!("#!/bin/sh\ncase $1 in capabilities) echo '{able}' ;; *) exec cat list ;; esac\n");
+        let script =
+            format!("#!/bin/sh\ncase $1 in capabilities) echo '{able}' ;; *) exec cat list ;; esac\n");
         fs::write(&path, script).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         let table = format!("program = '{}'", path.display());

@@ -1,4 +1,6 @@
 //! Whole jobs on machines that programs make, while calls fail and Greenroom's processes are killed.
+//!
+//! `GREENROOM_JOBS` sets the number of jobs, `GREENROOM_SEED` and `GREENROOM_KILLS` replay kills.
 
 #![cfg(test)]
 
