@@ -10,7 +10,7 @@ use crate::keys::KeyTable;
 #[cfg(feature = "external")]
 mod calls;
 mod doctor;
-#[cfg(any(feature = "external", test))]
+#[cfg(feature = "external")]
 mod findings;
 mod keys;
 pub mod process;
