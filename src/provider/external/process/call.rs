@@ -19,7 +19,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
 
 use super::environment::Environment;
-use super::holder::{self, Ending};
+use super::holder::{self, Ending, Report};
 use super::output;
 use crate::core::failure::ErrorClass;
 use crate::core::text::{clean_line, clean_text};
@@ -81,6 +81,25 @@ pub struct Called {
     limit: Duration,
 }
 
+/// An ended call, without a judgement.
+#[derive(Debug, Clone)]
+pub struct Line {
+    pub exit: Exit,
+    /// Its standard output.
+    pub output: Vec<u8>,
+    /// The end of its standard error, cleaned.
+    pub log: String,
+    /// True if processes of its session were left, and were killed.
+    pub left: bool,
+}
+
+impl Line {
+    fn not_started(why: String) -> Self {
+        let exit = Exit::Ended(Ending::NotStarted(why));
+        Self { exit, output: Vec::new(), log: String::new(), left: false }
+    }
+}
+
 impl Program {
     /// As messages name it.
     pub fn name(&self) -> String {
@@ -95,22 +114,30 @@ impl Program {
     /// Calls the program and waits for its end. If this call is dropped, the program is killed.
     pub async fn call(&self, verb: Verb, request: &impl Serialize) -> Called {
         let limit = self.time_limit(verb);
-        let not_started = |why: String| (Exit::Ended(Ending::NotStarted(why)), Vec::new());
-        let mut log = VecDeque::new();
-        let permit = self.concurrent.acquire().await;
-        let (exit, output) = match self.start(verb, limit) {
-            Err(why) => not_started(why),
-            Ok(started) => match started.finish(request, self.output_limit, limit + ENDING, &mut log).await {
-                Ok(ended) => ended,
-                Err(_) => (Exit::Lost, Vec::new()),
-            },
+        let Line { exit, output, log, .. } = match serde_json::to_vec(request) {
+            Ok(line) => self.call_line(verb.name(), limit, line).await,
+            Err(error) => Line::not_started(error.to_string()),
         };
-        drop(permit);
-        let log = clean_text(log.make_contiguous());
         Called { verb, exit, output, log, name: self.name(), limit }
     }
 
-    fn start(&self, verb: Verb, limit: Duration) -> Result<Started, String> {
+    /// The same with any verb and any request of one line, and without a judgement.
+    pub async fn call_line(&self, verb: &str, limit: Duration, mut line: Vec<u8>) -> Line {
+        line.push(b'\n');
+        let mut log = VecDeque::new();
+        let permit = self.concurrent.acquire().await;
+        let ended = match self.start(verb, limit) {
+            Err(why) => Line::not_started(why),
+            Ok(started) => match started.finish(&line, self.output_limit, limit + ENDING, &mut log).await {
+                Ok(ended) => ended,
+                Err(_) => Line { exit: Exit::Lost, output: Vec::new(), log: String::new(), left: false },
+            },
+        };
+        drop(permit);
+        Line { log: clean_text(log.make_contiguous()), ..ended }
+    }
+
+    fn start(&self, verb: &str, limit: Duration) -> Result<Started, String> {
         let (own, other) = UnixStream::pair().map_err(|error| error.to_string())?;
         let other: OwnedFd = other
             .into_std()
@@ -120,7 +147,7 @@ impl Program {
         let mut arguments: Vec<OsString> = vec!["instance".into(), holder::KIND.into()];
         arguments.extend(holder::arguments(limit, self.directory.as_os_str(), self.path.as_os_str()));
         arguments.extend(self.arguments.iter().map(OsString::from));
-        arguments.push(verb.name().into());
+        arguments.push(verb.into());
         let mut command = Command::new(&self.holder);
         command.args(arguments).current_dir("/").env_clear().envs(self.environment.variables()?);
         command.stdin(Stdio::from(other)).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -140,13 +167,11 @@ struct Started {
 impl Started {
     async fn finish(
         mut self,
-        request: &impl Serialize,
+        line: &[u8],
         output_limit: u64,
         limit: Duration,
         log: &mut VecDeque<u8>,
-    ) -> io::Result<(Exit, Vec<u8>)> {
-        let mut line = serde_json::to_vec(request)?;
-        line.push(b'\n');
+    ) -> io::Result<Line> {
         let piped = || io::Error::other("no pipe");
         let stdout = self.child.stdout.take().ok_or_else(piped)?;
         let stderr = self.child.stderr.take().ok_or_else(piped)?;
@@ -154,7 +179,7 @@ impl Started {
         let mut answer = Vec::new();
         let ending = {
             let exchange = async {
-                control.write_all(&line).await?;
+                control.write_all(line).await?;
                 if !output::answer(stdout, output_limit, &mut answer).await? {
                     // The other end kills the program.
                     control.shutdown().await?;
@@ -176,17 +201,18 @@ impl Started {
             tokio::time::timeout(limit, all).await.map_err(io::Error::other)?
         };
         self.child.wait().await?;
+        let left = ending.as_ref().is_some_and(|report| report.left);
         let exit = match ending {
             _ if answer.len() as u64 > output_limit => Exit::OutputLimit(output_limit),
-            Some(ending) => Exit::Ended(ending),
+            Some(report) => Exit::Ended(report.ending),
             None => Exit::Lost,
         };
-        Ok((exit, answer))
+        Ok(Line { exit, output: answer, log: String::new(), left })
     }
 }
 
 /// The holder's report; `None`: it was killed.
-async fn ending(control: OwnedReadHalf) -> Option<Ending> {
+async fn ending(control: OwnedReadHalf) -> Option<Report> {
     let mut report = String::new();
     BufReader::new(control.take(MAX_REPORT)).read_line(&mut report).await.ok()?;
     serde_json::from_str(&report).ok()

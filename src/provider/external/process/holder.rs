@@ -42,6 +42,14 @@ pub enum Ending {
     NotStarted(String),
 }
 
+/// What this process reports of the program's end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    pub ending: Ending,
+    /// True if the program had ended by itself, and processes of its session had to be killed.
+    pub left: bool,
+}
+
 /// The arguments of this process, after its kind.
 pub fn arguments(limit: Duration, directory: &OsStr, program: &OsStr) -> [OsString; 3] {
     [limit.as_millis().to_string().into(), directory.to_owned(), program.to_owned()]
@@ -51,12 +59,13 @@ pub fn arguments(limit: Duration, directory: &OsStr, program: &OsStr) -> [OsStri
 pub fn main(arguments: &[OsString]) -> ExitCode {
     let [limit, directory, program, rest @ ..] = arguments else { return ExitCode::from(2) };
     let Some(limit) = limit.to_str().and_then(|limit| limit.parse().ok()) else { return ExitCode::from(2) };
-    let ending = match start(directory, program, rest) {
+    let without = |ending| Report { ending, left: false };
+    let ended = match start(directory, program, rest) {
         Ok(Some(child)) => hold(child, Duration::from_millis(limit)),
-        Ok(None) => Ending::Stopped,
-        Err(error) => Ending::NotStarted(error.to_string()),
+        Ok(None) => without(Ending::Stopped),
+        Err(error) => without(Ending::NotStarted(error.to_string())),
     };
-    report(&ending)
+    report(&ended)
 }
 
 /// `None` if the caller is gone before it has written all of the request.
@@ -102,7 +111,7 @@ fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Waits until the program has exited, its time is over, or the caller is gone. Then kills what is left of it.
-fn hold(mut child: Child, limit: Duration) -> Ending {
+fn hold(mut child: Child, limit: Duration) -> Report {
     let early = watch(&child, limit).unwrap_or(Some(Ending::Stopped));
     if early.is_some() {
         // It may have exited just now.
@@ -110,12 +119,13 @@ fn hold(mut child: Child, limit: Duration) -> Ending {
     }
     let status = child.wait();
     let (own, is_interrupted) = (getpid().as_raw_nonzero().get(), early.is_some());
-    end_the_rest(|left| is_interrupted || left.session == own);
-    match (early, status) {
+    let killed = end_the_rest(|left| is_interrupted || left.session == own);
+    let ending = match (early, status) {
         (Some(ending), _) => ending,
         (None, Ok(status)) => of_status(status),
         (None, Err(error)) => Ending::NotStarted(error.to_string()),
-    }
+    };
+    Report { ending, left: killed && !is_interrupted }
 }
 
 /// `None`: it has exited.
@@ -152,21 +162,25 @@ fn of_status(status: ExitStatus) -> Ending {
     }
 }
 
-/// Kills every process that this one is the parent of and that `is_ended` selects. What those leave is this one's, and ends next.
-fn end_the_rest(is_ended: impl Fn(&Process) -> bool) {
+/// Kills every process that this one is the parent of and that `is_ended` selects; true if there was one. What those leave is
+/// this one's, and ends next.
+fn end_the_rest(is_ended: impl Fn(&Process) -> bool) -> bool {
     let own = getpid().as_raw_nonzero().get();
+    let mut any = false;
     // Most programs leave nothing.
     while !matches!(wait(WaitOptions::NOHANG), Err(Errno::CHILD)) {
         let all = Process::all().unwrap_or_default();
         let children = all.iter().filter(|child| child.parent == own && is_ended(child));
         let killed: Vec<Pid> = children.filter_map(|child| kill(child.pid)).collect();
         if killed.is_empty() {
-            return;
+            return any;
         }
+        any = true;
         for pid in killed {
             let _ = waitpid(Some(pid), WaitOptions::empty());
         }
     }
+    any
 }
 
 /// `None` if it belongs to another user: a wait for its end might never return.
@@ -175,8 +189,8 @@ fn kill(pid: i32) -> Option<Pid> {
     (kill_process(pid, Signal::KILL) != Err(Errno::PERM)).then_some(pid)
 }
 
-fn report(ending: &Ending) -> ExitCode {
-    let mut line = serde_json::to_vec(ending).unwrap_or_default();
+fn report(ended: &Report) -> ExitCode {
+    let mut line = serde_json::to_vec(ended).unwrap_or_default();
     line.push(b'\n');
     // A caller that is gone needs no report.
     let _ = rustix::io::write(io::stdin().as_fd(), &line);

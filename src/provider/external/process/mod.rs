@@ -5,4 +5,4 @@ pub mod environment;
 pub mod holder;
 mod output;
 
-pub use call::{Called, Exit, Program};
+pub use call::{Called, Exit, Line, Program};
