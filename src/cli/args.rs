@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use super::history::args::HistoryOptions;
 use super::image::args::ImageCommand;
 use super::init::args::InitOptions;
+use super::provider::args::ProviderCommand;
 use crate::config::MetricsAddress;
 
 /// The path of the configuration, unless `--config` or GREENROOM_CONFIG names another.
@@ -213,6 +214,9 @@ Exit status:
     /// Build and manage images of virtual machines
     #[command(subcommand)]
     Image(ImageCommand),
+    /// Write and check programs for provider `external`
+    #[command(subcommand)]
+    Provider(ProviderCommand),
 }
 
 #[derive(Debug, Args)]

@@ -26,6 +26,7 @@ mod metrics;
 mod notify;
 pub mod pool;
 mod program;
+mod provider;
 pub mod rows;
 mod runner_args;
 mod service;
@@ -179,6 +180,7 @@ async fn ask(place: &GlobalOptions, command: OperatorCommand) -> Result<bool, Cl
         OperatorCommand::Try(options) => trial::try_job(place, options).await,
         OperatorCommand::Image(command) => image::image(place, command).await,
         OperatorCommand::Init(options) => init::init(place, &options),
+        OperatorCommand::Provider(command) => provider::provider(command).await,
     }
 }
 

@@ -97,7 +97,9 @@ fn makes_calls(command: &OperatorCommand) -> bool {
         | OperatorCommand::History(_)
         | OperatorCommand::Try(_)
         | OperatorCommand::Image(_)
-        | OperatorCommand::Init(_) => false,
+        | OperatorCommand::Init(_)
+        // Its program is not in the configuration, and needs no library.
+        | OperatorCommand::Provider(_) => false,
     }
 }
 

@@ -6,6 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
+mod external_kit;
 mod getting_started;
 mod operations;
 mod pages;
@@ -13,6 +14,8 @@ mod pages;
 mod program;
 #[path = "../support/settled.rs"]
 mod settled;
+#[path = "../support/skipped.rs"]
+mod skipped;
 mod vocabulary;
 use settled::await_settled;
 
@@ -79,6 +82,7 @@ fn help_names_every_command_and_the_exit_statuses() {
         "doctor",
         "try",
         "image",
+        "provider",
         "schema",
         "Exit status",
     ] {

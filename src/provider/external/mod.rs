@@ -13,6 +13,7 @@ mod doctor;
 #[cfg(feature = "external")]
 mod findings;
 mod keys;
+pub mod kit;
 pub mod process;
 pub mod protocol;
 mod settings;

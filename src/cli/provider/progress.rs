@@ -1,0 +1,37 @@
+//! What the kit says before it makes machines, and the question.
+
+use std::io::{BufRead as _, IsTerminal as _};
+
+use crate::cli::error::CliError;
+use crate::cli::ui;
+use crate::provider::external::kit::live::{CONCURRENT, MACHINES, POOLS};
+use crate::provider::external::protocol::answers::CapabilitiesAnswer;
+
+/// What the machines cost, as far as the program says.
+pub(super) fn cost(known: &CapabilitiesAnswer) -> String {
+    let or_not =
+        |stated: &Option<String>| stated.clone().unwrap_or_else(|| "not stated by the program".to_owned());
+    format!(
+        "The kit makes about {MACHINES} machines, at most {CONCURRENT} of them concurrently, in the pools `{}` and `{}`, and \
+         terminates them.\n  account: {}\n  price of a machine: {}\n",
+        POOLS[0],
+        POOLS[1],
+        or_not(&known.account),
+        or_not(&known.price),
+    )
+}
+
+/// True if the machines may be made.
+pub(super) fn ask(yes: bool) -> Result<bool, CliError> {
+    if yes {
+        return Ok(true);
+    }
+    if !std::io::stdin().is_terminal() {
+        return Err(CliError::say("cannot ask for confirmation: standard input is not a terminal")
+            .help("add `--yes` to make the machines without a question"));
+    }
+    ui::err("Make them? [y/N]: ");
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}

@@ -1,0 +1,101 @@
+//! What the kit needs of this process: the program's settings and environment, keys, a place for them.
+
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use fs_err as fs;
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+use super::args::TestOptions;
+use crate::cli::error::CliError;
+use crate::cli::program::driver;
+use crate::connector::ssh::{Ssh, SshSettings};
+use crate::core::text::hex;
+use crate::provider::external::process::Program;
+use crate::provider::external::process::environment::Environment;
+use crate::provider::external::protocol::Verb;
+
+/// Calls of the kit that run concurrently: more than it makes.
+const CONCURRENT: usize = 16;
+/// The most that a call may print, in bytes.
+const OUTPUT_LIMIT: u64 = 4 << 20;
+
+/// The program under test, as the provider would call it.
+pub(super) fn program(options: &TestOptions) -> Result<Program, CliError> {
+    let path = std::path::absolute(&options.program)?;
+    let shown = options.program.display();
+    let known = fs::metadata(&path).map_err(|error| {
+        CliError::say(format!("the program `{shown}` cannot be used: {error}"))
+            .help("name the path of the program")
+    })?;
+    if !known.is_file() || known.permissions().mode() & 0o111 == 0 {
+        let error = CliError::say(format!("`{shown}` is not an executable file"));
+        return Err(error.help(format!("run `chmod +x {shown}`")));
+    }
+    let directory = match &options.directory {
+        Some(directory) => std::path::absolute(directory)?,
+        None => path.parent().unwrap_or(Path::new("/")).to_owned(),
+    };
+    let limit = options.call_timeout.map(Duration::from_secs);
+    let environment = Environment { named: options.env.clone(), secrets: options.secret.clone() };
+    if let Some(missing) = environment.missing().next() {
+        let error = CliError::say(format!("the environment variable `{missing}` is not set"));
+        return Err(error.help("set and export it, or pass a file with `--secret NAME=FILE`"));
+    }
+    environment.variables().map_err(CliError::say)?;
+    Ok(Program {
+        holder: driver()?,
+        path,
+        arguments: Vec::new(),
+        directory,
+        environment,
+        time_limits: limit
+            .map(|limit| Verb::ALL.iter().map(|verb| (*verb, limit)).collect())
+            .unwrap_or_default(),
+        output_limit: OUTPUT_LIMIT,
+        concurrent: Rc::new(Semaphore::new(CONCURRENT)),
+    })
+}
+
+/// The program's settings as JSON.
+pub(super) fn settings(file: Option<&Path>) -> Result<Value, CliError> {
+    let Some(file) = file else { return Ok(json!({})) };
+    let text = fs::read_to_string(file)?;
+    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+        CliError::say(format!("`{}` is not valid TOML: {}", file.display(), error.message()))
+            .help("write what the pool's table has under `settings`, such as `image = \"debian-12\"`")
+    })?;
+    Ok(serde_json::to_value(table)?)
+}
+
+/// A directory for keys, which goes with the run.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    path: PathBuf,
+    /// Distinguishes this run's launches.
+    pub(super) run: String,
+}
+
+impl Scratch {
+    pub(super) fn make() -> Result<Self, CliError> {
+        let mut random = [0_u8; 4];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+        let run = hex(&random);
+        let path = std::env::temp_dir().join(format!("greenroom-kit-{run}"));
+        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self { path, run })
+    }
+
+    pub(super) fn ssh(&self) -> Ssh {
+        Ssh::new(SshSettings::new(self.path.join("keys")))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.path).ok();
+    }
+}

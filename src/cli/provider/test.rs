@@ -1,0 +1,171 @@
+//! `greenroom provider test`: runs the conformance kit, and cleans up whatever happens.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::args::TestOptions;
+use super::{progress, run, text};
+use crate::cli::error::CliError;
+use crate::cli::ui;
+use crate::provider::external::kit::cheap::{self, Reach};
+use crate::provider::external::kit::check::{Group, Verdict};
+use crate::provider::external::kit::live::{Live, Options, POOLS};
+use crate::provider::external::kit::report::Report;
+use crate::provider::external::kit::session::Session;
+use crate::provider::external::protocol::answers::CapabilitiesAnswer;
+
+const GROUPS: [Group; 3] = [Group::Calls, Group::Cheap, Group::Live];
+
+/// Runs the kit; false if a check failed.
+pub(super) async fn test(options: &TestOptions) -> Result<bool, CliError> {
+    let program = run::program(options)?;
+    let settings = run::settings(options.settings.as_deref())?;
+    let session = Session::new(&program, settings);
+    if options.clean {
+        return clean(options, &session).await;
+    }
+    let empty = "greenroom-kit-none";
+    let known = cheap::check(&session, empty, Reach::All).await;
+    let (why, left) = match (&known, options.live) {
+        (Err(verdict), _) => (reason(verdict), Vec::new()),
+        (Ok(_), false) => ("it needs machines: add `--live`".to_owned(), Vec::new()),
+        (Ok(_), true) if failed(&session) > 0 => {
+            ("machines are made only if all checks without machines pass".to_owned(), Vec::new())
+        }
+        (Ok(known), true) => (
+            "an earlier check failed, without which it makes no sense".to_owned(),
+            live(options, &session, known).await?,
+        ),
+    };
+    let outcomes = session.outcomes(&GROUPS, &why);
+    let name = known.ok().map(|known| known.name);
+    let mut report = Report::new(options.program.display().to_string(), name, options.live, outcomes);
+    report.calls = session.calls();
+    report.remaining = left;
+    show(options, &report)?;
+    Ok(report.conforms)
+}
+
+fn show(options: &TestOptions, report: &Report) -> Result<(), CliError> {
+    if options.json {
+        ui::out(&format!("{}\n", serde_json::to_string_pretty(report)?));
+    } else {
+        ui::out(&text::render(report));
+    }
+    Ok(())
+}
+
+fn reason(verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::Skipped(why) | Verdict::Failed(why) | Verdict::Warned(why) => why.clone(),
+        Verdict::Passed => String::new(),
+    }
+}
+
+/// Failed checks so far.
+fn failed(session: &Session<'_>) -> usize {
+    let outcomes = session.outcomes(&GROUPS, "");
+    outcomes.iter().filter(|outcome| matches!(outcome.verdict, Verdict::Failed(_))).count()
+}
+
+/// Makes machines, and ends them. What is left, by ID.
+async fn live(
+    options: &TestOptions,
+    session: &Session<'_>,
+    known: &CapabilitiesAnswer,
+) -> Result<Vec<String>, CliError> {
+    let scratch = run::Scratch::make()?;
+    let ssh = scratch.ssh();
+    let live = Live::new(session, known.clone(), &ssh, live_options(options, scratch.run.clone()));
+    nothing_before(&live).await?;
+    ui::err(&progress::cost(known));
+    if !progress::ask(options.yes)? {
+        return Err(CliError::say("no machine was made").help("leave out `--live` to check without machines"));
+    }
+    let mut interrupts = Interrupts::new()?;
+    let is_interrupted = tokio::select! {
+        () = live.check() => false,
+        () = interrupts.next() => true,
+    };
+    if is_interrupted {
+        ui::err("greenroom: interrupted, terminating the machines (press Ctrl-C again to leave them)\n");
+    }
+    let left = tokio::select! {
+        left = live.clean_up() => left,
+        () = interrupts.next() => {
+            return Err(CliError::say("interrupted: machines may be left").help("repeat the command with `--clean` instead of `--live`"));
+        }
+    };
+    if is_interrupted {
+        let error = CliError::say(if left.is_empty() {
+            "interrupted; the machines are terminated".to_owned()
+        } else {
+            format!("interrupted; left: {}", left.join(", "))
+        });
+        return Err(if left.is_empty() {
+            error
+        } else {
+            error.help("repeat the command with `--clean` instead of `--live`")
+        });
+    }
+    Ok(left)
+}
+
+/// An error if an earlier run has left machines, or if lists cannot be trusted.
+async fn nothing_before(live: &Live<'_>) -> Result<(), CliError> {
+    let left = live.left().await.map_err(|verdict| CliError::say(reason(&verdict)))?;
+    if left.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<String> = left.into_iter().map(|(pool, id)| format!("`{id}` of `{pool}`")).collect();
+    Err(CliError::say(format!("an earlier run has left {}", ids.join(", ")))
+        .help("run the command with `--clean` instead of `--live` first, unless another run is under way"))
+}
+
+/// Ends what an earlier run has left.
+async fn clean(options: &TestOptions, session: &Session<'_>) -> Result<bool, CliError> {
+    let answer = session.answer("capabilities", POOLS[0], &serde_json::json!({ "protocols": [1] })).await;
+    let known = answer.and_then(|answer: Value| {
+        crate::provider::external::kit::session::read::<CapabilitiesAnswer>("capabilities", &answer)
+    });
+    let known = known.map_err(|verdict| CliError::say(reason(&verdict)))?;
+    let scratch = run::Scratch::make()?;
+    let ssh = scratch.ssh();
+    let live = Live::new(session, known, &ssh, live_options(options, scratch.run.clone()));
+    let before = live.left().await.map_err(|verdict| CliError::say(reason(&verdict)))?.len();
+    let left = live.clean_up().await;
+    let ended = before.saturating_sub(left.len());
+    ui::out(&format!("{} terminated, {} left\n", ui::plural(ended, "machine"), left.len()));
+    Ok(left.is_empty())
+}
+
+fn live_options(options: &TestOptions, run: String) -> Options {
+    Options {
+        user: options.user.clone(),
+        boot_timeout: Duration::from_secs(options.boot_timeout),
+        end_timeout: Duration::from_secs(options.end_timeout),
+        delete_with: options.delete_with.clone(),
+        run,
+    }
+}
+
+/// SIGINT and SIGTERM, one after the other.
+struct Interrupts {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Interrupts {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! One run of the kit: its calls, and what became of each check.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::check::{CHECKS, Check, Group, Judged, Outcome, Verdict, failed, named};
+use super::program::{Called, End, Program};
+use super::reply::{INVALID, NOT_FOUND, Refusal, Reply, judge, quote, short};
+use crate::provider::external::protocol::answers::{self, Answer};
+
+/// Calls the program, and collects the outcomes.
+pub struct Session<'a> {
+    program: &'a dyn Program,
+    settings: Value,
+    /// The first violation of each check that every call is judged by.
+    violated: RefCell<BTreeMap<&'static str, String>>,
+    /// Verbs that hung, flooded or did not start: each further call would cost its time limit.
+    given_up: RefCell<BTreeMap<String, &'static str>>,
+    /// Texts that no output may contain.
+    secrets: RefCell<Vec<String>>,
+    outcomes: RefCell<Vec<Outcome>>,
+    calls: Cell<u32>,
+}
+
+impl std::fmt::Debug for Session<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("calls", &self.calls).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Session<'a> {
+    pub fn new(program: &'a dyn Program, settings: Value) -> Self {
+        Self {
+            program,
+            settings,
+            violated: RefCell::default(),
+            given_up: RefCell::default(),
+            secrets: RefCell::default(),
+            outcomes: RefCell::default(),
+            calls: Cell::default(),
+        }
+    }
+
+    /// Adds a text that neither logs nor answers may contain.
+    pub fn keep_secret(&self, text: &str) {
+        self.secrets.borrow_mut().push(text.to_owned());
+    }
+
+    /// A request of the kit's, with the fields of its verb.
+    pub fn request(&self, pool: &str, fields: &Value) -> Value {
+        let mut request = json!({ "protocol": 1, "pool": pool, "settings": self.settings });
+        if let (Some(all), Some(fields)) = (request.as_object_mut(), fields.as_object()) {
+            all.extend(fields.clone());
+        }
+        request
+    }
+
+    /// Makes a call, and judges it by what holds for every call.
+    pub async fn call(&self, verb: &str, pool: &str, fields: &Value) -> Reply {
+        self.send(verb, self.request(pool, fields).to_string().into_bytes()).await
+    }
+
+    /// The same with any standard input.
+    pub async fn send(&self, verb: &str, input: Vec<u8>) -> Reply {
+        if let Some(check) = self.given_up.borrow().get(verb) {
+            return Reply::Unusable(check, format!("`{verb}` is not called any more"));
+        }
+        self.calls.set(self.calls.get() + 1);
+        let called = self.program.call(verb, input).await;
+        self.judge(verb, &called)
+    }
+
+    fn judge(&self, verb: &str, called: &Called) -> Reply {
+        let (reply, is_bare) = judge(called);
+        if called.left {
+            self.violate("call-no-process-left", verb, "its processes were still running at its end");
+        }
+        if is_bare {
+            self.violate("call-error-reason", verb, "no reason");
+        }
+        let output = String::from_utf8_lossy(&called.stdout);
+        if self.secrets.borrow().iter().any(|secret| called.log.contains(secret) || output.contains(secret)) {
+            self.violate("call-keeps-secrets", verb, "a secret is in its output");
+        }
+        if let Reply::Unusable(check, came) = &reply {
+            self.violate(check, verb, came);
+            if !matches!(called.end, End::Exited(_) | End::Signalled(_)) {
+                self.given_up.borrow_mut().insert(verb.to_owned(), check);
+            }
+        }
+        reply
+    }
+
+    pub fn violate(&self, check: &'static str, verb: &str, came: &str) {
+        let came = format!("`{verb}`: {came}");
+        self.violated.borrow_mut().entry(check).or_insert(came);
+    }
+
+    /// The answer to a call; anything else ends the check.
+    pub async fn answer(&self, verb: &str, pool: &str, fields: &Value) -> Judged<Value> {
+        match self.call(verb, pool, fields).await {
+            Reply::Answer(answer) => Ok(answer),
+            Reply::Refused(refusal) => failed(format!("`{verb}` was refused with {refusal}")),
+            Reply::Unusable(check, _) => Err(unusable(verb, check)),
+        }
+    }
+
+    /// A refusal; anything else ends the check.
+    pub async fn refusal(&self, verb: &str, pool: &str, fields: &Value) -> Judged<Refusal> {
+        refused(verb, self.call(verb, pool, fields).await)
+    }
+
+    /// A refusal, because the request is of something that does not exist. An ID may be impossible in the program's cloud.
+    pub async fn refused_as_unknown(&self, verb: &str, pool: &str, fields: &Value) -> Judged {
+        let refusal = self.refusal(verb, pool, fields).await?;
+        if matches!(refusal.code, NOT_FOUND | INVALID) {
+            Ok(())
+        } else {
+            failed(format!("`{verb}` ended with {refusal}"))
+        }
+    }
+
+    /// A request that has to be refused, whatever else is wrong with the program. Another code than 14 is a warning.
+    pub async fn refuses(&self, verb: &str, input: Vec<u8>) -> Judged {
+        if let Some(check) = self.given_up.borrow().get(verb) {
+            return Err(unusable(verb, check));
+        }
+        self.calls.set(self.calls.get() + 1);
+        let called = self.program.call(verb, input).await;
+        match called.end {
+            End::Exited(INVALID) => Ok(()),
+            End::Exited(0) => {
+                let output = quote(&String::from_utf8_lossy(&called.stdout));
+                failed(format!("`{verb}` ended with exit code 0 and printed {output}"))
+            }
+            End::Exited(code) => Err(Verdict::Warned(format!("`{verb}` ended with exit code {code}"))),
+            End::Signalled(signal) => failed(format!("signal {signal} ended `{verb}`")),
+            End::TimeLimit(_) | End::OutputLimit(_) | End::NotStarted(_) => match self.judge(verb, &called) {
+                Reply::Unusable(check, _) => Err(unusable(verb, check)),
+                Reply::Answer(_) | Reply::Refused(_) => failed(format!("`{verb}` did not end")),
+            },
+        }
+    }
+
+    /// Makes a check, unless it has been made.
+    pub async fn check(&self, name: &str, work: impl Future<Output = Judged>) -> bool {
+        let begun = Instant::now();
+        let judged = work.await;
+        self.record(name, judged, begun)
+    }
+
+    /// Records a check that began at this moment; true if it passed.
+    pub fn record(&self, name: &str, judged: Judged, begun: Instant) -> bool {
+        let verdict = judged.err().unwrap_or(Verdict::Passed);
+        let is_passed = verdict == Verdict::Passed;
+        if self.is_made(name) {
+            // An earlier look has decided.
+            return self
+                .outcomes
+                .borrow()
+                .iter()
+                .any(|made| made.check.name == name && made.verdict == Verdict::Passed);
+        }
+        self.outcomes.borrow_mut().push(Outcome { check: named(name), verdict, took: begun.elapsed() });
+        is_passed
+    }
+
+    fn is_made(&self, name: &str) -> bool {
+        self.outcomes.borrow().iter().any(|outcome| outcome.check.name == name)
+    }
+
+    /// The outcome of every check of these groups, in the order of the table. `why`: the reason why the rest was not
+    /// made.
+    pub fn outcomes(&self, groups: &[Group], why: &str) -> Vec<Outcome> {
+        let made = self.outcomes.borrow();
+        let outcome = |check: &'static Check| {
+            if check.group == Group::Calls {
+                return self.of_all_calls(check);
+            }
+            let found = made.iter().find(|outcome| outcome.check == check).cloned();
+            let verdict = Verdict::Skipped(why.to_owned());
+            found.unwrap_or(Outcome { check, verdict, took: std::time::Duration::ZERO })
+        };
+        CHECKS.iter().filter(|check| groups.contains(&check.group)).map(outcome).collect()
+    }
+
+    fn of_all_calls(&self, check: &'static Check) -> Outcome {
+        let verdict = match self.violated.borrow().get(check.name) {
+            Some(came) if check.name == "call-error-reason" => Verdict::Warned(came.clone()),
+            Some(came) => Verdict::Failed(came.clone()),
+            None => Verdict::Passed,
+        };
+        Outcome { check, verdict, took: std::time::Duration::ZERO }
+    }
+
+    /// The number of calls so far.
+    pub fn calls(&self) -> u32 {
+        self.calls.get()
+    }
+}
+
+/// The reason to skip a check whose call is judged by another one.
+pub fn unusable(verb: &str, check: &str) -> Verdict {
+    Verdict::Skipped(format!("`{verb}` gave no usable answer, see `{check}`"))
+}
+
+/// A reply that has to be a refusal.
+pub fn refused(verb: &str, reply: Reply) -> Judged<Refusal> {
+    match reply {
+        Reply::Refused(refusal) => Ok(refusal),
+        Reply::Answer(answer) => failed(format!("`{verb}` answered {} with exit code 0", short(&answer))),
+        Reply::Unusable(check, _) => Err(unusable(verb, check)),
+    }
+}
+
+/// Reads an answer as the protocol defines it.
+pub fn read<T: Answer>(verb: &str, answer: &Value) -> Judged<T> {
+    answers::read(answer.to_string().as_bytes()).or_else(|wrong| failed(format!("`{verb}` {wrong}")))
+}

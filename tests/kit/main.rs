@@ -1,0 +1,10 @@
+//! The conformance kit for programs of provider `external`: programs that keep every promise, and programs that break one.
+
+mod broken;
+mod good;
+mod interrupted;
+#[path = "../support/program.rs"]
+mod program;
+mod site;
+#[path = "../support/skipped.rs"]
+mod skipped;
