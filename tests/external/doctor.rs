@@ -16,7 +16,9 @@ const DEMAND: Demand = Demand { max_instances: 2, recorded: 0, max_lifetime: Som
 async fn codes(capabilities: &str, cases: &str, keys: &str) -> Vec<(&'static str, String)> {
     let (pool, dir) = (Pool::of("machines.sh"), tempfile::tempdir().unwrap());
     let path = dir.path().join("program");
-    let script = format!("#!/bin/sh\ncase $1 in\ncapabilities) echo '{capabilities}' ;;\n{cases}\nesac\n");
+    let script = format!(
+        "#!/bin/sh\ncase $1 in\ncapabilities) echo '{capabilities}' ;;\n{cases}\n*) exit 14 ;;\nesac\n"
+    );
     fs::write(&path, script).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     let table = format!("program = '{}'\n{keys}", path.display()).parse().unwrap();
@@ -44,6 +46,13 @@ async fn a_good_program_has_no_finding_and_each_defect_has_its_own() {
         ),
         (able, LIST.to_owned(), "offerings = [\"a\", \"b\"]", "external-offering", "of pool `linux`: b"),
         (able, LIST.to_owned(), "host_key = \"ssh-ed25519 AAAA\"", "external-host-key", "has no effect"),
+        (
+            able,
+            format!("{LIST}\n*) echo '{{}}' ;;"),
+            "",
+            "external-promise",
+            "breaks a promise of the protocol, `verb-unknown`",
+        ),
         (
             r#"{"protocol": 1, "name": "mine", "lifetime": true, "host_key": "operator"}"#,
             LIST.to_owned(),

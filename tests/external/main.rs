@@ -15,6 +15,7 @@ mod fixture;
 mod here;
 mod host_keys;
 mod jobs;
+mod kit;
 #[path = "../jobs/onslaught.rs"]
 mod onslaught;
 #[path = "../support/pace.rs"]

@@ -4,10 +4,10 @@ use super::External;
 use crate::port::finding::Finding;
 use crate::port::provider::Demand;
 use crate::provider::cloud::api::Api as _;
-use crate::provider::external::findings;
 use crate::provider::external::protocol::Verb;
 use crate::provider::external::protocol::answers::ExamineAnswer;
 use crate::provider::external::protocol::requests::Examine;
+use crate::provider::external::{findings, kit};
 
 pub(super) async fn examine(api: &External, demand: &Demand) -> Vec<Finding> {
     let (pool, settings) = (&api.pool, &api.settings);
@@ -17,7 +17,13 @@ pub(super) async fn examine(api: &External, demand: &Demand) -> Vec<Finding> {
         Err(error) => return vec![failed(Verb::Capabilities, error)],
     };
     let mut found = findings::of_capabilities(pool, settings, &known, demand);
-    found.extend(api.machines().await.err().map(|error| failed(Verb::List, error)));
+    match api.machines().await {
+        Err(error) => found.push(failed(Verb::List, error)),
+        Ok(_) => {
+            let passed_on = serde_json::to_value(&settings.passed_on).unwrap_or_default();
+            found.extend(kit::doctor::findings(&api.program, passed_on, pool, &api.program.path).await);
+        }
+    }
     if known.has(Verb::Examine) {
         let fields = Examine { max_instances: demand.max_instances, instances: demand.recorded };
         match api.ask::<ExamineAnswer>(Verb::Examine, fields).await {

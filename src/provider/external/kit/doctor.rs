@@ -23,18 +23,14 @@ pub async fn findings(program: &dyn Program, settings: Value, pool: &PoolName, p
     outcomes.iter().filter_map(|outcome| finding(outcome, pool, path)).collect()
 }
 
+/// Only broken promises: what makes mistakes hard to find is the author's to know.
 fn finding(outcome: &Outcome, pool: &PoolName, path: &Path) -> Option<Finding> {
-    let (code, severity, what, came) = match &outcome.verdict {
-        Verdict::Failed(came) => {
-            ("external-promise", Severity::Error, "breaks a promise of the protocol", came)
-        }
-        Verdict::Warned(came) => ("external-habit", Severity::Warning, "makes mistakes hard to find", came),
-        Verdict::Passed | Verdict::Skipped(_) => return None,
-    };
+    let Verdict::Failed(came) = &outcome.verdict else { return None };
     let check = outcome.check;
-    let message = format!("the program of pool `{pool}` {what}, `{}`: {came}", check.name);
+    let message =
+        format!("the program of pool `{pool}` breaks a promise of the protocol, `{}`: {came}", check.name);
     let remedy = format!("{}; then run `greenroom provider test {}`", check.help, path.display());
-    Some(Finding { code, severity, message, remedy: Some(remedy) })
+    Some(Finding { code: "external-promise", severity: Severity::Error, message, remedy: Some(remedy) })
 }
 
 #[cfg(test)]
@@ -73,13 +69,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_broken_promise_is_an_error_and_a_habit_a_warning() {
+    async fn a_broken_promise_is_an_error_with_what_to_do() {
         assert_eq!(found(14).await, []);
-        let all = found(1).await;
-        let codes: Vec<&str> = all.iter().map(|finding| finding.code).collect();
-        // An unusable end of a call, and two refusals with another code than 14.
-        assert_eq!(codes, ["external-promise", "external-habit", "external-habit"], "{all:?}");
-        assert!(all[0].message.contains("`call-exit-code`"), "{all:?}");
+        assert_eq!(found(1).await, [], "an unknown verb may end in any error");
+        let all = found(0).await;
+        assert_eq!(all.len(), 2, "{all:?}");
+        assert!(all.iter().all(|finding| finding.code == "external-promise"), "{all:?}");
+        assert!(all[0].message.contains("`call-error-exit-code`"), "{all:?}");
+        assert!(all[1].message.contains("`verb-unknown`"), "{all:?}");
         let remedy = all[0].remedy.as_deref().unwrap();
         assert!(remedy.ends_with("then run `greenroom provider test /etc/greenroom/machines`"), "{remedy}");
     }
