@@ -27,7 +27,8 @@ case "$1" in
       printf '%s' "$state" | jq --arg name "$(basename "$dir")" '. + {machine: $name, name: $name}'
     done | jq -s '{complete: true, machines: .}' ;;
   terminate)
-    : >"$machines/$(field .machine)/end" || refuse 10 "no such machine"
+    [ -d "$machines/$(field .machine)" ] || refuse 10 "no such machine"
+    : >"$machines/$(field .machine)/end"
     echo '{"state": "stopping"}' ;;
   console)
     jq -n --rawfile text "$machines/$(field .machine)/console" '{text: $text}' || refuse 10 "no such machine" ;;

@@ -17,12 +17,11 @@ pub(super) async fn examine(api: &External, demand: &Demand) -> Vec<Finding> {
         Err(error) => return vec![failed(Verb::Capabilities, error)],
     };
     let mut found = findings::of_capabilities(pool, settings, &known, demand);
-    match api.machines().await {
-        Err(error) => found.push(failed(Verb::List, error)),
-        Ok(_) => {
-            let passed_on = serde_json::to_value(&settings.passed_on).unwrap_or_default();
-            found.extend(kit::doctor::findings(&api.program, passed_on, pool, &api.program.path).await);
-        }
+    if let Err(error) = api.machines().await {
+        found.push(failed(Verb::List, error));
+    } else {
+        let passed_on = serde_json::to_value(&settings.passed_on).unwrap_or_default();
+        found.extend(kit::doctor::findings(&api.program, passed_on, pool, &api.program.path).await);
     }
     if known.has(Verb::Examine) {
         let fields = Examine { max_instances: demand.max_instances, instances: demand.recorded };

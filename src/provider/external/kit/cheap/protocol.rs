@@ -5,7 +5,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use crate::provider::external::kit::check::{Judged, Verdict, failed};
-use crate::provider::external::kit::reply::{INVALID, Reply};
+use crate::provider::external::kit::reply::Reply;
 use crate::provider::external::kit::session::{Session, read, unusable};
 use crate::provider::external::protocol::VERSION;
 use crate::provider::external::protocol::answers::CapabilitiesAnswer;
@@ -76,12 +76,9 @@ async fn claimed(session: &Session<'_>, pool: &str) -> Judged {
 async fn settings(session: &Session<'_>, pool: &str) -> Judged {
     let mut request = session.request(pool, &json!({ "protocols": [VERSION] }));
     request["settings"][NO_SETTING] = json!("1");
-    match session.send("capabilities", request.to_string().into_bytes()).await {
-        Reply::Refused(refusal) if refusal.code == INVALID => Ok(()),
-        Reply::Refused(refusal) => Err(Verdict::Warned(format!("`capabilities` ended with {refusal}"))),
-        Reply::Answer(_) => {
-            Err(Verdict::Warned(format!("`capabilities` accepted the setting `{NO_SETTING}`")))
-        }
-        Reply::Unusable(check, _) => Err(unusable("capabilities", check)),
-    }
+    let refused = session.refuses("capabilities", request.to_string().into_bytes()).await;
+    refused.map_err(|verdict| match verdict {
+        Verdict::Failed(_) => Verdict::Warned(format!("`capabilities` accepted the setting `{NO_SETTING}`")),
+        other => other,
+    })
 }
