@@ -8,6 +8,7 @@
 mod call;
 mod contract;
 mod doctor;
+mod examples;
 mod figures;
 mod fixture;
 #[path = "../contract/provider/here.rs"]
@@ -33,7 +34,6 @@ mod provider;
 #[path = "../jobs/setting.rs"]
 mod setting;
 #[path = "../support/skipped.rs"]
-#[expect(dead_code, reason = "nothing is skipped here")]
 mod skipped;
 #[path = "../support/mod.rs"]
 mod support;

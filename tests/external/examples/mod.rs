@@ -1,0 +1,9 @@
+//! The examples of `examples/providers/`, each against something real, or a stand-in made from its documented interface.
+
+mod docker_machine;
+mod hetzner;
+mod openstack;
+mod program;
+mod promises;
+mod skerry;
+mod standin;
