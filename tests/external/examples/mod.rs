@@ -2,6 +2,7 @@
 
 mod docker_machine;
 mod hetzner;
+mod libvirt;
 mod openstack;
 mod program;
 mod promises;
