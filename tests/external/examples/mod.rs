@@ -4,6 +4,7 @@ mod docker_machine;
 mod hetzner;
 mod libvirt;
 mod openstack;
+mod podman;
 mod program;
 mod promises;
 mod skerry;
