@@ -2,9 +2,12 @@
 
 mod docker_machine;
 mod hetzner;
+mod kit;
 mod libvirt;
 mod openstack;
+mod page;
 mod podman;
+mod pools;
 mod program;
 mod promises;
 mod skerry;
