@@ -58,7 +58,11 @@ impl Libvirt {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("permissions");
         }
         let mut daemon = Command::new("libvirtd");
-        daemon.arg("-f").arg(dir.join("libvirtd.conf")).arg("-p").arg(dir.join("run/pid"));
+        daemon
+            .args(["--timeout", "120", "-f"])
+            .arg(dir.join("libvirtd.conf"))
+            .arg("-p")
+            .arg(dir.join("run/pid"));
         daemon.env_clear().env("PATH", path()).env("HOME", dir).env("XDG_RUNTIME_DIR", dir.join("run"));
         daemon.env("XDG_CONFIG_HOME", dir.join("config")).env("XDG_CACHE_HOME", dir.join("cache"));
         daemon.stdin(Stdio::null()).stdout(Stdio::null());

@@ -194,10 +194,8 @@ mod openstack_under_contract {
     crate::provider::provider_contract! { super::Pool::of("openstack", super::OPENSTACK);
         the_same_token_never_makes_a_second_instance,
         a_list_shows_tags_exactly_and_every_owner,
-        a_list_says_when_it_began_and_is_sorted,
         terminate_goes_on_until_nothing_is_found,
         what_does_not_exist_is_not_found,
         a_full_provider_refuses_with_a_definite_class,
-        ten_launches_at_once_make_ten_instances,
     }
 }
