@@ -53,10 +53,13 @@ mod tests {
         let secret = format!("greenroom-kit-secret-{}", std::process::id());
         assert!(!is_in_arguments(&secret));
         let mut process = std::process::Command::new("sh")
-            .args(["-c", "read line", &secret])
+            .args(["-c", "echo; read line", &secret])
             .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
             .spawn()
             .unwrap();
+        // Until it runs, the process table may show no arguments.
+        std::io::Read::read_exact(process.stdout.as_mut().unwrap(), &mut [0]).unwrap();
         assert!(is_in_arguments(&secret));
         process.kill().unwrap();
         process.wait().unwrap();
