@@ -144,7 +144,7 @@ fn an_index_that_is_damaged_or_belongs_to_something_else_is_rebuilt() {
         sound[..sound.len() / 2].to_vec(),
         flipped,
         std::fs::read(&written[0]).unwrap(),
-        resealed("\"version\":1", "\"version\":2"),
+        resealed("\"version\":", "\"version\":9"),
         resealed("\"pool\":\"linux\"", "\"pool\":\"other\""),
         resealed("\"size\":", "\"size\":1"),
         resealed("\"part\":", "\"parts\":"),
