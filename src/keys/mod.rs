@@ -82,6 +82,8 @@ pub enum Takes {
     GuestPath,
     /// Strings under names of the operator's choosing.
     Map,
+    /// Any values under names of the operator's choosing.
+    Values,
     /// A table with keys of its own.
     Table,
     /// A list of such tables.
@@ -190,7 +192,7 @@ impl fmt::Display for Takes {
             Self::HostPath => f.write_str("an absolute path"),
             Self::GuestPath => f.write_str("an absolute path on the instance"),
             Self::Map => f.write_str("a table of strings"),
-            Self::Table => f.write_str("a table"),
+            Self::Values | Self::Table => f.write_str("a table"),
             Self::Tables => f.write_str("a list of tables"),
         }
     }

@@ -75,7 +75,7 @@ fn takes(key: &Key) -> String {
         Takes::HostPath => "absolute path".to_owned(),
         Takes::GuestPath => "absolute path on the instance".to_owned(),
         Takes::Map => "table of strings".to_owned(),
-        Takes::Table => "table".to_owned(),
+        Takes::Values | Takes::Table => "table".to_owned(),
         Takes::Tables => "list of tables".to_owned(),
     };
     if key.unit.is_empty() { kind } else { format!("{kind} ({})", key.unit) }

@@ -168,7 +168,7 @@ fn value(takes: Takes) -> Value {
         Takes::HostPath => text(HOST_PATH),
         Takes::GuestPath => text(GUEST_PATH),
         Takes::Map => json!({ "type": "object", "additionalProperties": any_text }),
-        Takes::Table => json!({ "type": "object" }),
+        Takes::Values | Takes::Table => json!({ "type": "object" }),
         Takes::Tables => json!({ "type": "array" }),
     }
 }

@@ -124,6 +124,11 @@ impl<'a> Table<'a> {
         self.take(name, value::map)
     }
 
+    /// Any values by names of the operator's choosing.
+    pub fn any(&self, name: &str) -> Got<&'a toml::Table> {
+        self.take(name, value::values)
+    }
+
     /// An inner table.
     pub fn table(&self, name: &str) -> Got<Table<'a>> {
         self.open_table(name).map(Table::refuse_unknown)

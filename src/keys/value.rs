@@ -216,6 +216,12 @@ pub(super) fn map(value: &Value, takes: Takes) -> Checked<Vec<(String, String)>>
     table.iter().map(entry).collect()
 }
 
+/// Any values by names of the operator's choosing.
+pub(super) fn values(value: &Value, takes: Takes) -> Checked<&toml::Table> {
+    let Takes::Values = takes else { mismatch(takes) };
+    value.as_table().ok_or_else(|| Wrong::kind(value))
+}
+
 pub(super) fn table(value: &Value, takes: Takes) -> Checked<&toml::Table> {
     let Takes::Table = takes else { mismatch(takes) };
     value.as_table().ok_or_else(|| Wrong::kind(value))

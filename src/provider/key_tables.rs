@@ -78,7 +78,7 @@ fn refused(takes: Takes) -> Vec<Value> {
         Takes::TextOrTexts => vec![value("[]"), value("[1]"), value("\"\""), value("[\"a\", \" \"]")],
         Takes::HostPath | Takes::GuestPath => vec![value("\"a/b\"")],
         Takes::Map => vec![value("{ a = 1 }")],
-        Takes::Flag | Takes::Table => vec![value("\"true\"")],
+        Takes::Flag | Takes::Values | Takes::Table => vec![value("\"true\"")],
         Takes::Tables => vec![value("{}"), value("[1]")],
     };
     [value("1979-05-27")].into_iter().chain(beyond).collect()

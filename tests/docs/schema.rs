@@ -168,10 +168,11 @@ fn refused(takes: Takes) -> Vec<Value> {
         Takes::TextOrTexts => vec![json!([]), json!([1]), json!(""), json!(["a", " "])],
         Takes::HostPath | Takes::GuestPath => vec![json!("a/b")],
         Takes::Map => vec![json!({ "a": 1 })],
-        Takes::Flag | Takes::Table => vec![json!("true")],
+        Takes::Flag | Takes::Values | Takes::Table => vec![json!("true")],
         Takes::Tables => vec![json!({}), json!([1])],
     };
-    [json!(null), json!({ "a": { "b": 0 } })].into_iter().chain(beyond).collect()
+    let inner = (takes != Takes::Values).then(|| json!({ "a": { "b": 0 } }));
+    [json!(null)].into_iter().chain(inner).chain(beyond).collect()
 }
 
 fn each_key(mut check: impl FnMut(&Value, &KeyTable, &Key)) {

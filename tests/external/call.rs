@@ -40,7 +40,7 @@ fn program(dir: &Path, script: &str) -> Program {
 }
 
 async fn list(program: &Program) -> Called {
-    let settings = ProgramSettings::from([("image".to_owned(), "debian".to_owned())]);
+    let settings = ProgramSettings::from_iter([("image".to_owned(), "debian".into())]);
     program.call(Verb::List, &Request::new("linux", &settings, Nothing {})).await
 }
 
@@ -171,7 +171,7 @@ async fn endless_output_ends_at_its_limit_and_an_endless_log_keeps_its_end() {
 #[tokio::test]
 async fn a_request_that_the_program_does_not_read_is_no_problem() {
     let dir = tempfile::tempdir().unwrap();
-    let settings = ProgramSettings::from([("long".to_owned(), "x".repeat(1 << 20))]);
+    let settings = ProgramSettings::from_iter([("long".to_owned(), "x".repeat(1 << 20).into())]);
     let program = program(dir.path(), "echo '{\"complete\": true, \"machines\": []}'");
     let called = program.call(Verb::List, &Request::new("linux", &settings, Nothing {})).await;
     called.answer::<ListAnswer>(HereAndNow { ahead: Duration::ZERO }.now()).unwrap();

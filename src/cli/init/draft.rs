@@ -143,7 +143,7 @@ pub(super) fn value(key: &Key, text: &str) -> Result<Value, String> {
         Takes::Factor => text.parse().map(Value::Float).map_err(|_| wrong()),
         Takes::Flag => text.parse().map(Value::Boolean).map_err(|_| wrong()),
         Takes::Choice(_) if text.parse::<bool>().is_ok() => Ok(Value::Boolean(text == "true")),
-        Takes::Map | Takes::Table | Takes::Tables => as_toml().ok_or_else(wrong),
+        Takes::Map | Takes::Values | Takes::Table | Takes::Tables => as_toml().ok_or_else(wrong),
         Takes::Texts if !list().is_empty() => Ok(Value::Array(list())),
         Takes::Words(_) | Takes::TextOrTexts | Takes::Globs if text.contains(',') => Ok(Value::Array(list())),
         Takes::Size if size::parse(text).is_none() => Err(wrong()),

@@ -14,6 +14,7 @@ use crate::cli::error::CliError;
 use crate::cli::program::driver;
 use crate::connector::ssh::{Ssh, SshSettings};
 use crate::core::text::hex;
+use crate::provider::external::as_json;
 use crate::provider::external::process::Program;
 use crate::provider::external::process::environment::Environment;
 use crate::provider::external::protocol::Verb;
@@ -68,7 +69,7 @@ pub(super) fn settings(file: Option<&Path>) -> Result<Value, CliError> {
         CliError::say(format!("`{}` is not valid TOML: {}", file.display(), error.message()))
             .help("write what the pool's table has under `settings`, such as `image = \"debian-12\"`")
     })?;
-    Ok(serde_json::to_value(table)?)
+    Ok(Value::Object(as_json::table(&table)))
 }
 
 /// A directory for keys, which goes with the run.

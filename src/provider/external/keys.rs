@@ -1,7 +1,7 @@
 //! The keys of provider `external`.
 
 use crate::keys::Applies::{Launch, Pass};
-use crate::keys::Takes::{HostPath, Map, Range, Size, Text, TextOrTexts, Texts, Word};
+use crate::keys::Takes::{HostPath, Map, Range, Size, Text, TextOrTexts, Texts, Values, Word};
 use crate::keys::Unset::{Required, Value, Words};
 use crate::keys::{KeyTable, key};
 use crate::provider::cloud::keys::{SSH_PORT, USER, USER_DATA};
@@ -25,8 +25,9 @@ pub(super) const TABLES: &[KeyTable] = &[KeyTable {
         key("secrets", Map, Words("none"), Pass)
             .means("Environment variables with the contents of files: `secrets = { HCLOUD_TOKEN = \"/etc/greenroom/hcloud\" }`.")
             .interacts("The files are read for each call. Only the keeper's account may be able to read them."),
-        key("settings", Map, Words("none"), Launch)
-            .means("Strings for the program alone, such as an image or a network. It gets them in each request."),
+        key("settings", Values, Words("none"), Launch)
+            .means("What the program alone knows, such as an image or a list of networks: any table. It gets it in each request.")
+            .interacts("TOML's dates and times arrive as strings."),
         key("offerings", TextOrTexts, Words("none: the program has one way to launch"), Launch)
             .means("The program's names for ways to launch, the preferred one first.")
             .interacts("A launch uses the first one with capacity."),

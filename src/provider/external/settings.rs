@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::as_json;
 use super::keys::TABLES;
 use super::process::environment::Environment;
 use super::protocol::Verb;
@@ -55,7 +56,10 @@ impl Settings {
             arguments: texts("arguments"),
             directory: table.text("directory").into_value().map_or_else(beside, PathBuf::from),
             environment: environment(table),
-            passed_on: table.map("settings").or_default().into_iter().collect(),
+            passed_on: table
+                .any("settings")
+                .value()
+                .map_or_else(ProgramSettings::new, |values| as_json::table(values)),
             host_key: host_key.into_value(),
             appears_within: table.duration("appears_within").into_value(),
             timeouts: timeouts(table),

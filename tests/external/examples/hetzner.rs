@@ -32,7 +32,7 @@ fn hetzner_keeps_the_promises_of_a_provider() {
 #[test]
 fn hetzner_makes_the_server_that_was_asked_for() {
     let (mut cloud, mut program) = begin();
-    program.settings["server"] = json!("{\"labels\": {\"team\": \"ci\"}}");
+    program.settings["server"] = json!({ "labels": { "team": "ci" } });
     let called = program.call("launch", &offered(1, "cpx31 nbg1"));
     assert_eq!(called.code, Some(0), "{called:?}");
     let made = &cloud.machines()[0];

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::VERSION;
 
 /// The key `settings` of the pool's table, for the program alone.
-pub type ProgramSettings = BTreeMap<String, String>;
+pub type ProgramSettings = serde_json::Map<String, serde_json::Value>;
 
 /// One request: what every verb gets, and the verb's own fields beside it.
 #[derive(Debug, Serialize)]
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_request_is_one_flat_document() {
-        let settings = ProgramSettings::from([("image".to_owned(), "debian".to_owned())]);
+        let settings = ProgramSettings::from_iter([("image".to_owned(), "debian".into())]);
         let fields = OfMachine { machine: "i-1", instance: "linux-c0ffee-1", name: "n" };
         let request = serde_json::to_value(Request::new("linux", &settings, fields)).unwrap();
         let wanted = json!({
