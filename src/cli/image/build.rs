@@ -16,7 +16,7 @@ use crate::provider::qemu::image::build::{self, BuildError, Helper, Progress, Re
 use crate::provider::qemu::image::store::Images;
 
 /// The directory where packages install the program that guests can use, too.
-const GITLAB_RUNNER: &str = "/usr/bin/gitlab-runner";
+pub(in crate::cli) const GITLAB_RUNNER: &str = "/usr/bin/gitlab-runner";
 
 pub(super) fn build(images: &Images, options: BuildOptions) -> Result<(), CliError> {
     become_root()?;

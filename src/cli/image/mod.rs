@@ -1,7 +1,7 @@
 //! `image …`: build and manage images of virtual machines.
 
 pub mod args;
-mod build;
+pub(super) mod build;
 mod manage;
 mod stores;
 mod waiting;

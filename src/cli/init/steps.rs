@@ -5,11 +5,9 @@ use std::path::Path;
 use super::draft::Draft;
 use super::found::Found;
 use super::units::{self, Units};
+use crate::cli::image::build::GITLAB_RUNNER;
 use crate::cli::ui;
 use crate::provider::qemu::image::build::packages_of_images;
-
-/// The program that guests need for caches and artifacts, where GitLab's packages install it.
-const GITLAB_RUNNER: &str = "/usr/bin/gitlab-runner";
 
 /// The command that installs what virtual machines and their images need.
 fn install() -> String {

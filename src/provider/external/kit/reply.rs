@@ -6,21 +6,10 @@ use crate::core::text::clean_line;
 use crate::core::time::Pretty;
 
 use super::program::{Called, End};
+use crate::provider::external::protocol::exit::{CODES, THROTTLED, TRANSIENT};
 
 /// Longest quotation, in characters.
 const LONGEST_QUOTE: usize = 80;
-/// Exit codes of the protocol.
-pub const NOT_FOUND: i32 = 10;
-pub const INVALID: i32 = 14;
-const CODES: &[(i32, &str)] = &[
-    (NOT_FOUND, "not found"),
-    (11, "no capacity"),
-    (12, "quota"),
-    (13, "denied"),
-    (INVALID, "invalid"),
-    (15, "throttled"),
-    (16, "transient error"),
-];
 
 /// A refusal with a documented exit code.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +22,7 @@ pub struct Refusal {
 impl Refusal {
     /// True if a repeat may succeed: throttled, or a transient error.
     pub fn may_pass(&self) -> bool {
-        matches!(self.code, 15 | 16)
+        matches!(self.code, THROTTLED | TRANSIENT)
     }
 }
 

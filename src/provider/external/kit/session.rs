@@ -8,8 +8,10 @@ use serde_json::{Value, json};
 
 use super::check::{CHECKS, Check, Group, Judged, Outcome, Verdict, failed, named};
 use super::program::{Called, End, Program};
-use super::reply::{INVALID, NOT_FOUND, Refusal, Reply, judge, quote, short};
+use super::reply::{Refusal, Reply, judge, quote, short};
+use crate::provider::external::protocol::VERSION;
 use crate::provider::external::protocol::answers::{self, Answer};
+use crate::provider::external::protocol::exit::{INVALID, NOT_FOUND};
 
 /// Calls the program, and collects the outcomes.
 pub struct Session<'a> {
@@ -51,7 +53,7 @@ impl<'a> Session<'a> {
 
     /// A request of the kit's, with the fields of its verb.
     pub fn request(&self, pool: &str, fields: &Value) -> Value {
-        let mut request = json!({ "protocol": 1, "pool": pool, "settings": self.settings });
+        let mut request = json!({ "protocol": VERSION, "pool": pool, "settings": self.settings });
         if let (Some(all), Some(fields)) = (request.as_object_mut(), fields.as_object()) {
             all.extend(fields.clone());
         }

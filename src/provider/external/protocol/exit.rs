@@ -12,15 +12,23 @@ use crate::core::time::Stamp;
 /// Longest reason that is kept, in characters.
 const REASON: usize = 400;
 
+pub const NOT_FOUND: i32 = 10;
+pub const NO_CAPACITY: i32 = 11;
+pub const QUOTA: i32 = 12;
+pub const DENIED: i32 = 13;
+pub const INVALID: i32 = 14;
+pub const THROTTLED: i32 = 15;
+pub const TRANSIENT: i32 = 16;
+
 /// The exit codes with a meaning, beside 0.
 pub const CODES: &[(i32, &str)] = &[
-    (10, "not found"),
-    (11, "no capacity"),
-    (12, "quota"),
-    (13, "denied"),
-    (14, "invalid"),
-    (15, "throttled"),
-    (16, "transient"),
+    (NOT_FOUND, "not found"),
+    (NO_CAPACITY, "no capacity"),
+    (QUOTA, "quota"),
+    (DENIED, "denied"),
+    (INVALID, "invalid"),
+    (THROTTLED, "throttled"),
+    (TRANSIENT, "transient error"),
 ];
 
 /// What the program prints beside such a code. Without it, the code may be that of a command inside the program.
@@ -48,13 +56,13 @@ pub fn class(code: i32, reason: &Reason, now: Stamp) -> Option<ErrorClass> {
     let scope = if reason.scope.is_empty() { "the provider" } else { &reason.scope };
     let after = |seconds: u64| now.plus(Duration::from_secs(seconds.min(3600)));
     Some(match code {
-        10 => ErrorClass::NotFound,
-        11 => ErrorClass::NoCapacity { scope: scope.to_owned() },
-        12 => ErrorClass::Quota,
-        13 => ErrorClass::Denied,
-        14 => ErrorClass::Invalid,
-        15 => ErrorClass::Throttled { until: reason.retry_after_s.map(after) },
-        16 => ErrorClass::Transient,
+        NOT_FOUND => ErrorClass::NotFound,
+        NO_CAPACITY => ErrorClass::NoCapacity { scope: scope.to_owned() },
+        QUOTA => ErrorClass::Quota,
+        DENIED => ErrorClass::Denied,
+        INVALID => ErrorClass::Invalid,
+        THROTTLED => ErrorClass::Throttled { until: reason.retry_after_s.map(after) },
+        TRANSIENT => ErrorClass::Transient,
         _ => return None,
     })
 }

@@ -10,9 +10,10 @@ use super::{Live, Made, is_reached, poll};
 use crate::core::time::Pretty;
 use crate::provider::external::kit::cheap::no_machine;
 use crate::provider::external::kit::check::{Judged, failed, skipped};
-use crate::provider::external::kit::reply::{NOT_FOUND, Reply};
+use crate::provider::external::kit::reply::Reply;
 use crate::provider::external::kit::session::{read, unusable};
 use crate::provider::external::protocol::answers::{Ended, TerminateAnswer};
+use crate::provider::external::protocol::exit::NOT_FOUND;
 
 /// How long a login on a machine that is gone may take to fail.
 const REACHED_WITHIN: Duration = Duration::from_secs(5);

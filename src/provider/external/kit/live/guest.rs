@@ -10,9 +10,10 @@ use crate::core::endpoint::Endpoint;
 use crate::core::time::Pretty;
 use crate::port::connector::{ConnectError, Connector};
 use crate::provider::external::kit::check::{Judged, Verdict, failed, skipped};
-use crate::provider::external::kit::reply::{NOT_FOUND, Reply};
+use crate::provider::external::kit::reply::Reply;
 use crate::provider::external::kit::session::{read, unusable};
 use crate::provider::external::protocol::answers::{ConsoleAnswer, EndpointAnswer, HostKey, ResourcesAnswer};
+use crate::provider::external::protocol::exit::NOT_FOUND;
 
 /// SSH's own port.
 const SSH: u16 = 22;

@@ -8,8 +8,9 @@ use super::specimen::Specimen;
 use super::{Live, Made, OWNERS, POOLS};
 use crate::core::time::Pretty;
 use crate::provider::external::kit::check::{Judged, failed, skipped};
-use crate::provider::external::kit::reply::{INVALID, Reply};
+use crate::provider::external::kit::reply::Reply;
 use crate::provider::external::kit::session::refused;
+use crate::provider::external::protocol::exit::INVALID;
 
 impl Live<'_> {
     /// The first machine; `None`: there is none, and no further check makes sense.

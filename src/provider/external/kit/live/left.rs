@@ -10,9 +10,10 @@ use super::{Known, Live, OWNERS, POOLS, poll};
 use crate::core::ids::{OwnerId, PoolName};
 use crate::provider::cloud::tags;
 use crate::provider::external::kit::check::{Judged, failed};
-use crate::provider::external::kit::reply::{NOT_FOUND, Reply};
+use crate::provider::external::kit::reply::Reply;
 use crate::provider::external::kit::session::read;
 use crate::provider::external::protocol::answers::{MachineAnswer, ResourceAnswer, ResourcesAnswer, State};
+use crate::provider::external::protocol::exit::NOT_FOUND;
 
 /// The instance and the name of what shows these tags or this name; `None`: it is not the kit's.
 fn of_kit(pool: &str, shown: &BTreeMap<String, String>, name: Option<&str>) -> Option<(String, String)> {
