@@ -23,6 +23,7 @@ pub mod aws_ec2;
 pub mod cloud;
 pub mod console;
 pub mod external;
+pub mod fleeting;
 #[cfg(test)]
 mod failing_writes;
 pub mod gce;

@@ -1,0 +1,3 @@
+//! The provider `fleeting`: a plugin of GitLab's autoscaler makes the machines.
+
+pub mod group;
