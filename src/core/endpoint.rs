@@ -13,7 +13,8 @@ pub struct Endpoint {
     pub address: String,
     pub port: u16,
     pub user: String,
-    /// The host's public key in OpenSSH format (`ssh-ed25519 AAAA…`); no other key is accepted.
+    /// The host's public key in OpenSSH format (`ssh-ed25519 AAAA…`); no other key is accepted. Or what `certified` makes:
+    /// each key is accepted for which the host has a certificate.
     pub host_key: String,
     /// The operator's key for the login; `None`: the instance's own, which Greenroom created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -60,6 +61,19 @@ impl Endpoint {
     }
 }
 
+/// The mark of a certificate authority, as in OpenSSH's `known_hosts`.
+pub const AUTHORITY: &str = "@cert-authority";
+
+/// What an endpoint has as its host key if certificate authorities sign it: the lines that OpenSSH's `known_hosts` would
+/// have. A certificate has to be for one of these names. What cannot stand in such a line is left out.
+pub fn certified(names: &[&str], authorities: &[String]) -> String {
+    let is_plain = |name: &&str| !name.contains(|c: char| c == ',' || c.is_whitespace() || c.is_control());
+    let names: Vec<&str> = names.iter().copied().filter(is_plain).collect();
+    let names = names.join(",");
+    let lines: Vec<String> = authorities.iter().map(|key| format!("{AUTHORITY} {names} {key}")).collect();
+    lines.join("\n")
+}
+
 /// The location of a server, as people write it: `host:22`, `[::1]:22`.
 pub fn place(address: &str, port: u16) -> String {
     // Only IPv6 addresses contain a colon; names do not.
@@ -69,6 +83,13 @@ pub fn place(address: &str, port: u16) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_cannot_bring_a_line_of_its_own() {
+        let keys = ["k1".to_owned(), "k2".to_owned()];
+        let text = certified(&["m1", "x\n@cert-authority x k3", "a,b"], &keys);
+        assert_eq!(text, "@cert-authority m1 k1\n@cert-authority m1 k2");
+    }
 
     #[test]
     fn what_was_recorded_before_there_were_keys_and_jump_hosts_still_reads() {

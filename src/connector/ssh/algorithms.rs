@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use russh::client::Config;
-use russh::keys::{Algorithm, EcdsaCurve, PublicKey};
+use russh::keys::{Algorithm, EcdsaCurve};
 use russh::{Preferred, SshId, cipher};
 
 use super::SshSettings;
-use crate::port::connector::ConnectError;
+use super::accepted::Accepted;
 
 /// The receive window. A quarter of this size costs a third of the throughput; four times this size gains nothing.
 const WINDOW: u32 = 2 << 20;
@@ -33,33 +33,24 @@ const WITHOUT_AES: &[cipher::Name] = &[
     cipher::AES_128_CTR,
 ];
 
-/// The kinds of host key that can be recorded, the best first.
-pub(super) const HOST_KEYS: &[Algorithm] = &[
+/// The kinds of host key that can be verified, the best first.
+const HOST_KEYS: &[Algorithm] = &[
     Algorithm::Ed25519,
     Algorithm::Ecdsa { curve: EcdsaCurve::NistP256 },
     Algorithm::Ecdsa { curve: EcdsaCurve::NistP384 },
     Algorithm::Ecdsa { curve: EcdsaCurve::NistP521 },
 ];
 
-/// Reads the recorded host key of an endpoint.
-pub(super) fn recorded_key(text: &str, at: &str) -> Result<PublicKey, ConnectError> {
-    let local = |what| ConnectError::Local { what };
-    let key = PublicKey::from_openssh(text.trim()).map_err(|_| {
-        local(format!("the host key recorded for {at} is not in OpenSSH format (`ssh-ed25519 AAAA…`)"))
-    })?;
-    match key.algorithm() {
-        Algorithm::Ed25519 | Algorithm::Ecdsa { .. } => Ok(key),
-        other => Err(local(format!(
-            "the host key recorded for {at} is of type `{other}`, which is not supported: record the host's \
-             ssh-ed25519 or ECDSA key"
-        ))),
-    }
-}
-
-/// A client that accepts host keys of these algorithms only: the recorded key's.
-pub(super) fn config(settings: &SshSettings, host_keys: Vec<Algorithm>) -> Arc<Config> {
+/// A client that accepts the host keys of an endpoint; `None`: a key of any kind.
+pub(super) fn config(settings: &SshSettings, accepted: Option<&Accepted>) -> Arc<Config> {
+    let (key, host_key_certificates) = match accepted {
+        Some(Accepted::Key(key)) => (vec![key.algorithm()], Vec::new()),
+        Some(Accepted::Certified(_)) => (Vec::new(), HOST_KEYS.to_vec()),
+        None => (HOST_KEYS.to_vec(), Vec::new()),
+    };
     let preferred = Preferred {
-        key: Cow::Owned(host_keys),
+        key: Cow::Owned(key),
+        host_key_certificates: Cow::Owned(host_key_certificates),
         cipher: Cow::Borrowed(if has_aes() { WITH_AES } else { WITHOUT_AES }),
         ..Preferred::DEFAULT
     };
@@ -88,25 +79,20 @@ fn has_aes() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::endpoint::certified;
 
     const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJdD7y3aLq454yWBdwLWbieU1ebz9/cu7/QEXn9OIeZJ";
 
     #[test]
-    fn only_the_algorithm_of_the_recorded_key_is_offered() {
-        let key = recorded_key(KEY, "host:22").unwrap();
-        let config = config(&SshSettings::new("keys"), vec![key.algorithm()]);
-        assert_eq!(config.preferred.key.as_ref(), [Algorithm::Ed25519]);
-        assert!(config.preferred.host_key_certificates.is_empty());
-        assert!(config.preferred.cipher.contains(&cipher::AES_128_GCM));
-    }
-
-    #[test]
-    fn a_host_key_that_cannot_be_used_is_refused_with_what_to_do() {
-        let text = recorded_key("nonsense", "host:22").unwrap_err().to_string();
-        assert!(text.contains("host:22") && text.contains("OpenSSH form"), "{text}");
-        let rsa = "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAQQDJ0bMQ9cBmTZGXhkFMcc6DXNm4G3kmzEjDfR8tVNN9ZkJAY2nI\
-                   k2mQmA7Tn0V3wZGcOrRgEhFIUOrpX8FQ8RVb";
-        let text = recorded_key(rsa, "host:22").unwrap_err().to_string();
-        assert!(text.contains("ssh-ed25519"), "{text}");
+    fn only_what_the_endpoint_accepts_is_offered() {
+        let settings = SshSettings::new("keys");
+        let offered = |text: &str| {
+            let config = config(&settings, Some(&Accepted::read(text, "host:22").unwrap()));
+            let preferred = &config.preferred;
+            assert!(preferred.cipher.contains(&cipher::AES_128_GCM));
+            (preferred.key.to_vec(), preferred.host_key_certificates.to_vec())
+        };
+        assert_eq!(offered(KEY), (vec![Algorithm::Ed25519], vec![]));
+        assert_eq!(offered(&certified(&["m1"], &[KEY.to_owned()])), (vec![], HOST_KEYS.to_vec()));
     }
 }

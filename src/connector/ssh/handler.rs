@@ -9,6 +9,7 @@ use russh::{Channel, Error};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
+use super::accepted::Accepted;
 use super::dial;
 use crate::core::text::clean_line;
 
@@ -27,8 +28,10 @@ struct Board {
 
 #[derive(Debug, Default)]
 struct Learnt {
-    /// A host key other than the recorded one.
+    /// A host key that is not accepted.
     other_key: Option<PublicKey>,
+    /// What the host presents instead of an accepted one, for messages.
+    presented: Option<String>,
     ended: Option<String>,
 }
 
@@ -39,6 +42,11 @@ impl Notes {
 
     pub(super) fn other_key(&self) -> Option<PublicKey> {
         self.learnt().other_key.clone()
+    }
+
+    /// What the host presents instead of an accepted key.
+    pub(super) fn presented(&self) -> Option<String> {
+        self.learnt().presented.clone()
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -59,16 +67,16 @@ impl Notes {
 /// The client side of one session.
 #[derive(Debug)]
 pub(super) struct Client {
-    /// The only accepted host key; `None` accepts none, to learn which one the host presents.
-    recorded: Option<PublicKey>,
+    /// `None` accepts no host key, to learn which one the host presents.
+    accepted: Option<Accepted>,
     notes: Notes,
     /// How long a connection may be silent, for the message.
     silence: String,
 }
 
 impl Client {
-    pub(super) fn new(recorded: Option<PublicKey>, notes: Notes, silence: String) -> Self {
-        Self { recorded, notes, silence }
+    pub(super) fn new(accepted: Option<Accepted>, notes: Notes, silence: String) -> Self {
+        Self { accepted, notes, silence }
     }
 }
 
@@ -76,13 +84,14 @@ impl Handler for Client {
     type Error = Error;
 
     async fn check_server_key(&mut self, found: &PublicKeyOrCertificate) -> Result<bool, Error> {
-        let key = found.public_key();
-        let is_recorded =
-            self.recorded.as_ref().is_some_and(|recorded| key.key_data() == recorded.key_data());
-        if found.certificate().is_none() && is_recorded {
-            return Ok(true);
-        }
-        self.notes.learnt().other_key = Some(key.clone());
+        let presented = match self.accepted.as_ref().map(|accepted| accepted.check(found)) {
+            Some(Ok(())) => return Ok(true),
+            Some(Err(presented)) => Some(presented),
+            None => None,
+        };
+        let mut learnt = self.notes.learnt();
+        learnt.other_key = Some(found.public_key());
+        learnt.presented = presented;
         Ok(false)
     }
 

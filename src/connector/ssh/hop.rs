@@ -6,11 +6,12 @@
 use std::cell::RefCell;
 
 use russh::client::{self, Handle};
-use russh::keys::{HashAlg, PublicKey};
+use russh::keys::PublicKey;
 use russh::{AlgorithmKind, ChannelOpenFailure, Error};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::SshSettings;
+use super::accepted::Accepted;
 use super::algorithms;
 use super::dial::{self, Wire};
 use super::handler::{Client, Notes, explain};
@@ -33,7 +34,7 @@ pub(super) struct Hop<'a> {
     pub(super) address: &'a str,
     pub(super) port: u16,
     pub(super) user: &'a str,
-    /// In OpenSSH format.
+    /// As an endpoint has it.
     pub(super) host_key: &'a str,
     pub(super) credential: Credential,
 }
@@ -76,7 +77,7 @@ impl Way<'_> {
         let Path { pipe, at, carrier: _carrier, wire: _wire } = self.path(present).await?;
         let notes = Notes::default();
         let handler = Client::new(None, notes.clone(), Pretty(self.settings.silence()).to_string());
-        let config = algorithms::config(self.settings, algorithms::HOST_KEYS.to_vec());
+        let config = algorithms::config(self.settings, None);
         match client::connect_stream(config, pipe, handler).await {
             Ok(_) => {
                 Err(ConnectError::Unreachable { at, problem: "the server presents no host key".to_owned() })
@@ -116,14 +117,14 @@ impl Way<'_> {
         at: &str,
         pipe: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     ) -> Result<(Handle<Client>, Notes), ConnectError> {
-        let recorded = algorithms::recorded_key(hop.host_key, at)?;
+        let accepted = Accepted::read(hop.host_key, at)?;
         let notes = Notes::default();
         let silence = Pretty(self.settings.silence()).to_string();
-        let handler = Client::new(Some(recorded.clone()), notes.clone(), silence);
-        let config = algorithms::config(self.settings, vec![recorded.algorithm()]);
+        let handler = Client::new(Some(accepted.clone()), notes.clone(), silence);
+        let config = algorithms::config(self.settings, Some(&accepted));
         match client::connect_stream(config, pipe, handler).await {
             Ok(handle) => Ok((handle, notes)),
-            Err(error) => Err(handshake_failed(at, &recorded, &notes, &error)),
+            Err(error) => Err(handshake_failed(at, &accepted, &notes, &error)),
         }
     }
 }
@@ -155,16 +156,15 @@ fn forwarding_error(error: &Error, at: &str, jump: &str, notes: &Notes) -> Conne
     }
 }
 
-fn handshake_failed(at: &str, recorded: &PublicKey, notes: &Notes, error: &Error) -> ConnectError {
-    let expected = recorded.fingerprint(HashAlg::Sha256).to_string();
+fn handshake_failed(at: &str, accepted: &Accepted, notes: &Notes, error: &Error) -> ConnectError {
+    let expected = accepted.expected();
     let at = at.to_owned();
-    if let Some(found) = notes.other_key() {
-        let found = found.fingerprint(HashAlg::Sha256).to_string();
+    if let Some(found) = notes.presented() {
         return ConnectError::HostKey { at, expected, found };
     }
     match error {
         Error::NoCommonAlgo { kind: AlgorithmKind::Key, theirs, .. } => {
-            let found = format!("none of type {} (the host has {})", recorded.algorithm(), theirs.join(", "));
+            let found = format!("none {} (the host has {})", accepted.kind(), theirs.join(", "));
             ConnectError::HostKey { at, expected, found: clean_line(found.as_bytes(), 200) }
         }
         error => ConnectError::Unreachable { at, problem: explain(error) },

@@ -7,6 +7,7 @@
 //! Guests are POSIX systems with `/bin/sh`, `sleep`, and either `/proc` or `pkill`. They need no profile, no `setsid`
 //! and no particular login shell.
 
+mod accepted;
 mod algorithms;
 mod container;
 mod dial;

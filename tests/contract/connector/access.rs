@@ -20,7 +20,8 @@ use super::support::{eventually, never, stage};
 
 const WITHIN: Duration = Duration::from_secs(10);
 
-fn keygen(path: &Path, arguments: &[&str]) -> String {
+/// Makes a key pair, and returns the public key.
+pub(crate) fn keygen(path: &Path, arguments: &[&str]) -> String {
     let made = Command::new("ssh-keygen")
         .args(["-q", "-N", ""])
         .args(arguments)

@@ -11,6 +11,7 @@
 
 mod access;
 mod bench;
+mod certificates;
 mod guest;
 mod hostile;
 mod jump;

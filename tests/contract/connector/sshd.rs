@@ -23,7 +23,7 @@ pub(crate) struct Set<'a> {
     pub(crate) login: Option<&'static str>,
     /// Lines of `.bashrc`, which bash reads for commands over SSH.
     pub(crate) profile: &'a str,
-    /// More lines of `sshd_config`.
+    /// More lines of `sshd_config`; `DIR` stands for the server's directory.
     pub(crate) config: &'static str,
     pub(crate) linger: Duration,
     pub(crate) keepalive: Duration,
@@ -47,6 +47,7 @@ pub(crate) struct Sshd {
     linked: Linked,
     pub(crate) id: InstanceId,
     pub(crate) at: Endpoint,
+    config: &'static str,
 }
 
 impl Drop for Sshd {
@@ -93,7 +94,7 @@ impl Sshd {
             metadata: None,
         };
         let linked = linked_through(&settings, dir.path());
-        Self { child, dir, settings, ssh, linked, id, at }
+        Self { child, dir, settings, ssh, linked, id, at, config: set.config }
     }
 
     /// The connector under test.
@@ -122,6 +123,13 @@ impl Sshd {
         let mut kept = Kept::default();
         let end = self.connector().run(&self.id, &self.at, stage, &mut kept, stop).await;
         (end, kept)
+    }
+
+    /// Starts the server again, on another port.
+    pub(crate) fn restart(&mut self) {
+        self.end();
+        self.child.wait().unwrap();
+        (self.child, self.at.port) = listen(self.dir.path(), "", self.config);
     }
 
     /// Stops the server and all its connections.
@@ -165,6 +173,7 @@ fn listen(dir: &Path, variables: &str, more: &str) -> (Child, u16) {
         // tried.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let at = dir.display();
+        let more = more.replace("DIR", &at.to_string());
         let config = format!(
             "Port {port}\nListenAddress 127.0.0.1\nHostKey {at}/host_key\nAuthorizedKeysFile {at}/authorized_keys\n\
              StrictModes no\nPidFile none\nUsePAM no\nPermitRootLogin yes\nPasswordAuthentication no\n\
