@@ -19,13 +19,14 @@ use crate::port::finding::Finding;
 use crate::port::provider::Provider;
 use crate::port::setup::Cleaning;
 
+pub mod authorities;
 pub mod aws_ec2;
 pub mod cloud;
 pub mod console;
 pub mod external;
-pub mod fleeting;
 #[cfg(test)]
 mod failing_writes;
+pub mod fleeting;
 pub mod gce;
 pub mod halt;
 pub mod instance_dir;

@@ -22,6 +22,23 @@ fn names(fault: &str, more: &[&str], expected: &[&str]) {
 }
 
 const LIVE: &[&str] = &["--live", "--yes"];
+const CERTIFIED: &[&str] = &["--live", "--yes", "--host-key-ca", "ca.pub"];
+
+#[test]
+fn a_program_whose_machines_have_certificates_passes() {
+    let Some(site) = Site::new("python") else { return };
+    let name = "its_machines_have_certificates";
+    site.add_broken(name);
+    let with =
+        |more: &[&str]| report(&site.kit(name, &[&["--json"], more].concat()).output().expect("the kit"));
+    let found = with(CERTIFIED);
+    assert_eq!(checks(&found, "failed"), BTreeSet::new(), "{found:#}");
+    assert!(checks(&found, "passed").contains("host-key") && checks(&found, "passed").contains("login"));
+    // The kit cannot know the authority by itself.
+    let found = with(LIVE);
+    assert!(checks(&found, "skipped").contains("host-key"), "{found:#}");
+    assert_eq!(checks(&found, "failed"), BTreeSet::new(), "{found:#}");
+}
 
 macro_rules! broken {
     ($($fault:ident, $more:expr => $($check:literal),+;)*) => { $(
@@ -45,6 +62,7 @@ broken! {
     a_killed_launch_is_forgotten, LIVE => "launch-killed";
     ids_are_used_again, LIVE => "ids-unique";
     the_host_key_is_another, LIVE => "host-key";
+    a_certificate_is_for_another_machine, CERTIFIED => "host-key";
     the_log_has_the_request, LIVE => "call-keeps-secrets";
     a_part_is_called_complete, LIVE => "list-complete";
     other_pools_are_listed, LIVE => "list-other-pools";

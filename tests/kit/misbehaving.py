@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Breaks one promise of the protocol, the one that its file's name says. Otherwise, it is the Python skeleton beside it, `good`."""
+"""Breaks one promise of the protocol, the one that its file's name says. Otherwise, it is the Python skeleton beside it, `good`.
+
+`its_machines_have_certificates` breaks none.
+"""
 
 import fcntl
 import importlib.machinery
@@ -72,6 +75,32 @@ def the_host_key_is_another(settings, request):
     path = directory(settings) / f".key-{os.getpid()}"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True, stdout=sys.stderr)
     return launch(settings, {**request, "host_key": path.read_text()})
+
+
+def keygen(*arguments):
+    subprocess.run(["ssh-keygen", "-q", *map(str, arguments)], check=True, stdout=sys.stderr, stdin=subprocess.DEVNULL)
+
+
+def certified(settings, request, principal):
+    """The machine has a key of its own, and a certificate of the authority `ca` beside the program."""
+    key = directory(settings) / f".key-{request['token']}"
+    with open(directory(settings) / ".key-lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not pathlib.Path(f"{key}-cert.pub").exists():
+            for left in key.parent.glob(f"{key.name}*"):
+                left.unlink()
+            keygen("-t", "ed25519", "-N", "", "-f", key)
+            keygen("-s", HERE / "ca", "-I", "machine", "-h", "-n", principal, "-V", "+1h", f"{key}.pub")
+    good.CERTIFICATE = f"{key}-cert.pub"
+    return launch(settings, {**request, "host_key": key.read_text()})
+
+
+def its_machines_have_certificates(settings, request):
+    return certified(settings, request, request["name"])
+
+
+def a_certificate_is_for_another_machine(settings, request):
+    return certified(settings, request, "another-machine")
 
 
 def the_log_has_the_request(settings, request):
@@ -208,6 +237,8 @@ LAUNCHES = [
     a_killed_launch_is_forgotten,
     ids_are_used_again,
     the_host_key_is_another,
+    its_machines_have_certificates,
+    a_certificate_is_for_another_machine,
     the_log_has_the_request,
 ]
 LISTS = [a_part_is_called_complete, other_pools_are_listed, a_tag_is_dropped, a_deleted_machine_stays_listed]
@@ -224,6 +255,12 @@ good.answer = fault(ANSWERS, answer)
 good.launch = fault(LAUNCHES, launch)
 good.machines = fault(LISTS, machines)
 good.terminate = fault(ENDS, terminate)
+if "certificate" in FAULT:
+    able, write = good.capabilities, good.write
+    good.capabilities = lambda settings: {**able(settings), "host_key": "certificate"}
+    good.write = lambda path, text: write(
+        path, text + f"HostCertificate {good.CERTIFICATE}\n" if path.name == "sshd_config" else text
+    )
 if FAULT == "ids_are_used_again":
     good.terminate = forget_ended
 if FAULT == "a_deleted_machine_stays_listed":

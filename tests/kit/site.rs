@@ -67,6 +67,9 @@ impl Site {
     /// Adds a program that breaks one promise.
     pub(crate) fn add_broken(&self, fault: &str) {
         let path = self.path().join(fault);
+        let mut keygen = Command::new("ssh-keygen");
+        keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(self.path().join("ca"));
+        assert!(keygen.status().is_ok_and(|status| status.success()), "ssh-keygen makes no authority");
         std::fs::write(&path, include_str!("misbehaving.py")).expect("a program");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("a mode");
     }

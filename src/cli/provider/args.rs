@@ -78,6 +78,9 @@ pub struct TestOptions {
     /// With --live: command that deletes the machine whose ID it gets, without the program
     #[arg(long, value_name = "COMMAND")]
     pub delete_with: Option<PathBuf>,
+    /// With --live: file with public keys of the certificate authorities that sign host keys, one a line
+    #[arg(long, value_name = "FILE")]
+    pub host_key_ca: Option<PathBuf>,
     /// Only terminate what an interrupted run has left in the kit's pools
     #[arg(long, conflicts_with = "live")]
     pub clean: bool,

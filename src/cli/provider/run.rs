@@ -14,6 +14,7 @@ use crate::cli::error::CliError;
 use crate::cli::program::driver;
 use crate::connector::ssh::{Ssh, SshSettings};
 use crate::core::text::hex;
+use crate::provider::authorities;
 use crate::provider::external::as_json;
 use crate::provider::external::process::Program;
 use crate::provider::external::process::environment::Environment;
@@ -70,6 +71,22 @@ pub(super) fn settings(file: Option<&Path>) -> Result<Value, CliError> {
             .help("write what the pool's table has under `settings`, such as `image = \"debian-12\"`")
     })?;
     Ok(Value::Object(as_json::table(&table)))
+}
+
+/// The keys of certificate authorities in a file.
+pub(super) fn authorities(file: Option<&Path>) -> Result<Vec<String>, CliError> {
+    let Some(file) = file else { return Ok(Vec::new()) };
+    let text = fs::read_to_string(file)?;
+    let lines = text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
+    let keys: Result<Vec<String>, String> = lines.map(authorities::read).collect();
+    let wrong = |why| {
+        CliError::say(format!("`{}` {why}", file.display()))
+            .help("write one public key of an authority a line, as the key `host_key_ca` has it")
+    };
+    match keys.map_err(wrong)? {
+        keys if keys.is_empty() => Err(wrong("contains no public key".to_owned())),
+        keys => Ok(keys),
+    }
 }
 
 /// A directory for keys, which goes with the run.

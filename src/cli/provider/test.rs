@@ -78,7 +78,7 @@ async fn live(
 ) -> Result<Vec<String>, CliError> {
     let scratch = run::Scratch::make()?;
     let ssh = scratch.ssh();
-    let live = Live::new(session, known.clone(), &ssh, live_options(options, scratch.run.clone()));
+    let live = Live::new(session, known.clone(), &ssh, live_options(options, scratch.run.clone())?);
     nothing_before(&live).await?;
     ui::err(&progress::cost(known));
     if !progress::ask(options.yes)? {
@@ -133,7 +133,7 @@ async fn clean(options: &TestOptions, session: &Session<'_>) -> Result<bool, Cli
     let known = known.map_err(|verdict| CliError::say(reason(&verdict)))?;
     let scratch = run::Scratch::make()?;
     let ssh = scratch.ssh();
-    let live = Live::new(session, known, &ssh, live_options(options, scratch.run.clone()));
+    let live = Live::new(session, known, &ssh, live_options(options, scratch.run.clone())?);
     let before = live.left().await.map_err(|verdict| CliError::say(reason(&verdict)))?.len();
     let left = live.clean_up().await;
     let ended = before.saturating_sub(left.len());
@@ -141,14 +141,15 @@ async fn clean(options: &TestOptions, session: &Session<'_>) -> Result<bool, Cli
     Ok(left.is_empty())
 }
 
-fn live_options(options: &TestOptions, run: String) -> Options {
-    Options {
+fn live_options(options: &TestOptions, run: String) -> Result<Options, CliError> {
+    Ok(Options {
         user: options.user.clone(),
         boot_timeout: Duration::from_secs(options.boot_timeout),
         end_timeout: Duration::from_secs(options.end_timeout),
         delete_with: options.delete_with.clone(),
+        host_key_ca: run::authorities(options.host_key_ca.as_deref())?,
         run,
-    }
+    })
 }
 
 /// SIGINT and SIGTERM, one after the other.

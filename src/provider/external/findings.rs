@@ -48,21 +48,19 @@ pub(super) fn of_capabilities(
         let remedy = format!("set `offerings` to some of {}", all.join(", "));
         find("external-offering", Severity::Error, message, &remedy);
     }
-    match (known.host_key, &settings.host_key) {
-        (HostKey::Operator, None) => {
-            let message = format!("`{name}` expects the operator to state the host key of pool `{pool}`");
-            find("external-host-key", Severity::Error, message, "set `host_key` in the provider's table");
-        }
-        (HostKey::Operator, Some(_)) | (_, None) => {}
-        (_, Some(_)) => {
+    for (key, way, is_set, what) in [
+        ("host_key", HostKey::Operator, settings.host_key.is_some(), "the host key"),
+        ("host_key_ca", HostKey::Certificate, !settings.host_key_ca.is_empty(), "who signs the host keys"),
+    ] {
+        if known.host_key == way && !is_set {
+            let message = format!("`{name}` expects the operator to state {what} of pool `{pool}`");
+            let remedy = format!("set `{key}` in the provider's table");
+            find("external-host-key", Severity::Error, message, &remedy);
+        } else if known.host_key != way && is_set {
             let message =
-                format!("`host_key` of pool `{pool}` has no effect: `{name}` says how it is learned");
-            find(
-                "external-host-key",
-                Severity::Warning,
-                message,
-                "remove `host_key` from the provider's table",
-            );
+                format!("`{key}` of pool `{pool}` has no effect: `{name}` says how host keys are learned");
+            let remedy = format!("remove `{key}` from the provider's table");
+            find("external-host-key", Severity::Warning, message, &remedy);
         }
     }
     if known.host_key == HostKey::Console && !known.has(Verb::Console) {
@@ -121,6 +119,8 @@ mod tests {
         let day = Some(Duration::from_hours(24));
         let offerings = r#", "lifetime": true, "offerings": [{"name": "a"}]"#;
         let key = "host_key = \"ssh-ed25519 AAAA\"";
+        let certificate = r#", "lifetime": true, "host_key": "certificate""#;
+        let authority = "host_key_ca = \"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJdD7y3aLq454yWBdwLWbieU1ebz9/cu7/QEXn9OIeZJ\"";
         let (host_key, error) = ("external-host-key", Severity::Error);
         for (able, keys, lifetime, expected) in [
             (offerings, "offerings = \"a\"", day, vec![]),
@@ -130,6 +130,9 @@ mod tests {
             (offerings, key, day, vec![(host_key, Severity::Warning)]),
             (r#", "lifetime": true, "host_key": "operator""#, key, day, vec![]),
             (r#", "lifetime": true, "host_key": "operator""#, "", day, vec![(host_key, error)]),
+            (certificate, authority, day, vec![]),
+            (certificate, "", day, vec![(host_key, error)]),
+            (certificate, key, day, vec![(host_key, Severity::Warning), (host_key, error)]),
             (r#", "lifetime": true, "host_key": "console""#, "", day, vec![(host_key, error)]),
         ] {
             assert_eq!(codes(able, keys, lifetime), expected, "{able} {keys}");

@@ -34,6 +34,12 @@ pub(super) const TABLES: &[KeyTable] = &[KeyTable {
         key("host_key", Text, Words("none"), Launch)
             .means("The public host key that every machine has, `ssh-ed25519 AAAA…`.")
             .interacts("Required if the program answers `\"host_key\": \"operator\"`, otherwise without effect."),
+        key("host_key_ca", TextOrTexts, Words("none"), Launch)
+            .means("The public keys of the SSH certificate authorities that sign the machines' host keys, `ssh-ed25519 AAAA…`.")
+            .interacts("Required if the program answers `\"host_key\": \"certificate\"`, otherwise without effect."),
+        key("host_key_name", Text, Words("the machine's address, or the name of its launch"), Launch)
+            .means("The name for which each machine's certificate has to be.")
+            .interacts("With one name for all machines, each of them can impersonate the others."),
         USER.interacts("Idle instances with the earlier user fail their next probe and are replaced."),
         SSH_PORT.interacts("A port that the program reports comes first."),
         key("user_data", Word(USER_DATA), Value("\"cloud-init\""), Launch)

@@ -14,6 +14,7 @@ use crate::keys::duration;
 use crate::keys::near::nearest_or_all;
 use crate::keys::problem::{Place, Problem, Problems, join};
 use crate::keys::table::{self, Table};
+use crate::provider::authorities;
 use crate::provider::cloud::offerings::Offering;
 use crate::provider::cloud::settings::{AddressKind, Common, UserData, user};
 
@@ -27,6 +28,9 @@ pub(super) struct Settings {
     /// For the program alone.
     pub(super) passed_on: ProgramSettings,
     pub(super) host_key: Option<String>,
+    /// The certificate authorities of host keys, and the name that certificates have to have.
+    pub(super) host_key_ca: Vec<String>,
+    pub(super) host_key_name: Option<String>,
     /// `None`: the program says it.
     pub(super) appears_within: Option<Duration>,
     pub(super) timeouts: Vec<(Verb, Duration)>,
@@ -52,6 +56,10 @@ impl Settings {
             let wrong = || format!("is {key:?}, expected a public key such as `ssh-ed25519 AAAA…`");
             if is_public_key(&key) { Ok(key.trim().to_owned()) } else { Err(wrong()) }
         });
+        let host_key_name = table.parsed("host_key_name", table.text("host_key_name"), |name| {
+            let is_name = !name.is_empty() && !name.contains(|c: char| c == ',' || c.is_whitespace());
+            is_name.then_some(name).ok_or_else(|| "is not one name, as in a certificate".to_owned())
+        });
         Self {
             arguments: texts("arguments"),
             directory: table.text("directory").into_value().map_or_else(beside, PathBuf::from),
@@ -61,6 +69,8 @@ impl Settings {
                 .value()
                 .map_or_else(ProgramSettings::new, |values| as_json::table(values)),
             host_key: host_key.into_value(),
+            host_key_ca: host_key_ca(table),
+            host_key_name: host_key_name.into_value(),
             appears_within: table.duration("appears_within").into_value(),
             timeouts: timeouts(table),
             output_limit: table.size("output_limit").or(4 << 20),
@@ -69,6 +79,12 @@ impl Settings {
             program,
         }
     }
+}
+
+fn host_key_ca(table: &Table<'_>) -> Vec<String> {
+    let keys = table.texts("host_key_ca").or_default();
+    table.check_each("host_key_ca", &keys, |key| authorities::read(key).map(drop));
+    keys.iter().filter_map(|(key, _)| authorities::read(key).ok()).collect()
 }
 
 fn environment(table: &Table<'_>) -> Environment {
@@ -186,6 +202,11 @@ mod tests {
             ("timeouts = { list = \"soon\" }", "`timeouts.list` is \"soon\", expected a duration"),
             ("timeouts = { list = \"1ms\" }", "`timeouts.list` is \"1ms\", expected a duration"),
             ("host_key = \"AAAA\"", "`host_key` is \"AAAA\", expected a public key"),
+            (
+                "host_key_ca = [\"ssh-ed25519 AAAA\"]",
+                "`host_key_ca` contains \"ssh-ed25519 AAAA\", expected a public",
+            ),
+            ("host_key_name = \"a, b\"", "`host_key_name` is not one name"),
             ("user = \"C I\"", "`user` is \"C I\", expected the name of a Linux user"),
         ] {
             let wrong = read(text).unwrap_err();

@@ -4,6 +4,29 @@
 const BEGIN: &str = "-----BEGIN SSH HOST KEY KEYS-----";
 const END: &str = "-----END SSH HOST KEY KEYS-----";
 
+use crate::core::endpoint;
+use crate::core::failure::ErrorClass;
+use crate::port::provider::ProviderError;
+use crate::provider::cloud::machine::Handle;
+use crate::provider::external::settings::Settings;
+
+/// What a machine's certificate has to be: for its address or its name, signed by an authority of the table's.
+pub(super) fn certified(
+    settings: &Settings,
+    address: Option<&str>,
+    machine: &Handle,
+) -> Result<String, ProviderError> {
+    if settings.host_key_ca.is_empty() {
+        let why = "the program expects the operator to state who signs host keys: set `host_key_ca`";
+        return Err(ProviderError::new(ErrorClass::Invalid, why));
+    }
+    let names = match &settings.host_key_name {
+        Some(name) => vec![name.as_str()],
+        None => address.into_iter().chain([machine.zone.as_str()]).collect(),
+    };
+    Ok(endpoint::certified(&names, &settings.host_key_ca))
+}
+
 /// A host key without its comment.
 pub(super) fn plain(key: &str) -> String {
     key.split_ascii_whitespace().take(2).collect::<Vec<_>>().join(" ")

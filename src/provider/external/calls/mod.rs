@@ -290,6 +290,10 @@ impl Api for External {
                     ProviderError::new(ErrorClass::Invalid, why)
                 })?)
             }
+            HostKey::Certificate => {
+                let address = access.address.as_deref();
+                Some(host_keys::certified(&self.settings, address, &machine.handle)?)
+            }
         };
         Ok(access)
     }

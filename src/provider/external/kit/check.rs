@@ -282,7 +282,7 @@ pub const CHECKS: &[Check] = &[
     check(
         "host-key",
         Group::Live,
-        "The SSH server presents the host key that the launch, the list or the console names.",
+        "The SSH server presents the host key that the launch, the list or the console names, or a certificate for it.",
         "install the `host_key` of the launch, for example by `user_data`; or answer with the real key in `list`",
     ),
     check(

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::specimen::Specimen;
 use super::{Live, Made, POOLS, poll};
-use crate::core::endpoint::Endpoint;
+use crate::core::endpoint::{Endpoint, certified};
 use crate::core::time::Pretty;
 use crate::port::connector::{ConnectError, Connector};
 use crate::provider::external::kit::check::{Judged, Verdict, failed, skipped};
@@ -149,6 +149,13 @@ impl Live<'_> {
             HostKey::Console => Ok(key_in(&self.console_text(first).await?)),
             HostKey::Operator => {
                 skipped("the operator states the host key in the pool's table, which the kit does not read")
+            }
+            HostKey::Certificate if self.options.host_key_ca.is_empty() => {
+                skipped("machines have certificates: name their authority with `--host-key-ca FILE`")
+            }
+            HostKey::Certificate => {
+                let name = first.specimen.known(&first.machine).name;
+                Ok(Some(certified(&[&place.address, &name], &self.options.host_key_ca)))
             }
         }
     }

@@ -49,6 +49,8 @@ pub struct Options {
     pub end_timeout: Duration,
     /// Deletes a machine without the program: it gets the machine's ID.
     pub delete_with: Option<PathBuf>,
+    /// The certificate authorities of host keys.
+    pub host_key_ca: Vec<String>,
     /// Distinguishes this run's launches from those of others: lower-case letters and digits.
     pub run: String,
 }

@@ -32,6 +32,8 @@ pub enum HostKey {
     Console,
     /// The operator states it: the image has it.
     Operator,
+    /// The machine makes it, and has a certificate for it, of an authority that the operator states.
+    Certificate,
 }
 
 /// One way to launch.

@@ -1,0 +1,31 @@
+//! The keys of SSH certificate authorities that a table states.
+
+use russh::keys::{Algorithm, PublicKey};
+
+/// Reads one key, without its comment. The error continues the sentence *the value …*.
+pub fn read(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    let key = PublicKey::from_openssh(text)
+        .map_err(|_| format!("contains {text:?}, expected a public key such as `ssh-ed25519 AAAA…`"))?;
+    match key.algorithm() {
+        Algorithm::Ed25519 | Algorithm::Ecdsa { .. } => {
+            Ok(text.split_ascii_whitespace().take(2).collect::<Vec<_>>().join(" "))
+        }
+        other => Err(format!("contains a key of type {other}, expected an ssh-ed25519 or ECDSA key")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_keys_that_can_be_verified_are_read() {
+        let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJdD7y3aLq454yWBdwLWbieU1ebz9/cu7/QEXn9OIeZJ";
+        assert_eq!(read(&format!(" {key} ca@example\n")).as_deref(), Ok(key));
+        let rsa = "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAQQDJ0bMQ9cBmTZGXhkFMcc6DXNm4G3kmzEjDfR8tVNN9ZkJAY2nI\
+                   k2mQmA7Tn0V3wZGcOrRgEhFIUOrpX8FQ8RVb";
+        assert!(read(rsa).is_err_and(|why| why.contains("type ssh-rsa")), "{:?}", read(rsa));
+        assert!(read("ssh-ed25519 AAAA").is_err_and(|why| why.contains("expected a public key")));
+    }
+}
