@@ -37,5 +37,6 @@ mod setting;
 mod skipped;
 #[path = "../support/mod.rs"]
 mod support;
+mod throttled;
 mod unanswered;
 mod wrong;

@@ -107,6 +107,11 @@ pub trait Api {
         Duration::from_secs(20)
     }
 
+    /// The account that the cloud throttles, if only its answers show it. Pools with the same one share its API back-off.
+    fn account(&self) -> Option<String> {
+        None
+    }
+
     /// True if a repeated `create` finds the machine of the first one. If false, `create` is repeated only when lists
     /// prove that there is no machine.
     fn repeats_find_the_machine(&self) -> bool {

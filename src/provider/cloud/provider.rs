@@ -98,9 +98,13 @@ impl<A: Api> Cloud<A> {
         &self,
         call: impl Future<Output = Result<T, ProviderError>>,
     ) -> Result<T, ProviderError> {
-        let admitted = self.throttle.admit(self.now());
-        let answer = match admitted {
-            Ok(()) => self.throttle.record(call.await, self.now()),
+        let throttle = || self.api.account().map_or_else(|| Rc::clone(&self.throttle), |of| AccountThrottle::of(&of));
+        let answer = match throttle().admit(self.now()) {
+            // The first answer may show the account.
+            Ok(()) => {
+                let answer = call.await;
+                throttle().record(answer, self.now())
+            }
             Err(postponed) => {
                 self.count(|calls| &mut calls.postponed);
                 return Err(postponed);

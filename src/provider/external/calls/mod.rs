@@ -45,7 +45,7 @@ const NOTICE_INTERVAL: Duration = Duration::from_mins(1);
 /// How long a list may lack a new machine while the program has not said it.
 const UNSAID_LAG: Duration = Duration::from_mins(1);
 
-/// A provider that calls the program. Each pool has an API back-off of its own.
+/// A provider that calls the program. A pool has an API back-off of its own until the program has named its account.
 pub(super) fn build(context: &BuildContext, table: &toml::Table) -> Built {
     let settings = Settings::read(&context.pool, table)?;
     let program = Program {
@@ -66,6 +66,7 @@ pub(super) fn build(context: &BuildContext, table: &toml::Table) -> Built {
         program,
         agreed: Agreed::default(),
         listed: RefCell::default(),
+        account: RefCell::default(),
         host_keys: RefCell::default(),
         resources: RefCell::default(),
     };
@@ -81,6 +82,8 @@ struct External {
     agreed: Agreed,
     /// What the last list says of each machine, by its id.
     listed: RefCell<BTreeMap<String, Seen>>,
+    /// The account of the last list, if only lists show it.
+    account: RefCell<Option<String>>,
     /// Host keys that consoles have shown.
     host_keys: RefCell<HashMap<Handle, String>>,
     resources: RefCell<resources::Known>,
@@ -215,6 +218,12 @@ impl Api for External {
         self.settings.appears_within.or_else(said).unwrap_or(UNSAID_LAG)
     }
 
+    fn account(&self) -> Option<String> {
+        let known = self.agreed.last()?;
+        let account = self.account.borrow().clone().or_else(|| known.account.clone())?;
+        Some(format!("external {} {account}", known.name))
+    }
+
     fn repeats_find_the_machine(&self) -> bool {
         self.agreed.last().is_some_and(|known| known.idempotent_launch)
     }
@@ -259,6 +268,7 @@ impl Api for External {
         };
         *self.listed.borrow_mut() = all.iter().filter_map(seen).collect();
         self.host_keys.borrow_mut().retain(|handle, _| all.iter().any(|machine| machine.handle == *handle));
+        self.account.borrow_mut().clone_from(&list.account);
         let account = list.account.as_ref().or(known.account.as_ref());
         let account = account.map_or_else(String::new, |account| format!(" {account}"));
         let location = Location::new(format!("{}{account}", known.name));
