@@ -125,10 +125,15 @@ pub trait Api {
     /// All machines with the pool's tag, of any owner, including terminated ones that the cloud still lists.
     async fn machines(&self) -> Result<Machines, ProviderError>;
 
-    /// Status of an accepted launch whose machine is not listed, or listed as terminating. Polled, for many launches
+    /// Status of an accepted launch whose machine is not listed, or listed as stopped or terminating. Polled, for many launches
     /// concurrently.
     async fn launch_status(&self, _spec: &Self::LaunchSpec) -> Result<LaunchStatus, ProviderError> {
         Ok(LaunchStatus::Unknown)
+    }
+
+    /// How often the capacity of an accepted launch is polled.
+    fn capacity_interval(&self) -> Duration {
+        Duration::from_millis(500)
     }
 
     /// How a running machine is reached.

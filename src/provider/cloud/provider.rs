@@ -36,8 +36,6 @@ const ADDRESS_AGE: Duration = Duration::from_secs(10);
 /// How long a cloud may look for the capacity of an accepted launch. Then the call ends, and the machine may be
 /// terminated.
 const CAPACITY_WITHIN: Duration = Duration::from_mins(5);
-/// The interval between polls for the capacity of an accepted launch.
-const CAPACITY_POLL: Duration = Duration::from_millis(500);
 /// The machine of an accepted launch is gone, or neither lists nor its status show it in time.
 const DISAPPEARED: (ErrorClass, &str) =
     (ErrorClass::Transient, "the cloud accepted the launch, but the instance disappeared");
@@ -191,20 +189,23 @@ impl<A: Api> Cloud<A> {
 
     /// Waits until the machine has capacity: some clouds accept a launch before they look for it.
     async fn wait_for_capacity(&self, id: &InstanceId, spec: &A::LaunchSpec) -> Result<(), ProviderError> {
-        let begun = self.now();
+        let (begun, interval) = (self.now(), self.api.capacity_interval());
         let mut last_report = begun;
         loop {
-            tokio::time::sleep(CAPACITY_POLL).await;
+            tokio::time::sleep(interval).await;
             // A failed list proves nothing about the machine, nor does a list that lacks so new a machine.
-            let state = match self.machine_list(CAPACITY_POLL).await {
+            let state = match self.machine_list(interval).await {
                 Ok(list) => list.best(id).map(|machine| machine.state).ok_or(list.complete),
                 Err(_) => Err(false),
             };
             let status = match state {
-                Ok(MachineState::Starting | MachineState::Running | MachineState::Stopped) => {
-                    LaunchStatus::Confirmed
-                }
+                Ok(MachineState::Starting | MachineState::Running) => LaunchStatus::Confirmed,
                 Ok(MachineState::Accepted) => LaunchStatus::Pending,
+                // Some clouds keep a refused machine. Any other one that is stopped had capacity.
+                Ok(MachineState::Stopped) => match self.call(self.api.launch_status(spec)).await {
+                    Ok(LaunchStatus::Refused(error)) => LaunchStatus::Refused(error),
+                    _ => LaunchStatus::Confirmed,
+                },
                 Ok(MachineState::Gone | MachineState::Ending) | Err(true) => {
                     self.call(self.api.launch_status(spec)).await.unwrap_or(LaunchStatus::Unknown)
                 }

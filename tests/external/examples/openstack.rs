@@ -63,7 +63,8 @@ fn openstack_says_what_was_refused() {
     expect(&program.call("launch", &offered(1, "m9.huge")), 14, "flavor");
     let id = program.ask("launch", &offered(1, "m1.large"))["machine"].as_str().expect("an ID").to_owned();
     expect(&program.call("launch", &offered(2, "m1.small")), 12, "Quota exceeded");
-    let found = until(&program, &id, |found| found.is_some_and(|found| found["state"] == "stopped"));
+    assert_eq!(program.list()[0]["state"], "pending");
+    let found = until(&program, &id, |found| found.is_some_and(|found| found["state"] == "refused"));
     assert!(found["reason"].as_str().is_some_and(|reason| reason.contains("No valid host")), "{found}");
 
     let body = json!({ "forbidden": { "code": 403, "message": "Policy doesn't allow os_compute_api:servers:create" } });

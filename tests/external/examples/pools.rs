@@ -8,10 +8,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use greenroom::core::failure::ErrorClass;
-use greenroom::core::ids::{InstanceId, PoolName};
+use greenroom::core::ids::{InstanceId, OfferingName, PoolName};
 use greenroom::port::clock::Clock;
 use greenroom::port::finding::Severity;
-use greenroom::port::provider::{Demand, InstanceKeys, Provider};
+use greenroom::port::provider::{Demand, InstanceKeys, LaunchRequest, Provider, Termination};
 use greenroom::provider::BuildContext;
 use serde_json::{Value, json};
 
@@ -140,6 +140,28 @@ async fn a_lost_answer_makes_one_machine(pool: &Pool, create: &str) {
     assert!(made.contains(&endpoint.address), "{} is not that of {made}", endpoint.address);
     assert!(made.contains(wanted.keys.host_key_public.trim()), "its user data: {made}");
     leave_nothing(pool).await;
+}
+
+#[tokio::test]
+async fn a_pool_of_openstack_tries_the_next_flavor_if_nova_finds_no_host() {
+    let mut pool = Pool::of("openstack", OPENSTACK);
+    pool.table.insert("offerings".to_owned(), vec!["m1.large", "m1.small"].into());
+    pool.cloud.borrow_mut().set(&json!({ "no_host": ["m1.large"] }));
+    let provider = pool.build();
+    let offered = |number, name: &str| LaunchRequest {
+        offering: Some(OfferingName::new(name)),
+        ..request(&pool, number)
+    };
+    let (large, small) = (offered(1, "m1.large"), offered(2, "m1.small"));
+    let error = provider.launch(&large).await.expect_err("there is no host");
+    assert_eq!(*error.class(), ErrorClass::NoCapacity { scope: "m1.large".to_owned() }, "{error}");
+    assert!(error.to_string().contains("No valid host was found"), "{error}");
+    // Nova keeps the server until it is deleted.
+    assert_eq!(pool.living(), BTreeSet::from([large.instance.to_string()]));
+    provider.launch(&small).await.expect("there is a host");
+    assert_eq!(provider.terminate(&large.instance).await.expect("it is deleted"), Termination::Requested);
+    assert_eq!(pool.living(), BTreeSet::from([small.instance.to_string()]));
+    leave_nothing(&pool).await;
 }
 
 #[tokio::test]

@@ -263,6 +263,18 @@ async fn a_search_for_capacity_without_end_is_given_up() {
 }
 
 #[tokio::test]
+async fn a_refused_machine_that_the_cloud_keeps_is_no_capacity() {
+    let no_capacity = ErrorClass::NoCapacity { scope: "a".to_owned() };
+    let refused = LaunchStatus::Refused(ProviderError::new(no_capacity.clone(), "no host"));
+    let seen = tokio::join!(
+        accepted(MachineState::Stopped, true, vec![refused]),
+        accepted(MachineState::Stopped, true, vec![]),
+    );
+    assert_eq!(seen.0, (Some(no_capacity), 1));
+    assert_eq!(seen.1, (None, 1), "it had capacity");
+}
+
+#[tokio::test]
 async fn what_is_accepted_without_a_place_is_looked_after() {
     use MachineState::{Accepted, Ending, Starting};
     let refused = || LaunchStatus::Refused(ProviderError::new(ErrorClass::Quota, "no luck"));

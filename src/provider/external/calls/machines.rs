@@ -45,10 +45,11 @@ fn machine(identity: Identity, listed: &MachineAnswer) -> Option<Machine> {
         token,
         disks: Vec::new(),
         state: match listed.state {
+            State::Pending => MachineState::Accepted,
             State::Starting => MachineState::Starting,
             State::Running => MachineState::Running,
             State::Stopping => MachineState::Ending,
-            State::Stopped => MachineState::Stopped,
+            State::Stopped | State::Refused => MachineState::Stopped,
             State::Gone => MachineState::Gone,
         },
         created_ms: listed.created.map(jiff::Timestamp::as_millisecond),

@@ -13,7 +13,7 @@ use super::process::Program;
 use super::protocol::Verb;
 use super::protocol::answers::{
     Answer, CapabilitiesAnswer, ConsoleAnswer, DeleteAnswer, Ended, EndpointAnswer, HostKey, LaunchAnswer,
-    ListAnswer, TerminateAnswer,
+    ListAnswer, State, TerminateAnswer,
 };
 use super::protocol::requests::{Agree, Launch, Nothing, OfMachine, OfResource, ProgramSettings, Request};
 use super::settings::Settings;
@@ -25,7 +25,7 @@ use crate::core::time::Stamp;
 use crate::port::clock::Clock;
 use crate::port::finding::Finding;
 use crate::port::provider::{Demand, LaunchRequest, ProviderError};
-use crate::provider::cloud::api::{self, Access, Api, Created, Disks, Machines};
+use crate::provider::cloud::api::{self, Access, Api, Created, Disks, LaunchStatus, Machines};
 use crate::provider::cloud::machine::{Handle, Machine};
 use crate::provider::cloud::offerings::Offering;
 use crate::provider::cloud::{Cloud, user_data};
@@ -42,6 +42,8 @@ use agreed::Agreed;
 
 /// How often a list has to look for notices.
 const NOTICE_INTERVAL: Duration = Duration::from_mins(1);
+/// How often a list is made while the platform looks for capacity: each is a process, and often a login.
+const CAPACITY_INTERVAL: Duration = Duration::from_secs(2);
 /// How long a list may lack a new machine while the program has not said it.
 const UNSAID_LAG: Duration = Duration::from_mins(1);
 
@@ -95,6 +97,8 @@ struct Seen {
     handle: Handle,
     port: Option<u16>,
     host_key: Option<String>,
+    /// Why the platform refused its launch after it had accepted it.
+    refused: Option<String>,
 }
 
 /// A stored launch.
@@ -249,7 +253,7 @@ impl Api for External {
                 format!("the program's launch answered with another machine: {}", error.failure.message);
             ProviderError::new(ErrorClass::Unknown, why)
         })?;
-        Ok(Created { handle, capacity_confirmed: true })
+        Ok(Created { handle, capacity_confirmed: !made.pending })
     }
 
     async fn machines(&self) -> Result<Machines, ProviderError> {
@@ -261,10 +265,10 @@ impl Api for External {
         let seen = |machine: &Machine| {
             let answer = answers.get(machine.handle.name.as_str())?;
             let host_key = answer.host_key.as_deref().map(host_keys::plain);
-            Some((
-                machine.handle.name.clone(),
-                Seen { handle: machine.handle.clone(), port: answer.port, host_key },
-            ))
+            let why = || machine.why.clone().unwrap_or_else(|| "was refused by the platform".to_owned());
+            let refused = (answer.state == State::Refused).then(why);
+            let handle = machine.handle.clone();
+            Some((handle.name.clone(), Seen { handle, port: answer.port, host_key, refused }))
         };
         *self.listed.borrow_mut() = all.iter().filter_map(seen).collect();
         self.host_keys.borrow_mut().retain(|handle, _| all.iter().any(|machine| machine.handle == *handle));
@@ -273,6 +277,21 @@ impl Api for External {
         let account = account.map_or_else(String::new, |account| format!(" {account}"));
         let location = Location::new(format!("{}{account}", known.name));
         Ok(Machines { all, complete: list.complete, location: Some(location) })
+    }
+
+    fn capacity_interval(&self) -> Duration {
+        CAPACITY_INTERVAL
+    }
+
+    async fn launch_status(&self, spec: &LaunchSpec) -> Result<LaunchStatus, ProviderError> {
+        let listed = self.listed.borrow();
+        let seen = listed.values().find(|seen| seen.handle.zone == spec.launch.name);
+        let refused = seen.and_then(|seen| seen.refused.clone()).map(|why| {
+            let scope = spec.launch.offering.clone().unwrap_or_else(|| "the provider".to_owned());
+            let message = format!("the launch was accepted, and then the machine {why}");
+            LaunchStatus::Refused(ProviderError::new(ErrorClass::NoCapacity { scope }, message))
+        });
+        Ok(refused.unwrap_or(LaunchStatus::Unknown))
     }
 
     async fn access(&self, machine: &Machine) -> Result<Access, ProviderError> {

@@ -168,7 +168,7 @@ impl<'a> Live<'a> {
             self.launch_took.set(begun.elapsed().max(self.launch_took.get()));
             match reply {
                 Reply::Answer(answer) => {
-                    let LaunchAnswer { machine } = read("launch", &answer)?;
+                    let LaunchAnswer { machine, .. } = read("launch", &answer)?;
                     self.note(&machine, specimen);
                     return Ok(machine);
                 }

@@ -11,6 +11,9 @@ use super::{Answer, Wrong, each, reachable, word};
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct LaunchAnswer {
     pub machine: String,
+    /// True if the platform may still refuse it: `list` shows it as pending until then.
+    #[serde(default)]
+    pub pending: bool,
 }
 
 impl Answer for LaunchAnswer {
@@ -23,6 +26,10 @@ impl Answer for LaunchAnswer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
+    /// Accepted, but without capacity so far.
+    Pending,
+    /// Refused for lack of capacity after it was accepted, and there until `terminate`.
+    Refused,
     Starting,
     Running,
     Stopping,
