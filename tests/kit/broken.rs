@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::site::{Site, checks, report};
+use super::site::{Site, can_go_offline, checks, report};
 
 /// Runs the kit on a program with a fault; the failed checks have to be exactly these.
 fn names(fault: &str, more: &[&str], expected: &[&str]) {
@@ -23,6 +23,26 @@ fn names(fault: &str, more: &[&str], expected: &[&str]) {
 
 const LIVE: &[&str] = &["--live", "--yes"];
 const CERTIFIED: &[&str] = &["--live", "--yes", "--host-key-ca", "ca.pub"];
+
+#[test]
+fn a_program_whose_machines_end_by_themselves_passes() {
+    let Some(site) = Site::new("python") else { return };
+    let name = "its_machines_have_a_lifetime";
+    site.add_broken(name);
+    let output = site.kit(name, &[&["--json"], LIVE].concat()).output().expect("the kit");
+    let found = report(&output);
+    assert!(checks(&found, "passed").contains("lifetime"), "{found:#}");
+    assert_eq!(checks(&found, "failed"), BTreeSet::new(), "{found:#}");
+    let asked = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(asked.contains("about 7 machines, at most 5 of them concurrently"), "{asked}");
+}
+
+#[test]
+fn an_unreachable_cloud_is_empty() {
+    if can_go_offline() {
+        names("an_unreachable_cloud_is_empty", LIVE, &["list-offline"]);
+    }
+}
 
 #[test]
 fn a_program_whose_machines_have_certificates_passes() {
@@ -64,6 +84,9 @@ broken! {
     the_host_key_is_another, LIVE => "host-key";
     a_certificate_is_for_another_machine, CERTIFIED => "host-key";
     the_log_has_the_request, LIVE => "call-keeps-secrets";
+    a_repeat_is_refused_for_its_quota, LIVE => "launch-refusal";
+    a_lifetime_is_only_claimed, LIVE => "lifetime";
+    a_machine_stays_pending, LIVE => "running-listed";
     a_part_is_called_complete, LIVE => "list-complete";
     other_pools_are_listed, LIVE => "list-other-pools";
     a_tag_is_dropped, LIVE => "identity-exact";

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Breaks one promise of the protocol, the one that its file's name says. Otherwise, it is the Python skeleton beside it, `good`.
 
-`its_machines_have_certificates` breaks none.
+`its_machines_have_certificates` and `its_machines_have_a_lifetime` break none.
 """
 
 import fcntl
@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -106,6 +107,41 @@ def a_certificate_is_for_another_machine(settings, request):
 def the_log_has_the_request(settings, request):
     print(request["host_key"], file=sys.stderr)
     return launch(settings, request)
+
+
+def a_repeat_is_refused_for_its_quota(settings, request):
+    """The quota is looked at before the token."""
+    if any(machine["tags"] == request["tags"] for machine in machines(settings, request["tags"]["greenroom-pool"])):
+        raise good.Refusal(good.QUOTA, "the quota of machines is reached")
+    return launch(settings, request)
+
+
+def a_lifetime_is_only_claimed(settings, request):
+    return launch(settings, request)
+
+
+def its_machines_have_a_lifetime(settings, request):
+    """A process of its own session ends the machine."""
+    machine = launch(settings, request)
+    home = good.machine_dir(settings, machine)
+    script = f"sleep {request['lifetime_s']}; kill -9 {good.pid_of(home) or ''}; touch '{home}/ended'"
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    if request["lifetime_s"] < 600:
+        subprocess.Popen(["sh", "-c", script], start_new_session=True, **quiet)
+    return machine
+
+
+def an_unreachable_cloud_is_empty(settings, pool):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as cloud:
+        try:
+            cloud.connect(("127.0.0.1", 9))
+        except OSError:
+            return []
+    return machines(settings, pool)
+
+
+def a_machine_stays_pending(settings, pool):
+    return [{**machine, "state": "pending"} for machine in machines(settings, pool)]
 
 
 def a_part_is_called_complete(settings, pool):
@@ -240,8 +276,18 @@ LAUNCHES = [
     its_machines_have_certificates,
     a_certificate_is_for_another_machine,
     the_log_has_the_request,
+    a_repeat_is_refused_for_its_quota,
+    a_lifetime_is_only_claimed,
+    its_machines_have_a_lifetime,
 ]
-LISTS = [a_part_is_called_complete, other_pools_are_listed, a_tag_is_dropped, a_deleted_machine_stays_listed]
+LISTS = [
+    a_part_is_called_complete,
+    other_pools_are_listed,
+    a_tag_is_dropped,
+    a_deleted_machine_stays_listed,
+    an_unreachable_cloud_is_empty,
+    a_machine_stays_pending,
+]
 ENDS = [gone_is_said_too_early, an_unknown_machine_is_gone]
 
 
@@ -255,8 +301,10 @@ good.answer = fault(ANSWERS, answer)
 good.launch = fault(LAUNCHES, launch)
 good.machines = fault(LISTS, machines)
 good.terminate = fault(ENDS, terminate)
+able, write = good.capabilities, good.write
+if "lifetime" in FAULT:
+    good.capabilities = lambda settings: {**able(settings), "lifetime": True}
 if "certificate" in FAULT:
-    able, write = good.capabilities, good.write
     good.capabilities = lambda settings: {**able(settings), "host_key": "certificate"}
     good.write = lambda path, text: write(
         path, text + f"HostCertificate {good.CERTIFICATE}\n" if path.name == "sshd_config" else text

@@ -99,6 +99,19 @@ impl Drop for Site {
     }
 }
 
+/// Whether this machine can take the network from one program. Says so if not.
+pub(crate) fn can_go_offline() -> bool {
+    let works = |options: &[&str]| {
+        let unshare = Command::new("unshare").args(options).args(["--net", "--", "true"]).output();
+        unshare.is_ok_and(|output| output.status.success())
+    };
+    let can = works(&[]) || works(&["--map-current-user"]);
+    if !can {
+        skipped("namespaces are not permitted");
+    }
+    can
+}
+
 fn has(tool: &str) -> bool {
     let search = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&search).any(|folder| folder.join(tool).is_file())

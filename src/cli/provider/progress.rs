@@ -11,8 +11,10 @@ use crate::provider::external::protocol::answers::CapabilitiesAnswer;
 pub(super) fn cost(known: &CapabilitiesAnswer) -> String {
     let or_not =
         |stated: &Option<String>| stated.clone().unwrap_or_else(|| "not stated by the program".to_owned());
+    let (machines, concurrent) =
+        (MACHINES + u32::from(known.lifetime), CONCURRENT + u32::from(known.lifetime));
     format!(
-        "The kit makes about {MACHINES} machines, at most {CONCURRENT} of them concurrently, in the pools `{}` and `{}`, and \
+        "The kit makes about {machines} machines, at most {concurrent} of them concurrently, in the pools `{}` and `{}`, and \
          terminates them.\n  account: {}\n  price of a machine: {}\n",
         POOLS[0],
         POOLS[1],

@@ -96,7 +96,8 @@ impl<A: Api> Cloud<A> {
         &self,
         call: impl Future<Output = Result<T, ProviderError>>,
     ) -> Result<T, ProviderError> {
-        let throttle = || self.api.account().map_or_else(|| Rc::clone(&self.throttle), |of| AccountThrottle::of(&of));
+        let throttle =
+            || self.api.account().map_or_else(|| Rc::clone(&self.throttle), |of| AccountThrottle::of(&of));
         let answer = match throttle().admit(self.now()) {
             // The first answer may show the account.
             Ok(()) => {

@@ -1,5 +1,6 @@
 //! The kit's calls are those of the provider.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,6 +12,15 @@ use crate::provider::external::protocol::Verb;
 
 /// Limit of a verb that does not exist.
 const UNKNOWN_VERB: Duration = Duration::from_secs(20);
+
+/// Options of `unshare` for a network of the program's own, without any interface that is up. The account stays the same.
+/// The second ones are for an account that may do this in a namespace of its own only.
+const OFFLINE: [&[&str]; 2] = [&["--net", "--"], &["--map-current-user", "--net", "--"]];
+
+/// A program in one of the usual directories.
+fn found(name: &str) -> Option<PathBuf> {
+    ["/usr/bin", "/bin"].iter().map(|directory| Path::new(directory).join(name)).find(|path| path.exists())
+}
 
 #[async_trait(?Send)]
 impl Program for process::Program {
@@ -28,5 +38,23 @@ impl Program for process::Program {
             Exit::OutputLimit(bytes) => End::OutputLimit(bytes),
         };
         Called { end, stdout: called.output, log: called.log, left: called.left }
+    }
+
+    async fn call_offline(&self, verb: &str, input: Vec<u8>) -> Option<Called> {
+        let unshare = found("unshare")?;
+        let path = self.path.to_string_lossy().into_owned();
+        for options in OFFLINE {
+            let within = |rest: Vec<String>| {
+                let arguments = options.iter().map(|text| (*text).to_owned()).chain(rest).collect();
+                Self { path: unshare.clone(), arguments, ..self.clone() }
+            };
+            // Many hosts allow no namespaces to users, and many containers to no account.
+            let tried = Program::call(&within(vec!["true".to_owned()]), verb, Vec::new()).await;
+            if tried.end == End::Exited(0) {
+                let line = [path].into_iter().chain(self.arguments.clone()).collect();
+                return Some(Program::call(&within(line), verb, input).await);
+            }
+        }
+        None
     }
 }

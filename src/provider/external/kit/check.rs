@@ -250,6 +250,12 @@ pub const CHECKS: &[Check] = &[
         "take a lock for each token, or let the cloud compare tokens",
     ),
     check(
+        "launch-refusal",
+        Group::Live,
+        "A launch that is refused with exit code 11 or 12 has made no machine, nor has an earlier call with its token.",
+        "look for the machine of the token first, then for quota and capacity",
+    ),
+    check(
         "launch-killed",
         Group::Live,
         "A launch that is killed at any moment leaves at most one machine, which a repeat finds and lists show.",
@@ -274,6 +280,13 @@ pub const CHECKS: &[Check] = &[
         "use the cloud's own IDs, not counters or names that become free",
     ),
     check(
+        "list-offline",
+        Group::Live,
+        "Without a network, `list` fails, says `\"complete\": false`, or has every machine.",
+        "end with exit code 16 if the cloud cannot be reached; in a shell script, check the status of each command of a \
+         pipeline",
+    ),
+    check(
         "endpoint-answers",
         Group::Live,
         "An SSH server answers at the machine's address within the boot timeout.",
@@ -290,6 +303,12 @@ pub const CHECKS: &[Check] = &[
         Group::Live,
         "The launch's `authorized_key` can log in.",
         "name the account with `--user`, and install `authorized_key` for it, for example by `user_data`",
+    ),
+    check(
+        "running-listed",
+        Group::Live,
+        "A machine that accepts logins is listed as `running`.",
+        "map each state of the cloud; `pending`, `refused` and `starting` are for machines that do not run yet",
     ),
     check(
         "console",
@@ -338,6 +357,12 @@ pub const CHECKS: &[Check] = &[
         Group::Live,
         "A machine that is deleted without the program is no longer listed as running, and `terminate` does not fail.",
         "ask the cloud in each call, instead of a file of the program's own",
+    ),
+    check(
+        "lifetime",
+        Group::Live,
+        "A machine ends by itself after `lifetime_s`, if the program says `\"lifetime\": true`.",
+        "pass `lifetime_s` to the cloud, or answer `\"lifetime\": false`",
     ),
     check(
         "nothing-left",

@@ -32,4 +32,9 @@ pub struct Called {
 #[async_trait(?Send)]
 pub trait Program {
     async fn call(&self, verb: &str, input: Vec<u8>) -> Called;
+
+    /// The same without a network; `None`: this host cannot take it from one program.
+    async fn call_offline(&self, _verb: &str, _input: Vec<u8>) -> Option<Called> {
+        None
+    }
 }

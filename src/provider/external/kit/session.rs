@@ -75,6 +75,13 @@ impl<'a> Session<'a> {
         self.judge(verb, &called)
     }
 
+    /// The same without a network. How the program ends then is its own affair. `None`: this host cannot do it.
+    pub async fn call_offline(&self, verb: &str, pool: &str, fields: &Value) -> Option<Reply> {
+        self.calls.set(self.calls.get() + 1);
+        let input = self.request(pool, fields).to_string().into_bytes();
+        Some(judge(&self.program.call_offline(verb, input).await?).0)
+    }
+
     fn judge(&self, verb: &str, called: &Called) -> Reply {
         let (reply, is_bare) = judge(called);
         if called.left {

@@ -17,7 +17,7 @@ use crate::provider::external::protocol::answers::{Identity, ListAnswer, Machine
 const COMPARED: u32 = 3;
 
 pub(super) fn is_alive(machine: &MachineAnswer) -> bool {
-    matches!(machine.state, State::Starting | State::Running)
+    matches!(machine.state, State::Pending | State::Starting | State::Running)
 }
 
 impl Live<'_> {

@@ -8,6 +8,7 @@ mod left;
 mod lists;
 mod outside;
 mod specimen;
+mod truths;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,9 +28,9 @@ use specimen::{Origin, Specimen};
 
 /// The pools of the kit. Their machines are the kit's, whichever run made them.
 pub const POOLS: [&str; 2] = ["greenroom-kit", "greenroom-kit-2"];
-/// Machines that one run makes, if the program keeps its promises.
+/// Machines that one run makes, if the program keeps its promises; one more if they end by themselves.
 pub const MACHINES: u32 = 6;
-/// At most so many exist concurrently.
+/// At most so many exist concurrently; the same.
 pub const CONCURRENT: u32 = 4;
 /// The owners of the kit's machines.
 const OWNERS: [&str; 2] = ["00000000000000a1", "00000000000000b2"];
@@ -122,18 +123,23 @@ impl<'a> Live<'a> {
         self.check_refused_offering().await;
         let Some(first) = self.check_launch().await else { return };
         let identified = self.check_identity(&first).await;
+        let mortal = self.check_lifetime_begun().await;
         self.check_repeated(&first).await;
         let others = self.check_concurrent().await;
         if !self.check_lists(&first, &others, identified).await {
             // Without machines in lists, each further check would fail for the same reason.
             return;
         }
+        self.check_offline(&first).await;
         self.check_guest(&first).await;
+        self.check_running(&first).await;
         self.check_resources().await;
         self.check_ends(&first, &others).await;
         self.check_deleted_elsewhere(others.into_iter().next()).await;
         self.check_interrupted(identified).await;
+        self.check_refusals();
         self.check_ids();
+        self.check_lifetime(mortal).await;
     }
 
     /// A launch that has not been called yet.
@@ -175,7 +181,7 @@ impl<'a> Live<'a> {
                 Reply::Refused(refusal) if refusal.may_pass() && tries < TRIES => {
                     tokio::time::sleep(Duration::from_secs(2)).await;
                 }
-                Reply::Refused(refusal) => return failed(format!("`launch` was refused with {refusal}")),
+                Reply::Refused(refusal) => return self.judge_refusal(specimen, &refusal).await,
                 Reply::Unusable(check, _) => return Err(unusable("launch", check)),
             }
             tries += 1;
