@@ -1,6 +1,7 @@
 //! Whole jobs on machines that programs make, while calls fail and Greenroom's processes are killed.
 //!
-//! `GREENROOM_JOBS` sets the number of jobs, `GREENROOM_SEED` and `GREENROOM_KILLS` replay kills.
+//! `GREENROOM_JOBS` sets the number of jobs. `GREENROOM_SEED` replays the faults of calls, and with `GREENROOM_KILLS` the kills of
+//! keepers. A test that fails prints both.
 
 #![cfg(test)]
 
@@ -34,9 +35,12 @@ impl Deref for Site {
 }
 
 impl Site {
-    /// A pool of at most three machines, whose program fails in five of a hundred calls.
-    fn faulty(name: &str, settings: &[(&str, &str)]) -> Self {
+    /// A pool of at most three machines, whose program fails in five of a hundred calls, and is killed in `kills` more.
+    fn faulty(name: &str, kills: u32, settings: &[(&str, &str)]) -> Self {
         let platform = Platform::new();
+        let seed = number("GREENROOM_SEED", 1);
+        eprintln!("replay the faults of calls: GREENROOM_SEED={seed}");
+        fs::create_dir(platform.dir.path().join("calls")).unwrap();
         let path = |name: &str| platform.dir.path().join(name).display().to_string();
         let mut passed = toml::Table::from_iter([("platform".to_owned(), path("").into())]);
         passed.extend(settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).into())));
@@ -47,7 +51,10 @@ impl Site {
             .timing("launch_timeout", "30s")
             .provider("kind", "external")
             .provider("program", program("faulty.sh").display().to_string())
-            .provider("arguments", vec![program(name).display().to_string()])
+            .provider(
+                "arguments",
+                vec![program(name).display().to_string(), seed.to_string(), kills.to_string(), path("calls")],
+            )
             .provider("user", account.unwrap().trim())
             .provider("settings", passed);
         setting.patience = Duration::from_mins(2);
@@ -65,6 +72,18 @@ impl Site {
         assert_eq!(twice, [], "made twice");
     }
 
+    /// The calls in which something went wrong, and what.
+    fn faults(&self) -> Vec<String> {
+        let calls = fs::read_dir(self.platform.dir.path().join("calls")).unwrap().map(Result::unwrap);
+        let fault = |call: fs::DirEntry| {
+            let fault = fs::read_to_string(call.path().join("fault")).ok()?;
+            Some(format!("{} {}", call.file_name().display(), fault.trim()))
+        };
+        let mut faults: Vec<_> = calls.filter_map(fault).collect();
+        faults.sort();
+        faults
+    }
+
     fn run_jobs(&self) {
         for id in 1..=number("GREENROOM_JOBS", 6) {
             self.run(&Job::new(id).script(["true"])).expect_outcome(&Outcome::Success);
@@ -75,19 +94,19 @@ impl Site {
 
 #[test]
 fn jobs_succeed_while_a_shell_program_fails() {
-    Site::faulty("machines.sh", &[]).run_jobs();
+    Site::faulty("machines.sh", 0, &[]).run_jobs();
 }
 
 #[test]
 fn jobs_succeed_while_a_python_program_fails_that_makes_a_machine_with_each_call() {
     let settings = [("careless", "yes"), ("appears_within_s", "1"), ("hidden_s", "0.5")];
-    Site::faulty("machines.py", &settings).run_jobs();
+    Site::faulty("machines.py", 0, &settings).run_jobs();
 }
 
 #[test]
-fn a_keeper_killed_at_any_moment_leaks_nothing_and_makes_nothing_twice() {
+fn a_keeper_and_its_program_killed_at_any_moment_leak_nothing_and_make_nothing_twice() {
     let settings = [("careless", "yes"), ("appears_within_s", "1"), ("hidden_s", "0.5")];
-    let site = Site::faulty("machines.py", &settings);
+    let site = Site::faulty("machines.py", 15, &settings);
     let onslaught = Onslaught {
         test: "--features external --test external killed",
         kills: 6,
@@ -101,6 +120,33 @@ fn a_keeper_killed_at_any_moment_leaks_nothing_and_makes_nothing_twice() {
     site.reap();
     site.run(&Job::new(last + 1).script(["true"])).expect_outcome(&Outcome::Success);
     site.expect_nothing_left(0);
+    let faults = site.faults();
+    eprintln!("{faults:#?}");
+    assert!(faults.iter().any(|fault| fault.contains("is killed")), "the seed kills no call: {faults:?}");
+}
+
+/// What a seed does to the first calls of a verb, without a keeper.
+fn faults_of(seed: u64) -> Vec<String> {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |_| {
+        let (name, dir) = (program("faulty.sh"), dir.path());
+        let line =
+            ["/bin/true", &seed.to_string(), "20", &dir.display().to_string(), "list"].map(str::to_owned);
+        std::process::Command::new(name).args(line).output().unwrap();
+    };
+    (1..=40).for_each(run);
+    let fault =
+        |call: u32| fs::read_to_string(dir.path().join(format!("list-{call}/fault"))).unwrap_or_default();
+    (1..=40).map(fault).collect()
+}
+
+#[test]
+fn a_seed_gives_the_same_faults_to_the_same_calls() {
+    let first = faults_of(7);
+    assert_eq!(first, faults_of(7));
+    assert_ne!(first, faults_of(8));
+    let killed = first.iter().filter(|fault| fault.contains("is killed after")).count();
+    assert!((4..=16).contains(&killed), "a fifth of 40 calls: {first:?}");
 }
 
 #[test]
