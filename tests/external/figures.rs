@@ -7,8 +7,13 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use greenroom::connector::ssh::{Ssh, SshSettings};
+use greenroom::port::connector::Connector as _;
+use greenroom::port::provider::{LaunchRequest, Provider};
+use greenroom::provider::WITH_BACKENDS;
+
 use crate::fixture::{Pool, registration};
-use crate::provider::{Fixture as _, listed};
+use crate::provider::{Fixture as _, gone, listed, request, until};
 
 const ROUNDS: usize = 21;
 
@@ -55,5 +60,46 @@ async fn figures_of_lists() {
         }
         let (through, bare) = (median(through), median(bare));
         eprintln!("list of {machines} machines: {through:.1?}, the program alone {bare:.1?}");
+    }
+}
+
+/// From the launch to the first login, as the keeper sees it.
+async fn ready(provider: &dyn Provider, ssh: &Ssh, launch: &LaunchRequest) -> Duration {
+    let (id, within, begun) = (&launch.instance, Duration::from_secs(20), Instant::now());
+    provider.launch(launch).await.unwrap();
+    until("a login", within, async || {
+        let endpoint = provider.endpoint(id).await.ok()?;
+        ssh.check(id, &endpoint, within).await.ok()
+    })
+    .await;
+    begun.elapsed()
+}
+
+/// Providers of the same machine, an sshd on this host, in turn.
+#[tokio::test]
+#[ignore = "figures"]
+async fn figures_of_launches() {
+    let account = String::from_utf8(Command::new("id").arg("-un").output().unwrap().stdout).unwrap();
+    let pools = [Pool::of("machines.sh"), Pool::of("machines.sh"), Pool::of("machines.py")];
+    let native = "server = 'openssh'\nallow_root = true".parse().unwrap();
+    let local = WITH_BACKENDS.iter().find(|known| known.kind == "local").unwrap();
+    let providers = [
+        ("local", (local.build)(&pools[0].context(), &native).unwrap()),
+        ("a shell program", pools[1].build_for(account.trim())),
+        ("a Python program", pools[2].build_for(account.trim())),
+    ];
+    let mut times = [Vec::new(), Vec::new(), Vec::new()];
+    for round in 1..=u32::try_from(ROUNDS).unwrap() {
+        for (at, (_, provider)) in providers.iter().enumerate() {
+            let keys = tempfile::tempdir().unwrap();
+            let (ssh, wanted) = (Ssh::new(SshSettings::new(keys.path())), request(&pools[at], round));
+            let launch = LaunchRequest { keys: ssh.keys(&wanted.instance).await.unwrap(), ..wanted };
+            times[at].push(ready(&**provider, &ssh, &launch).await);
+            gone(&pools[at], &**provider, &launch.instance).await;
+        }
+    }
+    for ((name, _), times) in providers.iter().zip(times) {
+        let (least, most) = (times.iter().min().unwrap(), times.iter().max().unwrap());
+        eprintln!("launch to login, {name}: {least:.0?} to {most:.0?}, median {:.0?}", median(times.clone()));
     }
 }

@@ -63,8 +63,16 @@ impl Pool {
     }
 
     pub fn build(&self) -> Rc<dyn Provider> {
+        self.build_for("ci")
+    }
+
+    /// With machines into which this user logs in.
+    pub fn build_for(&self, user: &str) -> Rc<dyn Provider> {
         let platform = self.platform.dir.path().display();
-        let text = format!("{}settings = {{ platform = '{platform}'{} }}", self.table, self.settings);
+        let text = format!(
+            "{}user = '{user}'\nsettings = {{ platform = '{platform}'{} }}",
+            self.table, self.settings
+        );
         (registration().build)(&self.context(), &text.parse().unwrap()).unwrap()
     }
 }
