@@ -106,13 +106,15 @@ fn files(language: Language, name: &str, directory: &Path) -> Vec<File> {
 
 fn next_steps(language: Language, name: &str, directory: &Path) -> String {
     let source = if language == Language::Go { "main.go" } else { name };
-    let at = directory.display();
+    let (at, live) = (directory.display(), "test --live");
+    let width = live.len().max(source.len());
     format!(
         "Wrote a program that works as it is: each of its machines is an sshd on this host.\n\
          Next:\n  \
-         {at}/test           run the conformance kit without machines\n  \
-         {at}/test --live    run all of it\n  \
-         {at}/{source}    replace the functions that are marked REPLACE\n"
+         {at}/{test:width$}  run the conformance kit without machines\n  \
+         {at}/{live:width$}  run all of it\n  \
+         {at}/{source:width$}  replace the functions that are marked REPLACE\n",
+        test = "test"
     )
 }
 
