@@ -84,7 +84,8 @@ def keygen(*arguments):
 
 def certified(settings, request, principal):
     """The machine has a key of its own, and a certificate of the authority `ca` beside the program."""
-    key = directory(settings) / f".key-{request['token']}"
+    # sshd leaves its working directory.
+    key = directory(settings).absolute() / f".key-{request['token']}"
     with open(directory(settings) / ".key-lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not pathlib.Path(f"{key}-cert.pub").exists():
