@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 mod external_kit;
 mod getting_started;
+mod jobs_pages;
 mod operations;
 mod pages;
 #[path = "../support/program.rs"]
