@@ -231,3 +231,32 @@ fn rules_and_dashboard_name_only_metrics_that_exist() {
         serde_json::from_str(&read("examples/grafana/greenroom.json")).expect("the dashboard is JSON");
     assert!(dashboard["panels"].as_array().is_some_and(|panels| panels.len() > 10));
 }
+
+/// Each alert, and its `runbook`.
+fn runbooks(rules: &str) -> Vec<(String, Option<String>)> {
+    let mut found: Vec<(String, Option<String>)> = Vec::new();
+    for line in rules.lines().map(str::trim) {
+        if let Some(alert) = line.strip_prefix("- alert: ") {
+            found.push((alert.to_owned(), None));
+        } else if let (Some(section), Some(last)) = (line.strip_prefix("runbook: "), found.last_mut()) {
+            last.1 = Some(section.to_owned());
+        }
+    }
+    found
+}
+
+#[test]
+fn each_alert_names_its_own_section_of_the_page_of_operations() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let alerts = runbooks(&read("examples/prometheus/greenroom.rules.yml"));
+    assert!(alerts.len() >= 8, "{alerts:?}");
+    let mut pages = links::pages(root);
+    let link = |(alert, section): &(String, Option<String>)| {
+        let section = section.as_deref().unwrap_or_default();
+        assert!(section.ends_with(&format!("#{}", alert.to_lowercase())), "{alert}: `{section}`");
+        format!("[{alert}]({section})")
+    };
+    pages.insert("alerts.md".into(), alerts.iter().map(link).collect::<Vec<_>>().join("\n"));
+    let broken = links::broken(&pages, |path| root.join(path).exists());
+    assert!(broken.is_empty(), "\n{}", broken.join("\n"));
+}
