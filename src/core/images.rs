@@ -1,5 +1,6 @@
 //! Images that instances have, and those that jobs want.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -71,6 +72,8 @@ pub struct WantedImages {
     names: Vec<Arc<str>>,
     /// Those of each name.
     marks: Vec<Marks>,
+    /// Those of all names.
+    all: Marks,
 }
 
 /// Two of 128 bits for each name of a set. Names may share bits: a set that has a name has its bits, and rarely one that
@@ -101,6 +104,15 @@ impl Marks {
     /// The most of these names that the set may have; the true number is never larger.
     pub fn at_most(self, wanted: &WantedImages) -> u32 {
         wanted.marks.iter().map(|marks| u32::from(self.has(*marks))).sum()
+    }
+
+    /// True if the set may have at least `needed` of these names. Usually all of them are needed: then one look suffices.
+    pub fn may_have(self, wanted: &WantedImages, needed: u32) -> bool {
+        match needed.cmp(&wanted.count()) {
+            Ordering::Greater => false,
+            Ordering::Equal => self.has(wanted.all),
+            Ordering::Less => self.at_most(wanted) >= needed,
+        }
     }
 }
 
@@ -165,8 +177,9 @@ impl WantedImages {
                 all.push(name);
             }
         }
-        let marks = all.iter().map(|name| Marks::of(name)).collect();
-        Self { names: all, marks }
+        let marks: Vec<Marks> = all.iter().map(|name| Marks::of(name)).collect();
+        let of_all = marks.iter().copied().fold(Marks::default(), Marks::with);
+        Self { names: all, marks, all: of_all }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -248,7 +261,11 @@ mod tests {
             let wanted = WantedImages::new(wants.iter().map(|name| name.as_str().into()));
             let common = wanted.names().iter().filter(|name| has.iter().any(|own| **own == ***name)).count();
             prop_assert_eq!(images.count(&wanted), u32::try_from(common).unwrap());
-            prop_assert!(images.marks().at_most(&wanted) >= images.count(&wanted));
+            let at_most = images.marks().at_most(&wanted);
+            prop_assert!(at_most >= images.count(&wanted));
+            for needed in 0..8 {
+                prop_assert_eq!(images.marks().may_have(&wanted, needed), at_most >= needed);
+            }
             let text = serde_json::to_string(&(&images, &wanted)).unwrap();
             prop_assert_eq!(serde_json::from_str::<(Images, WantedImages)>(&text).unwrap(), (images, wanted));
         }

@@ -103,9 +103,10 @@ fn best(
     }
     let mut best = (first, leader, count);
     for (index, candidate) in candidates.iter().enumerate().filter(|(_, other)| other.free == leader.free) {
-        let at_most = candidate.marks.at_most(wanted);
-        // Most candidates are dismissed without a look at their instance. None is better with as few as the leader's.
-        if at_most <= count || at_most < best.2 || (at_most == best.2 && candidate.rank() >= best.1.rank()) {
+        // Most candidates are dismissed without a look at their instance: each needs more images than the leader, and as many as
+        // the best one, or one more if its rank is worse.
+        let worse = u32::from(candidate.rank() >= best.1.rank());
+        if !candidate.marks.may_have(wanted, (best.2 + worse).max(count + 1)) {
             continue;
         }
         if !suits(&candidate.instance, job, policy, now) {
