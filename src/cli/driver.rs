@@ -88,7 +88,7 @@ pub(super) async fn prepare(
     match engine.acquire(&call.attempt, &record, &policy, &mut say).await {
         Ok(acquired) => {
             let instance = &acquired.assignment.instance;
-            ui::tell(&messages::ready(instance, acquired.waited, acquired.idle_for));
+            ui::tell(&messages::ready(instance, acquired.waited, acquired.account));
             let mut prepared = None;
             if let (Some(job), Some(dirs)) = (&containers, &dirs) {
                 let began = call.context.host.now();

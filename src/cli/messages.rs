@@ -6,6 +6,7 @@ use crate::cli::when::whole;
 use crate::core::availability::Unavailable;
 use crate::core::ids::{InstanceId, PoolName};
 use crate::core::report::{FailedBoot, WaitingOn};
+use crate::core::start::StartAccount;
 use crate::core::time::{Pretty, Stamp};
 use crate::engine::acquire::{BootStep, Progress};
 use crate::gitlab::stage::Stage;
@@ -91,12 +92,8 @@ fn failed(boot: &FailedBoot) -> String {
 }
 
 /// The last line of a wait.
-pub(super) fn ready(instance: &InstanceId, waited: Duration, idle_for: Option<Duration>) -> String {
-    let how = match idle_for {
-        Some(idle) => format!("warm, idle for {}", Pretty(idle)),
-        None => "booted on demand".to_owned(),
-    };
-    format!("instance {instance} ready in {} ({how})", Pretty(waited))
+pub(super) fn ready(instance: &InstanceId, waited: Duration, account: StartAccount) -> String {
+    format!("instance {instance} ready in {} ({account})", Pretty(waited))
 }
 
 /// A job with services that runs on the instance itself. `in_pool`: the pool has containers, but the job names no image.
@@ -131,6 +128,7 @@ mod tests {
     use crate::core::failure::{ErrorClass, Failure};
     use crate::core::ids::OfferingName;
     use crate::core::instance::DrainReason;
+    use crate::core::start::Start;
     use crate::core::time::{BootId, ManagerId};
 
     fn now() -> Stamp {
@@ -167,8 +165,8 @@ mod tests {
 
     #[test]
     fn a_warm_start_is_one_line() {
-        let line =
-            ready(&InstanceId::new("linux-7f3a"), Duration::from_millis(14), Some(Duration::from_secs(192)));
+        let account = StartAccount { start: Start::Warm, idle_for: Duration::from_secs(192), others: 0 };
+        let line = ready(&InstanceId::new("linux-7f3a"), Duration::from_millis(14), account);
         assert_eq!(line, "instance linux-7f3a ready in 14 ms (warm, idle for 3m 12s)");
     }
 

@@ -9,7 +9,6 @@ use super::job::Call;
 use super::ui;
 use crate::core::container::account::{ContainerAccount, ImageSource};
 use crate::core::summary::{SummaryRow, table};
-use crate::core::time::Pretty;
 use crate::engine::acquire::Acquired;
 use crate::gitlab::exit::Outcome;
 use crate::gitlab::stage::Stage;
@@ -28,11 +27,7 @@ fn rows(
     containers: Option<Duration>,
     account: Option<&ContainerAccount>,
 ) -> Vec<SummaryRow> {
-    let how = match acquired.idle_for {
-        Some(idle) => format!("warm, idle for {}", Pretty(idle)),
-        None => "no idle instance".to_owned(),
-    };
-    let mut rows = vec![SummaryRow::new("waited", acquired.waited, how)];
+    let mut rows = vec![SummaryRow::new("waited", acquired.waited, acquired.account.to_string())];
     let instance = acquired.assignment.instance.as_str();
     rows.extend(acquired.booted.map(|boot| SummaryRow::new("booted", boot, instance)));
     rows.extend(containers.map(|took| SummaryRow::new("containers", took, "")));

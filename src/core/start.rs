@@ -1,9 +1,13 @@
-//! How a job got its instance: one rule, for metrics and for history.
+//! How a job got its instance: one rule, for metrics, history, `explain` and the job log.
+
+use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::ids::AttemptName;
 use super::instance::Instance;
-use super::time::Stamp;
+use super::time::{Pretty, Stamp};
 
 /// How a job got its instance. Serialized as the names in a recorded state of format 2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -62,12 +66,43 @@ impl Start {
     }
 }
 
+/// How one job got its instance, in the words of `explain` and the job log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StartAccount {
+    pub start: Start,
+    /// How long the instance had been idle when the job requested one.
+    pub idle_for: Duration,
+    /// How many other jobs were there.
+    pub others: usize,
+}
+
+impl StartAccount {
+    /// Of the instance as it was before or after the grant.
+    pub fn of(instance: &Instance, attempt: &AttemptName, requested: Stamp, granted: Stamp) -> Self {
+        Self {
+            start: Start::on(instance, requested, granted),
+            idle_for: requested.since(instance.idle_since()),
+            others: instance.holders.keys().filter(|other| *other != attempt).count(),
+        }
+    }
+}
+
+impl fmt::Display for StartAccount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.start, self.others) {
+            (Start::Warm, 0) => write!(f, "warm, idle for {}", Pretty(self.idle_for)),
+            (Start::Warm, 1) => f.write_str("warm, beside 1 other job"),
+            (Start::Warm, others) => write!(f, "warm, beside {others} other jobs"),
+            (Start::Booted, _) => f.write_str("booted on demand"),
+            (Start::Freed, _) => f.write_str("freed while the job waited"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-    use crate::core::notation::NOW;
+    use crate::core::notation::{NOW, attempt, world};
 
     #[test]
     fn what_a_job_waited_for_decides() {
@@ -85,5 +120,21 @@ mod tests {
             let start = Start::of(at(10), at(granted), ready.map(at), freed.map(at));
             assert_eq!(start, expected, "{granted} {ready:?} {freed:?}");
         }
+    }
+
+    #[test]
+    fn the_words_follow_the_rule_and_do_not_count_the_job_itself() {
+        for (line, expected) in [
+            ("cap 1 | idle 3m", "warm, idle for 3m"),
+            ("cap 3 | held 5m by 8", "warm, beside 1 other job"),
+            ("cap 3 | held 5m by 7,8,9", "warm, beside 2 other jobs"),
+        ] {
+            let state = world(line).state;
+            let instance = state.instances.values().next().unwrap();
+            let account = StartAccount::of(instance, &attempt(7), NOW, NOW);
+            assert_eq!(account.to_string(), expected, "{line}");
+        }
+        let of = |start| StartAccount { start, idle_for: Duration::ZERO, others: 0 }.to_string();
+        assert_eq!([of(Start::Booted), of(Start::Freed)], ["booted on demand", "freed while the job waited"]);
     }
 }

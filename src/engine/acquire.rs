@@ -21,6 +21,7 @@ use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
 use crate::core::report::{FailedBoot, Note, WaitingOn};
 use crate::core::reservation::Reservation;
+use crate::core::start::StartAccount;
 use crate::core::time::{Pretty, Stamp};
 use crate::port::attempts::{Assignment, AttemptRecord, StageTimeouts};
 use crate::port::connector::{ConnectError, FirstStage};
@@ -62,8 +63,7 @@ pub struct Acquired {
     pub lease: Lock,
     pub assignment: Assignment,
     pub waited: Duration,
-    /// How long it had been idle when the job requested it.
-    pub idle_for: Option<Duration>,
+    pub account: StartAccount,
     /// How long its boot took, if the job waited for it.
     pub booted: Option<Duration>,
     /// From process start of the request to the committed grant.
@@ -194,13 +194,13 @@ impl Engine {
         };
         let outcome = call.until_answering(&ask, state).await;
         match outcome {
-            Ok(Answering { assignment, idle_for, booted, granted_after, images, shares_images }) => {
+            Ok(Answering { assignment, account, booted, granted_after, images, shares_images }) => {
                 let waited = self.now().since(began);
                 let acquired = Acquired {
                     lease,
                     assignment,
                     waited,
-                    idle_for,
+                    account,
                     booted,
                     granted_after,
                     images,
@@ -246,7 +246,7 @@ fn impossible(record: &AttemptRecord, policy: &Policy) -> Option<String> {
 /// The instance that responds, as the grant found it.
 struct Answering {
     assignment: Assignment,
-    idle_for: Option<Duration>,
+    account: StartAccount,
     booted: Option<Duration>,
     granted_after: Duration,
     images: Images,
@@ -258,35 +258,27 @@ impl Call<'_> {
     async fn until_answering(&mut self, ask: &Ask, mut state: PoolState) -> Result<Answering, AcquireError> {
         let mut woken = false;
         loop {
-            if let Some(assignment) = assignment(&state, self.attempt) {
+            if let Some(granted) = granted(&state, self.attempt) {
                 let granted_after = self.engine.now().since(self.began);
                 if !woken {
                     self.engine.host.wakeups.wake_keeper(&self.engine.pool).await;
                 }
-                if state.instance(&assignment.instance).is_some_and(is_newly_bound) {
+                if is_newly_bound(granted.instance) {
                     // CRASH: after a power cut, only the record shows which domain's jobs a host has run.
                     self.engine.store.sync().await?;
                 }
-                match self.check(&assignment).await? {
+                match self.check(&granted.assignment).await? {
                     Ok(()) => {
                         // A living keeper was woken at the grant.
                         if let Err(error) = self.engine.ensure_keeper().await {
                             (self.report)(Progress::NoKeeper { problem: error.to_string() });
                         }
-                        let idle_for = idle_before(&state, &assignment.instance, self.began);
-                        let known = state.instance(&assignment.instance);
-                        let booted = known.and_then(|known| boot_since(known, self.began));
-                        let images = known.map(|known| known.images.clone()).unwrap_or_default();
-                        let shares_images =
-                            known.zip(state.policy.as_deref()).is_some_and(|(i, p)| seen::is_shared(i, p));
-                        let answering =
-                            Answering { assignment, idle_for, booted, granted_after, images, shares_images };
-                        return Ok(answering);
+                        return Ok(granted.answering(state.policy.as_deref(), self.began, granted_after));
                     }
                     Err(problem @ ConnectError::HostFault { .. }) => {
                         state = self.hold_on(problem.to_string(), &state).await?;
                     }
-                    Err(problem) => state = self.reject(&assignment.instance, &problem).await?,
+                    Err(problem) => state = self.reject(&granted.assignment.instance, &problem).await?,
                 }
                 continue;
             }
@@ -444,21 +436,40 @@ fn stopped(woken: WakeReason) -> AcquireError {
     }
 }
 
-fn assignment(state: &PoolState, attempt: &AttemptName) -> Option<Assignment> {
+/// What is recorded of an attempt's grant.
+struct Granted<'a> {
+    assignment: Assignment,
+    instance: &'a Instance,
+    account: StartAccount,
+}
+
+fn granted<'a>(state: &'a PoolState, attempt: &AttemptName) -> Option<Granted<'a>> {
     let grant = state.granted.get(attempt)?;
     let instance = state.instance(&grant.instance)?;
+    let at = instance.holders.get(attempt)?.granted;
+    let account = StartAccount::of(instance, attempt, grant.reservation.requested_at, at);
     let (endpoint, is_static) = (instance.endpoint.clone()?, instance.is_static());
     let timeouts =
         state.policy.as_ref().map(|policy| StageTimeouts::from(&policy.timing)).unwrap_or_default();
     let unbegun = instance.unbegun.is_some();
-    Some(Assignment {
-        instance: grant.instance.clone(),
-        endpoint,
-        is_static,
-        timeouts,
-        unbegun,
-        container: None,
-    })
+    let instance_id = grant.instance.clone();
+    let assignment =
+        Assignment { instance: instance_id, endpoint, is_static, timeouts, unbegun, container: None };
+    Some(Granted { assignment, instance, account })
+}
+
+impl Granted<'_> {
+    fn answering(self, policy: Option<&Policy>, began: Stamp, granted_after: Duration) -> Answering {
+        let Self { assignment, instance, account } = self;
+        Answering {
+            booted: boot_since(instance, began),
+            images: instance.images.clone(),
+            shares_images: policy.is_some_and(|policy| seen::is_shared(instance, policy)),
+            assignment,
+            account,
+            granted_after,
+        }
+    }
 }
 
 fn boot_step(instance: &Instance) -> Option<BootStep> {
@@ -474,12 +485,6 @@ fn boot_step(instance: &Instance) -> Option<BootStep> {
 /// cut.
 fn is_newly_bound(instance: &Instance) -> bool {
     instance.is_static() && instance.released.is_none()
-}
-
-/// How long the instance had been idle when the job requested it; `None` if it became ready later.
-fn idle_before(state: &PoolState, instance: &InstanceId, began: Stamp) -> Option<Duration> {
-    let idle_since = state.instance(instance)?.idle_since();
-    began.reached(idle_since).then(|| began.since(idle_since))
 }
 
 /// How long the boot of a launched instance took, if it became ready after `began`.

@@ -16,6 +16,7 @@ use crate::core::job::JobFacts;
 use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
 use crate::core::reservation::Reservation;
+use crate::core::start::StartAccount;
 use crate::core::text::size;
 use crate::core::time::{Pretty, Stamp};
 
@@ -252,19 +253,8 @@ fn granted(before: &PoolState, attempt: &AttemptName, instance: &InstanceId, at:
     let who = who(before, attempt);
     let Some(request) = request(before, attempt) else { return format!("{who} got {instance}") };
     let waited = Pretty(at.since(request.requested_at));
-    let how = match before.instance(instance) {
-        None => String::new(),
-        Some(known)
-            if !request.requested_at.reached(known.created) || known.created == request.requested_at =>
-        {
-            " (booted on demand)".to_owned()
-        }
-        Some(known) if !known.holders.is_empty() => {
-            format!(" (beside {})", crate::cli::ui::plural(known.holders.len(), "other job"))
-        }
-        Some(known) if !request.requested_at.reached(known.idle_since()) => " (it became free)".to_owned(),
-        Some(known) => format!(" (warm, idle for {})", age(request.requested_at, known.idle_since())),
-    };
+    let account = |known| StartAccount::of(known, attempt, request.requested_at, at);
+    let how = before.instance(instance).map_or(String::new(), |known| format!(" ({})", account(known)));
     format!("{who} got {instance} after {waited}{how}")
 }
 

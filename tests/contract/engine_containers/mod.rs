@@ -17,6 +17,7 @@ use greenroom::core::ids::{AttemptName, InstanceId, JobKey, PoolName};
 use greenroom::core::images::Images;
 use greenroom::core::job::JobFacts;
 use greenroom::core::secret::Secret;
+use greenroom::core::start::{Start, StartAccount};
 use greenroom::engine::Engine;
 use greenroom::engine::acquire::Acquired;
 use greenroom::engine::container::script::script;
@@ -75,7 +76,7 @@ async fn prepare(machine: &Rc<Machine>, job: &ContainerJob) -> Prepared {
         lease,
         assignment,
         waited: Duration::ZERO,
-        idle_for: None,
+        account: StartAccount { start: Start::Booted, idle_for: Duration::ZERO, others: 0 },
         booted: None,
         granted_after: Duration::ZERO,
         images: Images::default(),
