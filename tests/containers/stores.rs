@@ -237,7 +237,7 @@ fn what_is_no_store_or_no_image_is_refused_and_leaves_nothing() {
     for (arguments, said) in [
         (&["build", "../ci", "ash:1"][..], "`../ci` is not a valid name for an image store"),
         (&["build", "", "ash:1"], "is not a valid name for an image store"),
-        (&["build", "ci"], "name at least one image"),
+        (&["build", "ci"], "there is no image store `ci` to refresh"),
         (&["build", "ci", "A b"], "`A b` is not a valid image"),
         (&["build", "ci", ""], "is not a valid image"),
         (&["build", "ci", "ash:1; reboot"], "is not a valid image"),

@@ -51,7 +51,9 @@ pub enum ImageStoreError {
     Newer { name: String, format: u32 },
     #[error("another `greenroom image store build {0}` is running")]
     Busy(String),
-    #[error("name at least one image: `greenroom image store build {0} IMAGE…`")]
+    #[error(
+        "there is no image store `{0}` to refresh: to build it, run `greenroom image store build {0} IMAGE…`"
+    )]
     NoImages(String),
     #[error("`{image}` is not a valid image: {problem}")]
     Image { image: String, problem: &'static str },
