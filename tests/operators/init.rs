@@ -9,29 +9,7 @@ use std::process::{Command, Output, Stdio};
 use super::{PROGRAM, program};
 
 /// A runner's file as `gitlab-runner register` leaves it, and an operator's comments in it.
-const RUNNER: &str = r#"# Ask Kim first.
-concurrent = 1
-check_interval = 0
-
-[[runners]]
-  name = "docker" # the old one
-  url = "https://gitlab.example.com"
-  token = "glrt-first"
-  executor = "docker"
-  [runners.docker]
-    image = "debian:12"
-
-[[runners]]
-  name = "machines"
-  url = "https://gitlab.example.com"
-  token = "glrt-second" # rotated in May
-  executor = "custom"
-  [runners.custom]
-    run_exec = ""
-  # The cache of all projects.
-  [runners.cache]
-    MaxUploadedArchiveSize = 0
-"#;
+const RUNNER: &str = include_str!("../fixtures/runner-config.toml");
 
 /// A machine of its own, as far as `init` looks at one.
 struct Machine {
@@ -232,7 +210,7 @@ fn a_runners_file_that_cannot_be_changed_stops_a_merge_before_anything_is_writte
     for (text, expected) in [
         ("concurrent = 4\n", "no runner is registered"),
         ("token = \"glrt-secret\nx = 1\n", "is not valid TOML: line 1"),
-        (two.as_str(), "several runners that may call Greenroom: runner `machines`, runner `third`"),
+        (two.as_str(), "several runners that may call Greenroom: runner `whole machines`, runner `third`"),
         ("[[runners]]\nname = \"a\"\nexecutor = \"shell\"\n", "another executor, \"shell\""),
     ] {
         machine.write("runner/config.toml", text);

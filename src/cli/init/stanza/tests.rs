@@ -3,34 +3,7 @@
 use super::*;
 
 /// As `gitlab-runner register` leaves it, with an operator's comments.
-const FILE: &str = r#"# Runners of build-7. Ask Kim before you change it.
-concurrent = 1
-check_interval = 0
-
-[session_server]
-  session_timeout = 1800
-
-[[runners]]
-  name = "docker"  # the old one
-  url = "https://gitlab.example.com"
-  token = "glrt-first"
-  executor = "docker"
-  [runners.docker]
-    image = "debian:12"
-
-[[runners]]
-  name = "whole machines"
-  url = "https://gitlab.example.com"
-  token = "glrt-second" # rotated in May
-  executor = "custom"
-  [runners.custom]
-    run_exec = ""
-  # The cache of all projects.
-  [runners.cache]
-    MaxUploadedArchiveSize = 0
-
-# The end.
-"#;
+const FILE: &str = include_str!("../../../../tests/fixtures/runner-config.toml");
 
 fn wanted() -> Wanted {
     Wanted { program: "/usr/bin/greenroom".into(), config: None, slots: 4, stop: 15, prepare: 1800 }
