@@ -27,6 +27,7 @@ mod notify;
 pub mod pool;
 mod program;
 mod provider;
+mod reporting;
 pub mod rows;
 mod runner_args;
 mod service;

@@ -81,6 +81,8 @@ struct Told {
     at: Stamp,
     /// The condition is over.
     over: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    delivered: Option<Stamp>,
 }
 
 /// What was told, and what waits. Recorded in a file.
@@ -101,6 +103,25 @@ pub struct Notices {
     /// Why the last delivery failed; `None`: it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last_failure: Option<FailedDelivery>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    last_delivery: Option<Delivery>,
+}
+
+/// The last notice that was delivered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Delivery {
+    pub at: Stamp,
+    pub number: u64,
+    pub kind: NoticeKind,
+    pub pool: Option<String>,
+}
+
+/// What became of a notice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoticeState {
+    Waiting,
+    Delivered(Stamp),
+    GivenUp,
 }
 
 /// A delivery that failed.
@@ -120,7 +141,7 @@ impl Notices {
             if told.is_some_and(|told| !told.over || now.age_of(told.at) < min_interval) {
                 continue;
             }
-            self.told.insert(condition.key(), Told { at: now, over: false });
+            self.told.insert(condition.key(), Told { at: now, over: false, delivered: None });
             self.last_number += 1;
             let (number, condition) = (self.last_number, condition.clone());
             self.queue.push_back(Notice { number, at: now, condition, tries: 0 });
@@ -153,9 +174,35 @@ impl Notices {
     }
 
     /// The first notice was delivered.
-    pub fn delivered(&mut self) {
-        self.queue.pop_front();
+    pub fn delivered(&mut self, now: Stamp) {
+        if let Some(Notice { number, condition, .. }) = self.queue.pop_front() {
+            if let Some(told) = self.told.get_mut(&condition.key()) {
+                told.delivered = Some(now);
+            }
+            let Condition { kind, pool, .. } = condition;
+            self.last_delivery = Some(Delivery { at: now, number, kind, pool });
+        }
         (self.dropped, self.not_before, self.last_failure) = (0, None, None);
+    }
+
+    pub fn last_delivery(&self) -> Option<&Delivery> {
+        self.last_delivery.as_ref()
+    }
+
+    /// The events that last in a pool and were told, each with what became of its notice.
+    pub fn of_pool(&self, pool: &str) -> Vec<(&str, NoticeState)> {
+        let lasting = self.told.iter().filter(|(_, told)| !told.over);
+        let here = lasting.filter_map(|(key, told)| {
+            let (event, rest) = key.split_once(' ')?;
+            let waits = || self.queue.iter().any(|notice| notice.condition.key() == *key);
+            let state = match told.delivered {
+                Some(at) => NoticeState::Delivered(at),
+                None if waits() => NoticeState::Waiting,
+                None => NoticeState::GivenUp,
+            };
+            (rest.split(' ').next() == Some(pool)).then_some((event, state))
+        });
+        here.collect()
     }
 
     /// Why the last delivery failed, and how many notices were given up since the last one that succeeded.
@@ -236,7 +283,7 @@ mod tests {
             notices.last_failure().map(|(failure, dropped)| (failure.problem.as_str(), dropped)),
             Some(("refused", 1))
         );
-        notices.delivered();
+        notices.delivered(now);
         assert_eq!(notices.last_failure(), None);
         assert_eq!((notices.waiting(), notices.dropped), (0, 0));
     }

@@ -84,6 +84,7 @@ codes! {
 
     METRICS_REACHABLE Error "metrics-reachable-by-jobs" "Jobs of a pool reach the TCP address at which metrics are served.";
     METRICS_EXPOSED Warning "metrics-exposed" "Metrics are served at an address that other machines may reach.";
+    METRICS_MISSING Warning "metrics-missing" "A keeper runs, but it does not serve the metrics that the configuration names.";
     NOTIFY_COMMAND Error "notify-command" "The program in `command` of `[notify]` does not exist, or cannot be executed.";
     NOTIFY_UNDELIVERED Warning "notify-undelivered" "The last delivery of a notice failed.";
 

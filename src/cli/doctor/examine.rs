@@ -22,6 +22,7 @@ use crate::cli::error::CliError;
 use crate::cli::metrics::server::ADDRESS_FILE;
 use crate::cli::pool::reader::LINKS_WITHIN;
 use crate::cli::pool::status::KeeperStatus;
+use crate::cli::reporting::Reporting;
 use crate::cli::stores::{self, PoolStore, StoreOptions};
 use crate::cli::when::When;
 use crate::config::{Config, MetricsAddress, PoolConfig};
@@ -251,6 +252,11 @@ impl RecordedChecks<'_> {
             Ok(false) => KeeperStatus::Absent,
             Err(error) => KeeperStatus::Unknown(error.to_string()),
         };
+        let reporting = Reporting::read(&root, &keeper);
+        reporting.lines(self.when.now()).into_iter().for_each(|line| examined.saw(line));
+        if let Some(wanted) = self.config.and_then(|config| config.metrics.as_ref()) {
+            examined.add("metrics", metrics::missing(wanted, reporting.serves_metrics(), &keeper));
+        }
         self.at_rest(&seen, keeper, examined);
         Ok(seen)
     }

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::code;
+use crate::cli::pool::status::KeeperStatus;
 use crate::config::{MetricsAddress, PoolConfig};
 use crate::port::finding::Finding;
 
@@ -22,6 +23,13 @@ pub(super) fn check<'a>(
         found.push(code::METRICS_EXPOSED.found(what, remedy));
     }
     found
+}
+
+/// Whether the keeper that runs serves the metrics that it should.
+pub(super) fn missing(wanted: &MetricsAddress, serves: bool, keeper: &KeeperStatus) -> Option<Finding> {
+    let what = format!("the keeper does not serve metrics at {wanted}, which `metrics` names");
+    let remedy = "restart the keeper, which reads `metrics` when it starts; if that does not help, its log has the reason";
+    (!serves && *keeper == KeeperStatus::Runs).then(|| code::METRICS_MISSING.found(what, remedy))
 }
 
 fn reachable(address: SocketAddr, pool: &PoolConfig) -> Option<Finding> {
@@ -121,8 +129,22 @@ pub(super) mod tests {
         }
     }
 
+    #[test]
+    fn only_a_keeper_that_runs_has_to_serve() {
+        let address = "127.0.0.1:9252".parse().unwrap();
+        for (serves, keeper, expected) in [
+            (false, KeeperStatus::Runs, true),
+            (true, KeeperStatus::Runs, false),
+            (false, KeeperStatus::Absent, false),
+            (false, KeeperStatus::Unknown(String::new()), false),
+        ] {
+            assert_eq!(missing(&address, serves, &keeper).is_some(), expected, "{serves} {keeper:?}");
+        }
+    }
+
     /// One finding of each code.
     pub(in crate::cli::doctor) fn provoked() -> Vec<Finding> {
-        found("0.0.0.0:9252", "kind = \"local\"")
+        let missing = missing(&"unix:/run/metrics".parse().unwrap(), false, &KeeperStatus::Runs);
+        found("0.0.0.0:9252", "kind = \"local\"").into_iter().chain(missing).collect()
     }
 }

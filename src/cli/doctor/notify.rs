@@ -62,7 +62,7 @@ pub(super) mod tests {
             what,
             "the last delivery of a notice failed 3m ago: `/bin/false`: exit status: 1; 1 notice waiting, 0 given up"
         );
-        notices.delivered();
+        notices.delivered(NOW);
         assert_eq!(deliveries(&notices, NOW), None);
     }
 

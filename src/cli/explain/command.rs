@@ -9,6 +9,7 @@ use crate::cli::context::Context;
 use crate::cli::error::CliError;
 use crate::cli::pool::reader::{PoolReader, PoolRecord};
 use crate::cli::pool::status::KeeperStatus;
+use crate::cli::reporting::Reporting;
 use crate::cli::ui;
 use crate::cli::when::When;
 use crate::core::container::account::ContainerAccount;
@@ -27,7 +28,12 @@ pub(in crate::cli) async fn tell(place: &GlobalOptions, what: &str, json: bool) 
     let nothing = PoolState::default();
     let containers =
         Question::of(what).job.map(|job| context.host.containers_of_job(job)).unwrap_or_default();
-    let chapters = join_all(records.iter().map(|pool| chapter(pool, &nothing, &keeper, &containers))).await;
+    let reporting = Reporting::read(&context.state_path, &keeper);
+    let chapters = records.iter().map(async |pool| {
+        let notices = reporting.of_pool(pool.pool, when.now());
+        Chapter { notices, ..chapter(pool, &nothing, &keeper, &containers).await }
+    });
+    let chapters = join_all(chapters).await;
     match explain(what, chapters, &when) {
         Ok(answer) if json => ui::out(&format!("{:#}\n", answer.json(&when))),
         Ok(answer) => ui::out(&answer.text(&when, ui::width())),
@@ -62,6 +68,7 @@ async fn chapter<'a>(
         report: record.report.as_ref().ok().and_then(Option::as_ref),
         keeper,
         containers,
+        notices: Vec::new(),
         history: Box::new(problems.chain(history)),
     }
 }

@@ -41,6 +41,8 @@ struct Chapter<'a> {
     keeper: &'a KeeperStatus,
     /// What became of the containers of the job in question.
     containers: &'a [ContainerAccount],
+    /// What became of the notices about it.
+    notices: Vec<String>,
     /// All kept events, oldest first; an error is a line that cannot be read.
     history: Box<dyn Iterator<Item = Result<Event, String>> + 'a>,
 }

@@ -172,6 +172,7 @@ pub(super) fn pool(chapter: &Chapter<'_>, when: &When) -> Vec<String> {
         obstacles.push("nothing blocks jobs or launches".to_owned());
     }
     now.extend(obstacles);
+    now.extend(chapter.notices.iter().cloned());
     now
 }
 

@@ -54,7 +54,7 @@ fn chapter<'a>(
     keeper: &'a KeeperStatus,
 ) -> Chapter<'a> {
     let history = Box::new(story.events.iter().cloned().map(Ok));
-    Chapter { pool: name, state: &story.state, report, keeper, containers: &[], history }
+    Chapter { pool: name, state: &story.state, report, keeper, containers: &[], notices: Vec::new(), history }
 }
 
 fn explained(what: &str, story: &EventFixture, report: Option<&Report>, seconds: f64) -> String {
@@ -281,8 +281,15 @@ fn a_history_that_begins_in_the_middle_or_has_holes_is_told_as_far_as_it_goes() 
     let hole = std::iter::once(Err("journal.jsonl:7: the checksum does not match".to_owned()));
     let history = Box::new(hole.chain(kept));
     let keeper = KeeperStatus::Runs;
-    let chapter =
-        Chapter { pool: &name, state: &story.state, report: None, keeper: &keeper, containers: &[], history };
+    let chapter = Chapter {
+        pool: &name,
+        state: &story.state,
+        report: None,
+        keeper: &keeper,
+        containers: &[],
+        notices: Vec::new(),
+        history,
+    };
     let text = explain("linux-7f3a-1", vec![chapter], &when).unwrap().text(&when, 80);
     let expected = "\
 instance linux-7f3a-1, pool linux

@@ -178,7 +178,7 @@ impl Watch {
             _ if self.notices.due(self.now()).is_none_or(|(first, _)| first.number != notice.number) => {}
             Some(Ok(())) => {
                 tracing::info!("notice {} ({event}) is delivered", notice.number);
-                self.notices.delivered();
+                self.notices.delivered(self.now());
             }
             Some(Err(problem)) => {
                 tracing::warn!("notice {} ({event}) is not delivered: {problem}", notice.number);

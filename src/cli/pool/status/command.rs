@@ -11,6 +11,7 @@ use crate::cli::args::GlobalOptions;
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
 use crate::cli::pool::reader::{PoolReader, PoolRecord};
+use crate::cli::reporting::Reporting;
 use crate::cli::rows::wrapped;
 use crate::cli::ui;
 use crate::cli::when::{When, rfc3339};
@@ -48,8 +49,21 @@ pub(in crate::cli) async fn status(
             reader.query_links(&mut records).await;
         }
         let when = When::local(context.host.now());
+        let reporting = Reporting::read(&context.state_path, &keeper);
+        let reported = reporting.lines(when.now());
+        let lines = lines.saturating_sub(reported.len() + 1);
         let layout = Layout { lines: (!wide).then_some(lines), bar: again };
-        (shown(&records, &keeper, &when, (form, layout)), records.iter().all(|pool| pool.state.is_ok()))
+        let text = match form {
+            Form::Text => {
+                let below: String =
+                    reported.iter().map(|line| wrapped(line, ui::width(), "", "  ")).collect();
+                let gap = if below.is_empty() { "" } else { "\n" };
+                shown(&records, &keeper, &when, layout) + gap + &below
+            }
+            Form::Json => format!("{:#}\n", as_document(&records, &keeper, &reporting, &when)),
+            Form::JsonLine => format!("{}\n", as_document(&records, &keeper, &reporting, &when)),
+        };
+        (text, records.iter().all(|pool| pool.state.is_ok()))
     };
     if !again {
         let (text, is_sound) = show(ui::height()).await;
@@ -125,26 +139,22 @@ struct Layout {
     bar: bool,
 }
 
-fn shown(
+fn shown(records: &[PoolRecord<'_>], keeper: &KeeperStatus, when: &When, layout: Layout) -> String {
+    // An empty line is between two pools.
+    let each = layout.lines.map(|lines| (lines / records.len().max(1)).saturating_sub(1));
+    let layout = Layout { lines: each, ..layout };
+    let blocks: Vec<String> = records.iter().map(|pool| one_text(pool, keeper, when, layout)).collect();
+    blocks.join("\n")
+}
+
+fn as_document(
     records: &[PoolRecord<'_>],
     keeper: &KeeperStatus,
+    reporting: &Reporting,
     when: &When,
-    (form, layout): (Form, Layout),
-) -> String {
-    let json =
-        || json!({ "pools": records.iter().map(|pool| one_json(pool, keeper, when)).collect::<Vec<_>>() });
-    match form {
-        Form::Text => {
-            // An empty line is between two pools.
-            let each = layout.lines.map(|lines| (lines / records.len().max(1)).saturating_sub(1));
-            let layout = Layout { lines: each, ..layout };
-            let blocks: Vec<String> =
-                records.iter().map(|pool| one_text(pool, keeper, when, layout)).collect();
-            blocks.join("\n")
-        }
-        Form::Json => format!("{:#}\n", json()),
-        Form::JsonLine => format!("{}\n", json()),
-    }
+) -> Value {
+    let pools: Vec<Value> = records.iter().map(|pool| one_json(pool, keeper, when)).collect();
+    json!({ "pools": pools, "reporting": reporting.json() })
 }
 
 fn one_text(record: &PoolRecord<'_>, keeper: &KeeperStatus, when: &When, layout: Layout) -> String {
