@@ -330,6 +330,9 @@ pub struct DoctorOptions {
     /// Repair damaged state, and save the damaged files as backup files
     #[arg(long)]
     pub repair: bool,
+    /// Do not report that the state directory does not exist yet
+    #[arg(long, hide = true)]
+    pub new_installation: bool,
     /// Keep the owner of a state directory that was moved here
     #[arg(long, conflicts_with = "new_owner")]
     pub take_over: bool,

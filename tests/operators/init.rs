@@ -333,9 +333,42 @@ fn a_person_answers_at_a_terminal() {
     ]);
     let text = done(&person(&machine, &[], &answers));
     assert!(text.contains("GitLab Runner reloads the file by itself."), "{text}");
+    assert!(!text.contains("state-dir-missing"), "a new installation has no state: {text}");
+    let next =
+        format!("Next:\r\n  greenroom --config {} try\r\n", machine.path("etc/greenroom.toml").display());
+    assert!(text.ends_with(&next), "what is left to do comes last: {text}");
     let written = machine.read("etc/greenroom.toml");
     assert!(written.contains("[pool.mine]\n") && written.contains("\nmax_instances = 2\n"), "{written}");
     assert!(machine.read("runner/config.toml").contains("concurrent = 2\n"));
+}
+
+#[test]
+fn a_person_who_mistypes_a_host_or_an_account_is_asked_again() {
+    let machine = Machine::new();
+    let answers = [
+        ("[qemu]: ", "static\n"),
+        ("Name of the pool [hosts]: ", "\n"),
+        ("Hosts, separated by spaces, each as [USER@]HOST[:PORT]: ", "h1.corp ci@\n"),
+        ("`ci@` is not a host", ""),
+        ("[USER@]HOST[:PORT]: ", "h1.corp ci@h2.corp:2222\n"),
+        ("Account that logs in and runs jobs [ci]: ", "ci@h1.corp\n"),
+        ("`ci@h1.corp` cannot be the name of an account", ""),
+        ("[ci]: ", "\n"),
+        ("hosts_key]: ", "\n"),
+        ("[Y/n]: ", "y\n"),
+        ("stays beside it. [y/N]: ", "n\n"),
+    ];
+    let output = person(&machine, &[], &answers);
+    let written = machine.read("etc/greenroom.toml");
+    assert!(
+        written.contains("builds_dir = \"/home/ci/builds\"") && written.contains("port = 2222"),
+        "{written}"
+    );
+    // The hosts are not pinned yet; the commands for that are the last word.
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let text = out(&output);
+    let (_, next) = text.split_once("Next:\r\n").expect("what is left to do");
+    assert!(next.contains(" doctor --pin h2.corp\r\n") && !next.contains("static-unpinned"), "{text}");
 }
 
 #[test]

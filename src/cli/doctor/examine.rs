@@ -85,6 +85,8 @@ pub(super) async fn examine(
         let why = found.first().map_or("it does not exist".to_owned(), |finding| finding.message.clone());
         return Err(CliError::system(format!("cannot repair `{}`: {why}", state_path.display())));
     }
+    let is_expected = |finding: &Finding| finding.code == super::code::STATE_DIR_MISSING.name;
+    let found = found.into_iter().filter(|finding| !options.new_installation || !is_expected(finding));
     examined.add("state directory", found);
     if let Some(state) = &state {
         examined.add("state directory", trial::check(state.root()));

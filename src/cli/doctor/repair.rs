@@ -92,6 +92,7 @@ mod tests {
         DoctorOptions {
             runner_config: "/no/such".into(),
             repair,
+            new_installation: false,
             take_over,
             new_owner,
             pin: None,

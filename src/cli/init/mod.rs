@@ -74,10 +74,13 @@ pub(super) fn init(place: &GlobalOptions, options: &InitOptions) -> Result<bool,
     } else {
         steps::units(&units, false);
     }
+    let is_new = matches!(plan, ConfigPlan::Write { .. });
+    let is_sound = doctor(place, &options.runner_config, is_new)?;
+    // Last, because the findings are about what these commands do.
     if let ConfigPlan::Write { draft, found, .. } = &plan {
-        steps::next(draft, found);
+        steps::next(draft, found, &steps::program(place));
     }
-    doctor(place, &options.runner_config)
+    Ok(is_sound)
 }
 
 /// A configuration that is there stays as it is.
@@ -201,8 +204,9 @@ fn is_generated(path: &Path) -> bool {
     std::fs::read_to_string(path).is_ok_and(|text| text.contains(schema::COMMENT))
 }
 
-/// Runs doctor as a program of its own: a cloud's pool needs the other program.
-fn doctor(place: &GlobalOptions, runner_config: &Path) -> Result<bool, CliError> {
+/// Runs doctor as a program of its own: a cloud's pool needs the other program. `is_new`: that there is no state directory is
+/// no finding.
+fn doctor(place: &GlobalOptions, runner_config: &Path, is_new: bool) -> Result<bool, CliError> {
     let mut command = Command::new(program::driver()?);
     for (flag, path) in [("--config", &place.config), ("--state-dir", &place.state_dir)] {
         if let Some(path) = path {
@@ -210,7 +214,9 @@ fn doctor(place: &GlobalOptions, runner_config: &Path) -> Result<bool, CliError>
         }
     }
     ui::out("\nFindings of doctor:\n");
-    let ended = command.arg("doctor").arg("--runner-config").arg(runner_config).status()?;
+    command.arg("doctor").arg("--runner-config").arg(runner_config);
+    command.args(is_new.then_some("--new-installation"));
+    let ended = command.status()?;
     match ended.code() {
         Some(0) => Ok(true),
         Some(1) => Ok(false),

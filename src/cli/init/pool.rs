@@ -113,10 +113,15 @@ fn hosts(draft: &mut Draft, options: &InitOptions, found: &Found, ask: Questions
     let split = |text: &str| -> Result<Vec<String>, String> {
         let names: Vec<String> =
             text.split([' ', ',']).filter(|name| !name.is_empty()).map(str::to_owned).collect();
-        if names.is_empty() { Err("name at least one host".to_owned()) } else { Ok(names) }
+        match names.iter().find(|name| host(name, found).is_none()) {
+            Some(wrong) => Err(format!("`{wrong}` is not a host: write it as `[USER@]HOST[:PORT]`")),
+            None if names.is_empty() => Err("name at least one host".to_owned()),
+            None => Ok(names),
+        }
     };
     let given = if options.hosts.is_empty() {
-        ask.text("Hosts, each as [USER@]HOST[:PORT]", None, "--host [USER@]HOST[:PORT]", split)?
+        let question = "Hosts, separated by spaces, each as [USER@]HOST[:PORT]";
+        ask.text(question, None, "--host [USER@]HOST[:PORT]", split)?
     } else {
         options.hosts.clone()
     };
@@ -187,7 +192,11 @@ fn missing(draft: &mut Draft, found: &Found, ask: Questions) -> Result<(), CliEr
         let means = schema::plain(key.means);
         let question = means.trim_end_matches('.');
         let flag = format!("--set {}=VALUE", key.name);
-        let value = ask.text(question, default.as_deref(), &flag, |text| draft::value(key, text))?;
+        let checked = |text: &str| match key.name {
+            "user" if !is_account(text) => Err(format!("`{text}` cannot be the name of an account")),
+            _ => draft::value(key, text),
+        };
+        let value = ask.text(question, default.as_deref(), &flag, checked)?;
         draft.provider.push((key.name.to_owned(), value));
     }
     if draft.kind == "local" && rustix::process::geteuid().is_root() && !draft.has("allow_root") {
@@ -199,6 +208,11 @@ fn missing(draft: &mut Draft, found: &Found, ask: Questions) -> Result<(), CliEr
         draft.provider.push(("allow_root".to_owned(), Value::Boolean(true)));
     }
     Ok(())
+}
+
+/// True if a login could have this name: no host, and no path.
+fn is_account(text: &str) -> bool {
+    !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || "@:/".contains(c))
 }
 
 /// Below the home of the account that all hosts share: it may create nothing elsewhere.

@@ -5,6 +5,7 @@ use std::path::Path;
 use super::draft::Draft;
 use super::found::Found;
 use super::units::{self, Units};
+use crate::cli::args::GlobalOptions;
 use crate::cli::image::build::GITLAB_RUNNER;
 use crate::cli::ui;
 use crate::provider::qemu::image::build::packages_of_images;
@@ -16,9 +17,9 @@ fn install() -> String {
 }
 
 /// The command that builds the image.
-fn build(has_runner: bool) -> String {
+fn build(program: &str, has_runner: bool) -> String {
     let runner = if has_runner { format!(" --gitlab-runner {GITLAB_RUNNER}") } else { String::new() };
-    format!("greenroom image build{runner}")
+    format!("{program} image build{runner}")
 }
 
 /// How the keeper and `reap` run as services.
@@ -32,8 +33,18 @@ pub(super) fn units(units: &Units, will_enable: bool) {
     }
 }
 
-/// The commands that the pool still needs.
-pub(super) fn next(draft: &Draft, found: &Found) {
+/// How the operator calls Greenroom from now on: with this call's `--config`, unless the variable is set.
+pub(super) fn program(place: &GlobalOptions) -> String {
+    // The state directory is in the configuration.
+    let is_set = |path: &Path| std::env::var_os("GREENROOM_CONFIG").is_some_and(|set| set == *path);
+    match place.config.as_deref().filter(|path| !is_set(path)) {
+        Some(path) => format!("greenroom --config {}", path.display()),
+        None => "greenroom".to_owned(),
+    }
+}
+
+/// The commands that the pool still needs. `program`: how they call Greenroom.
+pub(super) fn next(draft: &Draft, found: &Found, program: &str) {
     let mut lines: Vec<String> = Vec::new();
     let is_set = |name: &str| draft.provider.iter().any(|(known, _)| known == name);
     match draft.kind {
@@ -42,19 +53,19 @@ pub(super) fn next(draft: &Draft, found: &Found) {
                 lines.push(install());
             }
             if found.images.is_empty() && !is_set("image") {
-                lines.push(build(Path::new(GITLAB_RUNNER).is_file()));
+                lines.push(build(program, Path::new(GITLAB_RUNNER).is_file()));
             }
         }
-        "static" => lines.extend(static_hosts(draft)),
-        "aws-ec2" | "gce" => lines.push(format!("greenroom doctor --boot {}", draft.name)),
+        "static" => lines.extend(static_hosts(draft, program)),
+        "aws-ec2" | "gce" => lines.push(format!("{program} doctor --boot {}", draft.name)),
         _ => {}
     }
-    lines.push("greenroom try".to_owned());
+    lines.push(format!("{program} try"));
     let lines: Vec<String> = lines.iter().map(|line| format!("  {line}\n")).collect();
     ui::out(&format!("\nNext:\n{}", lines.concat()));
 }
 
-fn static_hosts(draft: &Draft) -> Vec<String> {
+fn static_hosts(draft: &Draft, program: &str) -> Vec<String> {
     let shared = |name: &str| {
         draft
             .provider
@@ -75,7 +86,7 @@ fn static_hosts(draft: &Draft) -> Vec<String> {
             let address = text("address").unwrap_or_default();
             lines.push(format!("ssh-copy-id -i {key}.pub{port} {user}@{address}"));
         }
-        lines.push(format!("greenroom doctor --pin {}", text("name").unwrap_or_default()));
+        lines.push(format!("{program} doctor --pin {}", text("name").unwrap_or_default()));
     }
     lines
 }
@@ -94,7 +105,7 @@ mod tests {
 
     #[test]
     fn an_image_gets_the_runners_program_where_it_is_installed() {
-        assert_eq!(build(false), "greenroom image build");
-        assert_eq!(build(true), "greenroom image build --gitlab-runner /usr/bin/gitlab-runner");
+        assert_eq!(build("greenroom", false), "greenroom image build");
+        assert_eq!(build("greenroom", true), "greenroom image build --gitlab-runner /usr/bin/gitlab-runner");
     }
 }

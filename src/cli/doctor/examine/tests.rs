@@ -78,6 +78,7 @@ impl Bench {
             yes: false,
             runner_config: self.path("config.toml"),
             repair: false,
+            new_installation: false,
             take_over: false,
             new_owner: false,
             json: false,
