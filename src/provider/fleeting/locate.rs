@@ -19,7 +19,7 @@ const MAX_DEPTH: usize = 16;
 /// Where plugins may be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Places {
-    /// The plugin directory; `None`: it has no name, because neither of the two variables is set.
+    /// The plugin directory; `None`: neither FLEETING_PLUGIN_PATH nor a home directory names it.
     pub plugins: Option<PathBuf>,
     /// The directories of PATH.
     pub path: Vec<PathBuf>,
@@ -62,7 +62,9 @@ pub enum LocateError {
     Bare { name: String, path: String, missing: Box<LocateError> },
     #[error("plugin `{reference}` is not installed: `{folder}` has no version that it allows{others}")]
     Missing { reference: Box<Reference>, directory: PathBuf, folder: PathBuf, others: String },
-    #[error("plugin `{0}` cannot be found: neither {VARIABLE} nor HOME names an absolute directory")]
+    #[error(
+        "plugin `{0}` cannot be found: {VARIABLE} is not an absolute path, and this account has no home directory"
+    )]
     NoDirectory(Box<Reference>),
 }
 
@@ -84,12 +86,22 @@ impl Places {
     /// Those of this process.
     pub fn of_process() -> Self {
         let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        // A system service has no HOME.
+        let home = || absolute("HOME").or_else(|| home(&std::fs::read_to_string("/etc/passwd").ok()?));
         Self {
-            plugins: absolute(VARIABLE).or_else(|| Some(absolute("HOME")?.join(DIRECTORY))),
+            plugins: absolute(VARIABLE).or_else(|| Some(home()?.join(DIRECTORY))),
             path: std::env::var_os("PATH")
                 .map_or_else(Vec::new, |path| std::env::split_paths(&path).collect()),
         }
     }
+}
+
+/// The home directory of this process's account, by the lines of `/etc/passwd`.
+fn home(accounts: &str) -> Option<PathBuf> {
+    let id = rustix::process::getuid().as_raw().to_string();
+    let fields = accounts.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let own = fields.into_iter().find(|fields| fields.get(2) == Some(&id.as_str()))?;
+    own.get(5).map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
 impl Source {

@@ -140,3 +140,13 @@ fn all_installed_plugins_are_listed_and_links_are_not_followed() {
     );
     assert!(installed(Path::new("/nonexistent")).is_empty());
 }
+
+#[test]
+fn the_home_directory_is_that_of_the_account() {
+    let id = rustix::process::getuid().as_raw();
+    let accounts =
+        |path| format!("other:x:{id}7:{id}::/wrong:/bin/sh\nbad\nown:x:{id}:0:a name:{path}:/bin/sh\n");
+    assert_eq!(home(&accounts("/home/own")), Some("/home/own".into()));
+    assert_eq!(home(&accounts("relative")), None);
+    assert_eq!(home(""), None);
+}

@@ -112,6 +112,11 @@ impl Version {
         Some(Self { number: numbers.try_into().ok()?, prerelease: prerelease.map(str::to_owned) })
     }
 
+    /// True for what is no prerelease.
+    pub fn is_release(&self) -> bool {
+        self.prerelease.is_none()
+    }
+
     /// The folder's name.
     pub fn folder(&self) -> String {
         escaped(&self.to_string())
