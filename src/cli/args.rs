@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use super::history::args::HistoryOptions;
 use super::image::args::ImageCommand;
 use super::init::args::InitOptions;
+use super::plugin::args::PluginCommand;
 use super::provider::args::ProviderCommand;
 use crate::config::MetricsAddress;
 
@@ -217,6 +218,9 @@ Exit status:
     /// Write and check programs for provider `external`
     #[command(subcommand)]
     Provider(ProviderCommand),
+    /// Install and list plugins for provider `fleeting`
+    #[command(subcommand)]
+    Plugin(PluginCommand),
 }
 
 #[derive(Debug, Args)]

@@ -24,6 +24,7 @@ mod man;
 mod messages;
 mod metrics;
 mod notify;
+mod plugin;
 pub mod pool;
 mod program;
 mod provider;
@@ -182,6 +183,7 @@ async fn ask(place: &GlobalOptions, command: OperatorCommand) -> Result<bool, Cl
         OperatorCommand::Image(command) => image::image(place, command).await,
         OperatorCommand::Init(options) => init::init(place, &options),
         OperatorCommand::Provider(command) => provider::provider(command).await,
+        OperatorCommand::Plugin(command) => plugin::plugin(place, command).await,
     }
 }
 

@@ -12,6 +12,7 @@ use std::process::Command as Process;
 use super::args::{Command, GlobalOptions, OperatorCommand, PoolCommand};
 use super::error::CliError;
 use super::locate::config_file;
+use super::plugin::args::PluginCommand;
 use crate::config::{Config, PoolConfig};
 use crate::provider::{self, Calls};
 
@@ -37,6 +38,9 @@ fn successor(running: &Path) -> Option<PathBuf> {
 /// missing, except for `doctor`, which reports it.
 pub(super) fn go_on(place: &GlobalOptions, command: &Command) -> Result<(), CliError> {
     let Command::Operator(command) = command else { return Ok(()) };
+    if matches!(command, OperatorCommand::Plugin(PluginCommand::Install(_))) && !provider::has_calls() {
+        return Err(become_program(&backends("the installation of plugins")?));
+    }
     if !makes_calls(command) {
         return Ok(());
     }
@@ -70,13 +74,17 @@ fn become_program(program: &Path) -> CliError {
 pub(super) fn other(config: &Config) -> Result<Option<PathBuf>, CliError> {
     let elsewhere = |pool: &&PoolConfig| calls(pool) == Some(Calls::Delegated);
     let Some(pool) = config.pools.values().find(elsewhere) else { return Ok(None) };
+    backends(&format!("provider \"{}\"", pool.provider.kind)).map(Some)
+}
+
+/// The path of `greenroom-backends`; an error that names what needs it if it is missing.
+fn backends(for_what: &str) -> Result<PathBuf, CliError> {
     let backends = std::env::current_exe()?.with_file_name(BACKENDS);
     if backends.exists() {
-        return Ok(Some(backends));
+        return Ok(backends);
     }
     let beside = backends.parent().unwrap_or(Path::new("/")).display().to_string();
-    let kind = &pool.provider.kind;
-    let what = format!("provider \"{kind}\" needs the program `{BACKENDS}`, which is not in `{beside}`");
+    let what = format!("{for_what} needs the program `{BACKENDS}`, which is not in `{beside}`");
     Err(CliError::say(what).help("install both programs of the package that `scripts/package` builds"))
 }
 
@@ -99,7 +107,9 @@ fn makes_calls(command: &OperatorCommand) -> bool {
         | OperatorCommand::Image(_)
         | OperatorCommand::Init(_)
         // Its program is not in the configuration, and needs no library.
-        | OperatorCommand::Provider(_) => false,
+        | OperatorCommand::Provider(_)
+        // `go_on` knows the one that calls a registry, whatever the configuration.
+        | OperatorCommand::Plugin(_) => false,
     }
 }
 

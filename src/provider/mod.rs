@@ -67,6 +67,11 @@ pub fn install(providers: &'static [Registration]) {
     PROVIDERS.set(providers).ok();
 }
 
+/// True for the program with the calls that were compiled in.
+pub fn has_calls() -> bool {
+    PROVIDERS.get().is_some()
+}
+
 /// Every provider that this program has.
 pub fn all() -> &'static [Registration] {
     PROVIDERS.get().copied().unwrap_or(WITHOUT_BACKENDS)

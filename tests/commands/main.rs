@@ -84,6 +84,7 @@ fn help_names_every_command_and_the_exit_statuses() {
         "try",
         "image",
         "provider",
+        "plugin",
         "schema",
         "Exit status",
     ] {
