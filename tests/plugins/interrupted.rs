@@ -38,6 +38,37 @@ fn a_killed_download_leaves_nothing_that_is_used() {
 }
 
 #[test]
+fn a_kill_at_any_moment_leaves_a_whole_version_or_none() {
+    let Some(site) = Site::open() else { return };
+    publish(&site.storage(), "team/own", &["1.0.0"], &plugin("1.0.0"));
+    let name = site.own("1.0.0");
+    let began = Instant::now();
+    site.succeeds(&["install", &name]);
+    // From the start of the process to beyond the time that a whole installation takes.
+    let step = began.elapsed() / 20;
+    let mut whole = 0;
+    for at in 0..30 {
+        drop(std::fs::remove_dir_all(site.folder()));
+        let mut command = site.command(&["install", &name]);
+        let mut process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the program");
+        std::thread::sleep(step * at);
+        process.kill().ok();
+        process.wait().expect("its end");
+        let listed = site.list();
+        let plugins = listed["plugins"].as_array().expect("a list");
+        if !plugins.is_empty() {
+            whole += 1;
+            assert!(site.run("1.0.0").starts_with("own 1.0.0"), "{listed:#}");
+        }
+        assert_eq!(site.folder().join("1.0.0").exists(), !plugins.is_empty(), "a part of a version");
+    }
+    assert!(whole < 30, "no kill came in time");
+    drop(std::fs::remove_dir_all(site.folder()));
+    site.succeeds(&["install", &name]);
+    assert!(!site.plugins().join(".greenroom-partial").exists());
+}
+
+#[test]
 fn concurrent_installations_install_once() {
     let Some(site) = Site::open() else { return };
     for version in ["1.0.0", "2.0.0"] {

@@ -159,11 +159,15 @@ mod tests {
 
     /// A certificate for the host `m1`, valid for a minute around `NOW`, after a change.
     fn signed(by: &PrivateKey, change: impl Fn(&mut Builder)) -> Certificate {
+        signed_as(CertType::Host, by, change)
+    }
+
+    fn signed_as(kind: CertType, by: &PrivateKey, change: impl Fn(&mut Builder)) -> Certificate {
         let key = made();
         let (from, to) = (NOW - 30, NOW + 30);
         let mut builder =
             Builder::new_with_random_nonce(&mut safe_rng(), key.public_key(), from, to).unwrap();
-        builder.cert_type(CertType::Host).unwrap();
+        builder.cert_type(kind).unwrap();
         change(&mut builder);
         builder.sign(by).unwrap()
     }
@@ -200,11 +204,10 @@ mod tests {
         assert!(refused(&good, NOW + 30).starts_with("expired at 2027-01-15T08:00:30Z"));
         assert!(refused(&good, NOW - 31).starts_with("is valid only from 2027-01-15T07:59:30Z"));
         assert!(refused(&signed(&other, plain), NOW).starts_with("is signed by SHA256:"));
-        let user = |b: &mut Builder| {
-            plain(b);
-            b.cert_type(CertType::User).unwrap();
-        };
-        assert_eq!(refused(&signed(&first, user), NOW), "is one for users, not for hosts");
+        assert_eq!(
+            refused(&signed_as(CertType::User, &first, plain), NOW),
+            "is one for users, not for hosts"
+        );
         let all = |b: &mut Builder| {
             b.all_principals_valid().unwrap();
         };
