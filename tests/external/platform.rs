@@ -124,7 +124,11 @@ fn serve(root: &Path, running: &mut Running, made: &mut Made) {
             *made.entry(instance.clone()).or_default() += 1;
             Machine { instance, launched: Instant::now(), sshd: None, broken: false }
         });
-        if machine.broken {
+        let lifetime = request["lifetime_s"].as_u64().map(Duration::from_secs);
+        if lifetime.is_some_and(|lifetime| machine.launched.elapsed() >= lifetime) {
+            // It ends by itself, whoever still wants it.
+            fs::write(dir.join("end"), "").unwrap();
+        } else if machine.broken {
             write_state(&dir, &json!({ "state": "stopped", "reason": "lost its power" }));
         } else if machine.sshd.is_none() && machine.launched.elapsed() >= Duration::from_millis(boot) {
             let (sshd, port) = boot_machine(&dir, &request);
