@@ -2,9 +2,11 @@
 
 use std::borrow::Cow;
 use std::cell::Cell;
+use std::collections::BTreeSet;
 
 use super::{Effect, Plan};
 use crate::core::event::{Change, Event};
+use crate::core::ids::InstanceId;
 use crate::core::pool::PoolState;
 use crate::core::report::Report;
 use crate::core::time::Stamp;
@@ -63,6 +65,17 @@ impl<'a> PlanBuilder<'a> {
     /// True if this plan has changed anything yet.
     pub(super) fn has_changed(&self) -> bool {
         !self.events.is_empty()
+    }
+
+    /// The instances that this plan takes out of use, in the order of their IDs.
+    pub(super) fn retired(&self) -> BTreeSet<&InstanceId> {
+        let mut retired = BTreeSet::new();
+        for event in &self.events {
+            if let Change::DrainingBegun { instance, .. } | Change::CleaningBegun { instance } = &event.change {
+                retired.insert(instance);
+            }
+        }
+        retired
     }
 
     pub(super) fn into_events(self) -> Vec<Event> {

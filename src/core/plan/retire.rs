@@ -134,7 +134,6 @@ fn unbind_hosts(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
 
 /// Terminates or cleans the instances that this pass has released.
 fn act_on_settled(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
-    let now = draft.now;
     let effect = |instance: &Instance| {
         let id = instance.id.clone();
         if counts::is_leaving(instance, input) {
@@ -143,8 +142,8 @@ fn act_on_settled(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
         let cleans = instance.phase == Phase::Cleaning && !input.ungranted.names(&id);
         cleans.then_some(Effect::Clean { instance: id })
     };
-    let fresh = draft.state().instances.values().filter(|i| i.since == now);
-    let effects: Vec<Effect> = fresh.filter_map(|i| effect(i)).collect();
+    let effects: Vec<Effect> =
+        draft.retired().into_iter().filter_map(|id| draft.state().instance(id)).filter_map(effect).collect();
     for effect in effects {
         // An instance that is being forgotten is terminated with it.
         let forget = effect.instance().map(|id| Effect::Forget { instance: id.clone() });

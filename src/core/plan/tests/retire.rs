@@ -176,3 +176,12 @@ fn a_host_is_cleaned_once_after_its_job_whatever_a_reboot_did_to_the_clock() {
     let tomorrow = ready.wall_ms + 86_400_000;
     assert_eq!(left(Stamp { wall_ms: tomorrow, boot: BootId(6), uptime_ms: 900_000_000, ..NOW }), "");
 }
+
+#[test]
+fn what_began_in_this_very_millisecond_is_not_begun_by_this_plan() {
+    // The host's cleaning starts already; only the surplus launch is this plan's.
+    assert_eq!(
+        does("max 0, target 0 | requested 30s; static cleaning 0s starting"),
+        "i1 missed; i1 drains: surplus; terminate i1"
+    );
+}
