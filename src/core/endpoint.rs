@@ -74,6 +74,11 @@ pub fn certified(names: &[&str], authorities: &[String]) -> String {
     lines.join("\n")
 }
 
+/// A public key in OpenSSH format, without its comment.
+pub fn without_comment(key: &str) -> String {
+    key.split_ascii_whitespace().take(2).collect::<Vec<_>>().join(" ")
+}
+
 /// The location of a server, as people write it: `host:22`, `[::1]:22`.
 pub fn place(address: &str, port: u16) -> String {
     // Only IPv6 addresses contain a colon; names do not.
@@ -83,6 +88,11 @@ pub fn place(address: &str, port: u16) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_comment_is_no_part_of_a_key() {
+        assert_eq!(without_comment(" ssh-ed25519  AAAA root@a\n"), "ssh-ed25519 AAAA");
+    }
 
     #[test]
     fn a_name_cannot_bring_a_line_of_its_own() {

@@ -2,15 +2,15 @@
 
 use russh::keys::{Algorithm, PublicKey};
 
+use crate::core::endpoint::without_comment;
+
 /// Reads one key, without its comment. The error continues the sentence *the value …*.
 pub fn read(text: &str) -> Result<String, String> {
     let text = text.trim();
     let key = PublicKey::from_openssh(text)
         .map_err(|_| format!("contains {text:?}, expected a public key such as `ssh-ed25519 AAAA…`"))?;
     match key.algorithm() {
-        Algorithm::Ed25519 | Algorithm::Ecdsa { .. } => {
-            Ok(text.split_ascii_whitespace().take(2).collect::<Vec<_>>().join(" "))
-        }
+        Algorithm::Ed25519 | Algorithm::Ecdsa { .. } => Ok(without_comment(text)),
         other => Err(format!("contains a key of type {other}, expected an ssh-ed25519 or ECDSA key")),
     }
 }

@@ -9,7 +9,8 @@ use crate::cli::args::GlobalOptions;
 use crate::cli::error::CliError;
 use crate::cli::rows::Rows;
 use crate::cli::ui;
-use crate::provider::fleeting::artifact::lock_file::{LockFile, Locked};
+use crate::provider::fleeting::artifact::digest::Digest;
+use crate::provider::fleeting::artifact::lock_file::LockFile;
 use crate::provider::fleeting::locate::{Installed, Located, Places, installed};
 use crate::provider::fleeting::reference::{Constraint, Reference};
 
@@ -35,7 +36,7 @@ pub(super) fn list(place: &GlobalOptions, options: &ListOptions) -> Result<bool,
     } else {
         let mut rows = Rows::new(&["PLUGIN", "VERSION", "DIGEST", "POOLS"]);
         for one in &plugins {
-            let digest = index(one, &locked).map_or("-", |entry| entry.index.short());
+            let digest = locked.index(&one.plugin, &one.version).map_or("-", Digest::short);
             let users = users(one, &pools);
             let users = if users.is_empty() { "-".to_owned() } else { users.join(", ") };
             let cells = vec![short(one), one.version.to_string(), digest.to_owned(), users];
@@ -76,12 +77,6 @@ fn users(plugin: &Installed, pools: &[PoolPlugin]) -> Vec<String> {
     pools.iter().filter_map(uses).collect()
 }
 
-/// An entry of the version. Those of several platforms have the same index.
-fn index<'a>(plugin: &Installed, locked: &'a LockFile) -> Option<&'a Locked> {
-    let is_it = |entry: &&Locked| entry.name == plugin.plugin && entry.version == plugin.version;
-    locked.entries().iter().find(is_it)
-}
-
 /// The name as a pool writes it, without a version.
 fn short(plugin: &Installed) -> String {
     Reference { plugin: plugin.plugin.clone(), constraint: Constraint::Latest }.to_string()
@@ -92,7 +87,7 @@ fn in_json(plugin: &Installed, locked: &LockFile, pools: &[PoolPlugin]) -> serde
         "name": plugin.plugin,
         "version": plugin.version,
         "path": plugin.program,
-        "digest": index(plugin, locked).map(|entry| &entry.index),
+        "digest": locked.index(&plugin.plugin, &plugin.version),
         "pools": users(plugin, pools),
     })
 }

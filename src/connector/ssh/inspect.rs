@@ -12,7 +12,7 @@ use super::login::Credential;
 use super::quote;
 use super::session::Session;
 use super::{Ssh, hops};
-use crate::core::endpoint::Endpoint;
+use crate::core::endpoint::{Endpoint, without_comment};
 use crate::core::ids::InstanceId;
 use crate::core::text::clean_text;
 use crate::port::connector::ConnectError;
@@ -36,8 +36,7 @@ impl HostKey {
     }
 
     fn of(key: &PublicKey) -> Option<Self> {
-        let text = key.to_openssh().ok()?;
-        let line = text.split(' ').take(2).collect::<Vec<_>>().join(" ");
+        let line = without_comment(&key.to_openssh().ok()?);
         Some(Self { line, fingerprint: key.fingerprint(HashAlg::Sha256).to_string() })
     }
 }

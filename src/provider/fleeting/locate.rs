@@ -159,17 +159,21 @@ pub fn locate(source: &Source, places: &Places) -> Result<Located, LocateError> 
 fn newest(reference: &Reference, places: &Places) -> Result<Located, LocateError> {
     let directory =
         places.plugins.as_ref().ok_or_else(|| LocateError::NoDirectory(Box::new(reference.clone())))?;
-    let versions = versions(directory, &reference.plugin);
-    let allowed = versions.iter().filter(|installed| reference.constraint.allows(&installed.version));
-    match allowed.max() {
-        Some(newest) => Ok(Located { program: newest.program.clone(), installed: Some(newest.clone()) }),
+    match newest_in(directory, reference) {
+        Some(newest) => Ok(Located { program: newest.program.clone(), installed: Some(newest) }),
         None => Err(LocateError::Missing {
             reference: Box::new(reference.clone()),
             directory: directory.clone(),
             folder: directory.join(reference.plugin.folder()),
-            others: others(&versions),
+            others: others(&versions(directory, &reference.plugin)),
         }),
     }
+}
+
+/// The newest installed version that a reference allows.
+pub fn newest_in(directory: &Path, reference: &Reference) -> Option<Installed> {
+    let versions = versions(directory, &reference.plugin);
+    versions.into_iter().rfind(|installed| reference.constraint.allows(&installed.version))
 }
 
 fn others(versions: &[Installed]) -> String {

@@ -1,14 +1,14 @@
 //! Host keys that machines made themselves.
 
-/// What cloud-init writes around the public host keys on a machine's console.
-const BEGIN: &str = "-----BEGIN SSH HOST KEY KEYS-----";
-const END: &str = "-----END SSH HOST KEY KEYS-----";
-
 use crate::core::endpoint;
 use crate::core::failure::ErrorClass;
 use crate::port::provider::ProviderError;
 use crate::provider::cloud::machine::Handle;
 use crate::provider::external::settings::Settings;
+
+/// What cloud-init writes around the public host keys on a machine's console.
+const BEGIN: &str = "-----BEGIN SSH HOST KEY KEYS-----";
+const END: &str = "-----END SSH HOST KEY KEYS-----";
 
 /// What a machine's certificate has to be: for its address or its name, signed by an authority of the table's.
 pub(super) fn certified(
@@ -25,11 +25,6 @@ pub(super) fn certified(
         None => address.into_iter().chain([machine.zone.as_str()]).collect(),
     };
     Ok(endpoint::certified(&names, &settings.host_key_ca))
-}
-
-/// A host key without its comment.
-pub(super) fn plain(key: &str) -> String {
-    key.split_ascii_whitespace().take(2).collect::<Vec<_>>().join(" ")
 }
 
 /// The host key in a console, Ed25519 if there is one; of several boots, that of the last one. `None`: not printed yet.
@@ -51,11 +46,6 @@ pub(super) fn in_console(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_comment_is_no_part_of_a_key() {
-        assert_eq!(plain(" ssh-ed25519  AAAA root@a\n"), "ssh-ed25519 AAAA");
-    }
 
     #[test]
     fn the_key_of_the_last_boot_is_read_when_it_is_complete() {

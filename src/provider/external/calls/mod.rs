@@ -17,6 +17,7 @@ use super::protocol::answers::{
 };
 use super::protocol::requests::{Agree, Launch, Nothing, OfMachine, OfResource, ProgramSettings, Request};
 use super::settings::Settings;
+use crate::core::endpoint;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::{Location, OwnerId, PoolName};
 use crate::core::inventory::Resource;
@@ -264,7 +265,7 @@ impl Api for External {
             list.machines.iter().map(|one| (one.machine.as_str(), one)).collect();
         let seen = |machine: &Machine| {
             let answer = answers.get(machine.handle.name.as_str())?;
-            let host_key = answer.host_key.as_deref().map(host_keys::plain);
+            let host_key = answer.host_key.as_deref().map(endpoint::without_comment);
             let why = || machine.why.clone().unwrap_or_else(|| "was refused by the platform".to_owned());
             let refused = (answer.state == State::Refused).then(why);
             let handle = machine.handle.clone();
@@ -305,7 +306,7 @@ impl Api for External {
             let answer: EndpointAnswer = self.ask(Verb::Endpoint, Self::of_machine(&machine.handle)).await?;
             access.address = Some(answer.address);
             access.port = answer.port.or(access.port);
-            reported = answer.host_key.as_deref().map(host_keys::plain).or(reported);
+            reported = answer.host_key.as_deref().map(endpoint::without_comment).or(reported);
         }
         access.host_key = match known.host_key {
             HostKey::Launch => None,
@@ -314,7 +315,7 @@ impl Api for External {
             }
             HostKey::Console => Some(self.host_key_in_console(&machine.handle).await?),
             HostKey::Operator => {
-                Some(self.settings.host_key.as_deref().map(host_keys::plain).ok_or_else(|| {
+                Some(self.settings.host_key.as_deref().map(endpoint::without_comment).ok_or_else(|| {
                     let why = "the program expects the operator to state the host key: set `host_key`";
                     ProviderError::new(ErrorClass::Invalid, why)
                 })?)

@@ -1,11 +1,13 @@
 //! Digests of contents: `sha256:` and 64 hexadecimal digits.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+
+use crate::core::text::hex;
 
 const ALGORITHM: &str = "sha256:";
 
@@ -35,12 +37,7 @@ impl Digest {
     }
 
     fn from_hash(hash: Sha256) -> Self {
-        let mut text = ALGORITHM.to_owned();
-        for byte in hash.finalize() {
-            // Writing to a string cannot fail.
-            write!(text, "{byte:02x}").ok();
-        }
-        Self(text)
+        Self(format!("{ALGORITHM}{}", hex(&hash.finalize())))
     }
 }
 

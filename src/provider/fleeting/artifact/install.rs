@@ -13,8 +13,10 @@ use super::lock_file::{LockFile, LockFileError, Locked};
 use super::platform::Platform;
 use super::registry::{Registry, RegistryError};
 use super::unpack::{self, UnpackError};
-use crate::provider::fleeting::locate::{Installed, PROGRAM, versions};
+use crate::provider::fleeting::locate::{Installed, PROGRAM, newest_in, versions};
 use crate::provider::fleeting::reference::{Reference, Version};
+use crate::remove;
+use crate::threads::flock::{Kind, try_lock};
 
 /// Where an installation is written before it is renamed.
 const PARTIAL: &str = ".greenroom-partial";
@@ -139,7 +141,7 @@ pub async fn install(
     let _only = lock(directory, report).map_err(InstallError::Write)?;
     let locked = LockFile::read(directory)?;
     if !request.upgrade
-        && let Some(installed) = newest(request)
+        && let Some(installed) = newest_in(directory, reference)
     {
         return present(request, &locked, installed);
     }
@@ -218,12 +220,6 @@ fn near(tag: &str, tags: &[String]) -> String {
     }
 }
 
-/// The newest installed version that the reference allows.
-fn newest(request: &Request<'_>) -> Option<Installed> {
-    let versions = versions(request.directory, &request.reference.plugin);
-    versions.into_iter().rfind(|one| request.reference.constraint.allows(&one.version))
-}
-
 /// An installed version, unless its program differs from the one in the lock file.
 fn present(request: &Request<'_>, locked: &LockFile, installed: Installed) -> Result<Outcome, InstallError> {
     match locked.entry(&installed.plugin, &installed.version, &request.platform.to_string()) {
@@ -249,7 +245,7 @@ async fn write(
 ) -> Result<Written, InstallError> {
     let partial = request.directory.join(PARTIAL);
     let folder = partial.join("files");
-    remove(&partial).map_err(InstallError::Write)?;
+    remove::tree(&partial).map_err(InstallError::Write)?;
     fs_err::create_dir_all(&folder).map_err(InstallError::Write)?;
     let archive = partial.join("layer");
     let mut file = fs_err::File::create(&archive).map_err(InstallError::Write)?;
@@ -284,7 +280,7 @@ fn keep(
         fs_err::rename(written, &folder)?;
         unpack::sync(&parent)?;
         unpack::sync(request.directory)?;
-        remove(&request.directory.join(PARTIAL))
+        remove::tree(&request.directory.join(PARTIAL))
     };
     renamed().map_err(InstallError::Write)?;
     let program = folder.join(PROGRAM);
@@ -294,21 +290,11 @@ fn keep(
 /// Locks the plugin directory against other installations; the kernel drops the lock with the process.
 fn lock(directory: &Path, report: &dyn Fn(Progress<'_>)) -> io::Result<std::fs::File> {
     let file = std::fs::File::open(directory)?;
-    match file.try_lock() {
-        Ok(()) => return Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => report(Progress::Waiting),
-        Err(std::fs::TryLockError::Error(error)) => return Err(error),
+    if !try_lock(&file, Kind::Exclusive)? {
+        report(Progress::Waiting);
+        file.lock()?;
     }
-    file.lock()?;
     Ok(file)
-}
-
-/// Removes a folder, if it is there.
-fn remove(folder: &Path) -> io::Result<()> {
-    match fs_err::remove_dir_all(folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use super::challenge::{self, Challenge};
 use super::credentials::Credentials;
 use super::digest::{Digest, Summing};
 use super::document::{ACCEPTED, Descriptor};
+use crate::core::text::clean_line;
 use crate::names;
 use crate::provider::fleeting::reference::PluginName;
 
@@ -342,8 +343,8 @@ fn words(content: &[u8]) -> String {
     let failures = serde_json::from_slice::<Failures>(content).ok();
     let message = failures.and_then(|read| read.errors.into_iter().next()).map(|failure| failure.message);
     message.map_or_else(String::new, |message| {
-        let plain = message.chars().map(|c| if c.is_control() { ' ' } else { c });
-        format!(": {}", plain.take(MAX_WORDS).collect::<String>())
+        let short: String = message.chars().take(MAX_WORDS).collect();
+        format!(": {}", clean_line(short.as_bytes(), MAX_WORDS))
     })
 }
 

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
+use super::specimen::Specimen;
 use super::{Live, Made, OWNERS, POOLS, poll};
 use crate::core::time::Pretty;
 use crate::provider::external::kit::check::{Judged, failed, skipped};
@@ -11,8 +12,6 @@ use crate::provider::external::kit::reply::{Refusal, Reply};
 use crate::provider::external::kit::session::read;
 use crate::provider::external::protocol::answers::{ListAnswer, State};
 use crate::provider::external::protocol::exit::{NO_CAPACITY, QUOTA};
-
-use super::specimen::Specimen;
 
 /// The lifetime of the machine that has to end by itself.
 const LIFETIME: Duration = Duration::from_secs(30);
