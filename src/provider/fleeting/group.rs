@@ -1,0 +1,122 @@
+//! The port of a plugin: one instance group, and its calls.
+
+use async_trait::async_trait;
+
+/// State of an instance, as the plugin reports it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum State {
+    Creating,
+    Running,
+    Deleting,
+    Deleted,
+    /// The plugin has given up the instance.
+    Timeout,
+    Suspending,
+    Suspended,
+    Resuming,
+    /// A number that this version of the protocol does not have.
+    Unknown(i32),
+}
+
+/// One instance in the plugin's list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// The plugin's own id.
+    pub id: String,
+    pub state: State,
+}
+
+/// What the plugin says about its group when it starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupInfo {
+    /// The group's id, such as that of an autoscaling group.
+    pub id: String,
+    /// The most instances that the plugin allows; `None`: no limit.
+    pub max_size: Option<u32>,
+    /// The plugin's version.
+    pub version: String,
+    /// True if it can suspend and resume instances.
+    pub suspends: bool,
+}
+
+/// How an instance is reached, and how one logs in to it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ConnectInfo {
+    pub os: String,
+    pub arch: String,
+    /// `ssh`, `winrm`, `winrm+https`; empty: `ssh`.
+    pub protocol: String,
+    pub username: String,
+    /// Empty: none.
+    pub password: String,
+    /// A private key, PEM; empty: none.
+    pub key: Vec<u8>,
+    /// `None`: the protocol's default.
+    pub port: Option<u16>,
+    /// May contain a port; empty: none.
+    pub external_address: String,
+    pub internal_address: String,
+    /// When the credentials expire, in seconds since 1970; `None`: never.
+    pub expires: Option<i64>,
+}
+
+/// Why a call failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallError {
+    pub kind: CallErrorKind,
+    /// One sentence, cleaned, without secrets.
+    pub message: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallErrorKind {
+    /// The plugin answered with an error. An `increase` or `decrease` may have been done in part.
+    Refused,
+    /// The plugin does not accept its configuration. A repeat is useless until the operator has changed it.
+    Configuration,
+    /// The plugin does not have this call.
+    Unsupported,
+    /// The plugin cannot be started, or will not be before some time has passed. The call was not made.
+    NotStarted,
+    /// The plugin exited, or did not answer in time. What the call did is unknown.
+    Unknown,
+}
+
+/// A plugin's calls, each made once. The implementation starts the plugin if it does not run.
+#[async_trait(?Send)]
+pub trait Group {
+    /// What the plugin said when it started last.
+    async fn info(&self) -> Result<GroupInfo, CallError>;
+
+    /// All instances of the group. An answer that breaks off is an error.
+    async fn update(&self) -> Result<Vec<Seen>, CallError>;
+
+    /// Requests `count` more instances, and returns how many the plugin accepted. Their ids appear in later updates.
+    async fn increase(&self, count: u32) -> Result<u32, CallError>;
+
+    /// Requests the removal of instances, and returns those that the plugin accepted.
+    async fn decrease(&self, ids: &[String]) -> Result<Vec<String>, CallError>;
+
+    /// How an instance of the last update is reached. Some plugins exit if the update did not have it.
+    async fn connect_info(&self, id: &str) -> Result<ConnectInfo, CallError>;
+
+    /// The plugin's own check of an instance.
+    async fn heartbeat(&self, id: &str) -> Result<(), CallError>;
+
+    async fn suspend(&self, ids: &[String]) -> Result<Vec<String>, CallError>;
+
+    async fn resume(&self, ids: &[String]) -> Result<Vec<String>, CallError>;
+}
+
+/// Without the credentials.
+impl std::fmt::Debug for ConnectInfo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ConnectInfo")
+            .field("protocol", &self.protocol)
+            .field("username", &self.username)
+            .field("external_address", &self.external_address)
+            .field("internal_address", &self.internal_address)
+            .field("expires", &self.expires)
+            .finish_non_exhaustive()
+    }
+}
