@@ -23,12 +23,14 @@ pub mod authorities;
 pub mod aws_ec2;
 pub mod cloud;
 pub mod console;
+pub mod environment;
 pub mod external;
 #[cfg(test)]
 mod failing_writes;
 pub mod fleeting;
 pub mod gce;
 pub mod halt;
+pub mod held;
 pub mod instance_dir;
 #[cfg(test)]
 mod key_tables;

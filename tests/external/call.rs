@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use greenroom::core::failure::ErrorClass;
 use greenroom::port::clock::Clock as _;
-use greenroom::provider::external::process::environment::Environment;
-use greenroom::provider::external::process::holder::Ending;
+use greenroom::provider::environment::Environment;
 use greenroom::provider::external::process::{Called, Exit, Program};
 use greenroom::provider::external::protocol::Verb;
 use greenroom::provider::external::protocol::answers::ListAnswer;
 use greenroom::provider::external::protocol::requests::{Nothing, ProgramSettings, Request};
+use greenroom::provider::held::Ending;
 use tokio::sync::Semaphore;
 
 use crate::fixture::GREENROOM;

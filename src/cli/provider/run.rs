@@ -15,9 +15,9 @@ use crate::cli::program::driver;
 use crate::connector::ssh::{Ssh, SshSettings};
 use crate::core::text::hex;
 use crate::provider::authorities;
+use crate::provider::environment::Environment;
 use crate::provider::external::as_json;
 use crate::provider::external::process::Program;
-use crate::provider::external::process::environment::Environment;
 use crate::provider::external::protocol::Verb;
 
 /// Calls of the kit that run concurrently: more than it makes.

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::as_json;
 use super::keys::TABLES;
-use super::process::environment::Environment;
 use super::protocol::Verb;
 use super::protocol::answers::is_public_key;
 use super::protocol::requests::ProgramSettings;
@@ -17,6 +16,7 @@ use crate::keys::table::{self, Table};
 use crate::provider::authorities;
 use crate::provider::cloud::offerings::Offering;
 use crate::provider::cloud::settings::{AddressKind, Common, UserData, user};
+use crate::provider::environment::Environment;
 
 /// The table, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,9 +6,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::program::{Called, End, Program};
-use crate::provider::external::process::holder::Ending;
 use crate::provider::external::process::{self, Exit};
 use crate::provider::external::protocol::Verb;
+use crate::provider::held::Ending;
 
 /// Limit of a verb that does not exist.
 const UNKNOWN_VERB: Duration = Duration::from_secs(20);

@@ -12,29 +12,27 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use serde::Serialize;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
-use tokio::net::unix::OwnedReadHalf;
 use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
 
-use super::environment::Environment;
-use super::holder::{self, Ending, Report};
+use super::holder;
 use super::output;
 use crate::core::failure::ErrorClass;
 use crate::core::text::{clean_line, clean_text};
 use crate::core::time::{Pretty, Stamp};
 use crate::port::provider::ProviderError;
+use crate::provider::environment::Environment;
 use crate::provider::external::protocol::Verb;
 use crate::provider::external::protocol::answers::{self, Answer};
 use crate::provider::external::protocol::exit::{self, Reason};
+use crate::provider::held::{self, Ending};
 
 /// How much longer than the program's limit the process that ends it may take.
 const ENDING: Duration = Duration::from_secs(5);
 /// How long what a program has printed may take to arrive after its end.
 const DRAINING: Duration = Duration::from_millis(200);
-/// Longest report of the holder's, in bytes.
-const MAX_REPORT: u64 = 64 << 10;
 /// How much of the log's end a message shows, in characters.
 const SHOWN_LOG: usize = 300;
 
@@ -187,7 +185,7 @@ impl Started {
                 Ok::<_, io::Error>(())
             };
             let streams = pin!(async { tokio::join!(exchange, output::log(stderr, log)) });
-            let ending = pin!(ending(ended));
+            let ending = pin!(held::reported(ended));
             // The holder reports after the program's end: what it has printed is in the pipes, which a daemon may keep open.
             let all = async {
                 match select(ending, streams).await {
@@ -209,13 +207,6 @@ impl Started {
         };
         Ok(Line { exit, output: answer, log: String::new(), left })
     }
-}
-
-/// The holder's report; `None`: it was killed.
-async fn ending(control: OwnedReadHalf) -> Option<Report> {
-    let mut report = String::new();
-    BufReader::new(control.take(MAX_REPORT)).read_line(&mut report).await.ok()?;
-    serde_json::from_str(&report).ok()
 }
 
 impl Called {

@@ -8,47 +8,19 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, SeekFrom, memfd_create, seek};
 use rustix::io::Errno;
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process, pidfd_open, set_child_subreaper, setsid,
-    wait, waitpid,
-};
-use serde::{Deserialize, Serialize};
+use rustix::process::getpid;
 
-use crate::provider::process::Process;
+use crate::provider::held::{self, Ending, Report};
 
 /// The name of this process among those of hidden command `instance`.
 pub const KIND: &str = "external";
 /// Longest request.
 const MAX_REQUEST: usize = 4 << 20;
-
-/// How the program ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Ending {
-    Code(i32),
-    Signal(i32),
-    /// Killed at its limit of time.
-    TimeLimit,
-    /// Killed because the caller closed its end.
-    Stopped,
-    /// It did not start: why.
-    NotStarted(String),
-}
-
-/// What this process reports of the program's end.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
-    pub ending: Ending,
-    /// True if the program had ended by itself, and processes of its session had to be killed.
-    pub left: bool,
-}
 
 /// The arguments of this process, after its kind.
 pub fn arguments(limit: Duration, directory: &OsStr, program: &OsStr) -> [OsString; 3] {
@@ -65,14 +37,12 @@ pub fn main(arguments: &[OsString]) -> ExitCode {
         Ok(None) => without(Ending::Stopped),
         Err(error) => without(Ending::NotStarted(error.to_string())),
     };
-    report(&ended)
+    held::report(&ended)
 }
 
 /// `None` if the caller is gone before it has written all of the request.
 fn start(directory: &OsStr, program: &OsStr, arguments: &[OsString]) -> io::Result<Option<Child>> {
-    // A signal for the caller's group or terminal must not end this process before the program.
-    setsid()?;
-    set_child_subreaper(Some(getpid()))?;
+    held::begin()?;
     let Some(request) = request()? else { return Ok(None) };
     let input = memfd_create("request", MemfdFlags::CLOEXEC)?;
     write_all(&input, &request)?;
@@ -112,87 +82,18 @@ fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> io::Result<()> {
 
 /// Waits until the program has exited, its time is over, or the caller is gone. Then kills what is left of it.
 fn hold(mut child: Child, limit: Duration) -> Report {
-    let early = watch(&child, limit).unwrap_or(Some(Ending::Stopped));
+    let early = held::watch(&child, limit).unwrap_or(Some(Ending::Stopped));
     if early.is_some() {
         // It may have exited just now.
         child.kill().ok();
     }
     let status = child.wait();
     let (own, is_interrupted) = (getpid().as_raw_nonzero().get(), early.is_some());
-    let killed = end_the_rest(|left| is_interrupted || left.session == own);
+    let killed = held::end_the_rest(|left| is_interrupted || left.session == own);
     let ending = match (early, status) {
         (Some(ending), _) => ending,
-        (None, Ok(status)) => of_status(status),
+        (None, Ok(status)) => Ending::of(status),
         (None, Err(error)) => Ending::NotStarted(error.to_string()),
     };
     Report { ending, left: killed && !is_interrupted }
-}
-
-/// `None`: it has exited.
-fn watch(child: &Child, limit: Duration) -> io::Result<Option<Ending>> {
-    let until = Instant::now() + limit;
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
-    let exit = pidfd_open(pid, PidfdFlags::empty())?;
-    let stdin = io::stdin();
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(Some(Ending::TimeLimit));
-        }
-        let mut watched = [PollFd::new(&exit, PollFlags::IN), PollFd::new(&stdin, PollFlags::IN)];
-        let left = Timespec::try_from(left).map_err(|_| Errno::INVAL)?;
-        match poll(&mut watched, Some(&left)) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        if !watched[0].revents().is_empty() {
-            return Ok(None);
-        }
-        // The caller writes nothing more: it has closed its end.
-        if !watched[1].revents().is_empty() {
-            return Ok(Some(Ending::Stopped));
-        }
-    }
-}
-
-fn of_status(status: ExitStatus) -> Ending {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => Ending::Code(code),
-        (None, signal) => Ending::Signal(signal.unwrap_or_default()),
-    }
-}
-
-/// Kills every process that this one is the parent of and that `is_ended` selects; true if there was one. What those leave is
-/// this one's, and ends next.
-fn end_the_rest(is_ended: impl Fn(&Process) -> bool) -> bool {
-    let own = getpid().as_raw_nonzero().get();
-    let mut any = false;
-    // Most programs leave nothing.
-    while !matches!(wait(WaitOptions::NOHANG), Err(Errno::CHILD)) {
-        let all = Process::all().unwrap_or_default();
-        let children = all.iter().filter(|child| child.parent == own && is_ended(child));
-        let killed: Vec<Pid> = children.filter_map(|child| kill(child.pid)).collect();
-        if killed.is_empty() {
-            return any;
-        }
-        any = true;
-        for pid in killed {
-            let _ = waitpid(Some(pid), WaitOptions::empty());
-        }
-    }
-    any
-}
-
-/// `None` if it belongs to another user: a wait for its end might never return.
-fn kill(pid: i32) -> Option<Pid> {
-    let pid = Pid::from_raw(pid)?;
-    (kill_process(pid, Signal::KILL) != Err(Errno::PERM)).then_some(pid)
-}
-
-fn report(ended: &Report) -> ExitCode {
-    let mut line = serde_json::to_vec(ended).unwrap_or_default();
-    line.push(b'\n');
-    // A caller that is gone needs no report.
-    let _ = rustix::io::write(io::stdin().as_fd(), &line);
-    ExitCode::SUCCESS
 }

@@ -1,7 +1,6 @@
 //! Calls of the program: one process for each verb, with limits, which is ended with all that it started.
 
 pub mod call;
-pub mod environment;
 pub mod holder;
 mod output;
 

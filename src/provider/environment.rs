@@ -32,6 +32,11 @@ impl Environment {
         Ok(all)
     }
 
+    /// The secrets now, without those that cannot be read.
+    pub fn secret_values(&self) -> impl Iterator<Item = String> {
+        self.secrets.iter().filter_map(|(_, file)| secret(file).ok())
+    }
+
     /// Named variables that this process does not have.
     pub fn missing(&self) -> impl Iterator<Item = &str> {
         self.named.iter().map(String::as_str).filter(|name| std::env::var_os(name).is_none())
