@@ -190,6 +190,7 @@ pub fn instance(arguments: &[OsString]) -> ExitCode {
         Some((kind, rest)) if kind == external::process::holder::KIND => {
             external::process::holder::main(rest)
         }
+        Some((kind, rest)) if kind == fleeting::holder::KIND => fleeting::holder::main(rest),
         _ => local::server::main(arguments),
     }
 }

@@ -2,5 +2,10 @@
 
 pub mod artifact;
 pub mod group;
+pub mod holder;
 pub mod locate;
+#[cfg(feature = "fleeting")]
+pub mod plugin;
 pub mod reference;
+#[cfg(feature = "fleeting")]
+pub mod wire;
