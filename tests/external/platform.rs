@@ -154,10 +154,14 @@ fn boot_machine(dir: &Path, request: &Value) -> (Child, u16) {
     loop {
         // RACE: between here and sshd, another process may take the port; sshd exits, and the next port is tried.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let config = format!(
+        let mut config = format!(
             "Port {port}\nListenAddress 127.0.0.1\nHostKey {at}/host_key\nAuthorizedKeysFile {at}/authorized_keys\n\
              StrictModes no\nPidFile none\nUsePAM no\nPermitRootLogin yes\nPasswordAuthentication no\n"
         );
+        if let Some(certificate) = request["host_certificate"].as_str().filter(|text| !text.is_empty()) {
+            fs::write(dir.join("host_key-cert.pub"), certificate).unwrap();
+            config.push_str(&format!("HostCertificate {at}/host_key-cert.pub\n"));
+        }
         fs::write(dir.join("sshd_config"), config).unwrap();
         let log = fs::File::create(dir.join("console")).unwrap();
         let mut sshd = Command::new("/usr/sbin/sshd");

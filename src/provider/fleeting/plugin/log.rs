@@ -153,7 +153,7 @@ mod tests {
     fn log() -> Arc<Log> {
         let mut secrets = Secrets::default();
         secrets.add("tok-12345");
-        Log::new(PoolName::new("linux").unwrap(), secrets)
+        Log::new(PoolName::new("linux"), secrets)
     }
 
     #[tokio::test]

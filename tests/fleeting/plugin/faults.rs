@@ -1,0 +1,65 @@
+//! What the plugin does wrong: files in the directory `faults`, whose contents say how.
+//!
+//! | file | what the plugin does |
+//! | --- | --- |
+//! | `start-print`, `start-exit`, `start-hang` | prints a text, exits, or hangs before its handshake |
+//! | `start-child` | starts these words in another session |
+//! | `start-line` | prints this as its handshake; `SOCKET` is its socket |
+//! | `ignore-sigterm`, `ignore-shutdown` | goes on after SIGTERM, or after the controller's call |
+//! | `METHOD-delay`, `METHOD-hang` | answers so many milliseconds later, or never |
+//! | `METHOD-error` | answers with this error before it does anything |
+//! | `METHOD-crash` | exits with a panic of Go's; `done-METHOD-crash` does so after its work |
+//! | `METHOD-unimplemented` | has no such call |
+//! | `increase-part`, `decrease-part`, `suspend-part` | does so many, and fails |
+//! | `increase-answer` | answers with this number |
+//! | `decrease-answer` | answers with this id, too |
+//! | `update-broken` | sends so many instances, and fails |
+//! | `update-hides` | leaves out ids with this beginning; empty: all |
+//! | `update-twice` | sends each instance twice, creating first |
+//! | `update-state` | sends this number as the state of all |
+//! | `update-adds` | sends an instance with this id, too |
+//! | `flood` | prints so many lines on each of its three ways, at each `Update` |
+//! | `tell` | logs the credentials of each `ConnectInfo` |
+//! | `expires` | makes credentials valid for so many seconds |
+//! | `max-size` | allows so many instances |
+//!
+//! A file with the ending `.once` acts once.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+/// The directory; `None`: no fault yet.
+#[derive(Debug)]
+pub struct Faults {
+    directory: Mutex<Option<PathBuf>>,
+}
+
+impl Faults {
+    pub fn new(directory: Option<PathBuf>) -> Self {
+        Self { directory: Mutex::new(directory.map(|directory| directory.join("faults"))) }
+    }
+
+    pub fn set_directory(&self, directory: &std::path::Path) {
+        *self.directory.lock().unwrap() = Some(directory.join("faults"));
+    }
+
+    /// The content of a fault's file; a fault that acts once has acted.
+    pub fn take(&self, name: &str) -> Option<String> {
+        let directory = self.directory.lock().unwrap().clone()?;
+        let once = directory.join(format!("{name}.once"));
+        let content = std::fs::read_to_string(directory.join(name)).ok().or_else(|| {
+            let content = std::fs::read_to_string(&once).ok()?;
+            std::fs::remove_file(&once).ok().map(|()| content)
+        });
+        content.map(|content| content.trim().to_owned())
+    }
+
+    /// The same as a number.
+    pub fn number<T: std::str::FromStr>(&self, name: &str) -> Option<T> {
+        let text = self.take(name)?;
+        Some(text.parse().unwrap_or_else(|_| {
+            super::output::log("error", "a fault is not a number", &[("fault", name)]);
+            std::process::exit(2)
+        }))
+    }
+}
