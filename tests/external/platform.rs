@@ -160,7 +160,7 @@ fn boot_machine(dir: &Path, request: &Value) -> (Child, u16) {
         );
         if let Some(certificate) = request["host_certificate"].as_str().filter(|text| !text.is_empty()) {
             fs::write(dir.join("host_key-cert.pub"), certificate).unwrap();
-            config.push_str(&format!("HostCertificate {at}/host_key-cert.pub\n"));
+            config.extend(["HostCertificate ", dir.to_str().unwrap(), "/host_key-cert.pub\n"]);
         }
         fs::write(dir.join("sshd_config"), config).unwrap();
         let log = fs::File::create(dir.join("console")).unwrap();

@@ -60,7 +60,7 @@ async fn a_platforms_machine_runs_when_it_listens() {
     let info = plugin.connect_info(&id).await.unwrap();
     let address = (info.internal_address.as_str(), info.port.unwrap());
     std::net::TcpStream::connect(address).unwrap();
-    assert_eq!(plugin.decrease(&[id.clone()]).await, Ok(vec![id]));
+    assert_eq!(plugin.decrease(std::slice::from_ref(&id)).await, Ok(vec![id]));
     listed(&plugin, State::Deleting, 0).await;
 }
 
@@ -89,7 +89,7 @@ async fn an_answer_that_is_late_is_unknown_and_the_process_stays() {
     let plugin = Plugin::new(settings);
     plugin.info().await.unwrap();
     let process = place.processes();
-    let error = failed(plugin.increase(1).await, "did not answer Increase within 2s");
+    let error = failed(plugin.increase(1).await, "did not answer Increase within 2 s");
     assert_eq!(error.kind, CallErrorKind::Unknown);
     assert_eq!(plugin.update().await, Ok(Vec::new()));
     assert_eq!(place.processes(), process, "the plugin still serves other calls");

@@ -54,11 +54,16 @@ async fn a_killed_holder_takes_the_plugin_with_it() {
     let place = Place::new();
     let plugin = place.plugin();
     plugin.info().await.unwrap();
-    kill(place.process(GREENROOM));
-    let error = failed(plugin.update().await, "was killed with the process that holds it");
+    place.fault("update-hang.once", "");
+    let killed = async {
+        until(|| !place.path().join("faults/update-hang.once").exists(), || "no call".to_owned()).await;
+        kill(place.process(GREENROOM));
+    };
+    let (answer, ()) = tokio::join!(plugin.update(), killed);
+    let error = failed(answer, "was killed with the process that holds it");
     assert_eq!(error.kind, CallErrorKind::Unknown);
     place.is_empty().await;
-    assert_eq!(plugin.update().await, Ok(Vec::new()));
+    assert_eq!(plugin.update().await, Ok(Vec::new()), "it starts again");
 }
 
 #[tokio::test]

@@ -2,10 +2,10 @@
 //!
 //! The plugin of the tests (plugin/main.rs) reads its faults from files. Its machines are directories.
 #![expect(unreachable_pub, reason = "the modules of a test have interfaces, though no crate exports them")]
-#![expect(clippy::panic, reason = "a wait past its deadline fails the test and says what was seen")]
 
 mod calls;
 #[path = "../support/dice.rs"]
+#[expect(dead_code, reason = "these tests use a part of it")]
 mod dice;
 mod dummy;
 mod ends;

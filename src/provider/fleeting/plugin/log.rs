@@ -11,7 +11,7 @@ use tracing::Level;
 use super::line::{self, LogLine};
 use super::lines::Lines;
 use super::rate::Rate;
-use super::secrets::Secrets;
+use super::secrets::{KeyLines, Secrets};
 use crate::core::ids::PoolName;
 use crate::core::text::clean_line;
 use crate::provider::fleeting::wire::services::{Channel, StdioData};
@@ -42,6 +42,25 @@ struct State {
     crash: Vec<Vec<u8>>,
 }
 
+/// One of the ways on which a plugin logs.
+#[derive(Debug, Default)]
+struct Way {
+    lines: Lines,
+    keys: KeyLines,
+}
+
+impl Way {
+    fn push(&mut self, bytes: &[u8], log: &Log) {
+        let Self { lines, keys } = self;
+        lines.push(bytes, |line| log.take_unless(keys.hides(line), line));
+    }
+
+    fn end(&mut self, log: &Log) {
+        let Self { lines, keys } = self;
+        lines.end(|line| log.take_unless(keys.hides(line), line));
+    }
+}
+
 impl Log {
     pub(super) fn new(pool: PoolName, secrets: Secrets) -> Arc<Self> {
         Arc::new(Self { pool, state: Mutex::new(State { secrets, ..State::default() }) })
@@ -65,6 +84,12 @@ impl Log {
 
     pub(super) fn secrets(&self) -> Secrets {
         self.with(|state| state.secrets.clone())
+    }
+
+    fn take_unless(&self, hidden: bool, line: &[u8]) {
+        if !hidden {
+            self.take(line);
+        }
     }
 
     fn take(&self, bytes: &[u8]) {
@@ -110,25 +135,25 @@ impl Log {
 
     /// Reads a pipe to its end.
     pub(super) async fn drain(self: Arc<Self>, mut pipe: impl AsyncRead + Unpin) {
-        let (mut lines, mut buffer) = (Lines::default(), vec![0; 16 << 10]);
+        let (mut way, mut buffer) = (Way::default(), vec![0; 16 << 10]);
         while let Ok(length) = pipe.read(&mut buffer).await {
             if length == 0 {
                 break;
             }
-            lines.push(&buffer[..length], |line| self.take(line));
+            way.push(&buffer[..length], &self);
         }
-        lines.end(|line| self.take(line));
+        way.end(&self);
     }
 
     /// Reads what the plugin prints past its handshake, until it ends.
     pub(super) async fn drain_stream(self: Arc<Self>, mut stream: Streaming<StdioData>) {
-        let (mut stdout, mut stderr) = (Lines::default(), Lines::default());
+        let (mut stdout, mut stderr) = (Way::default(), Way::default());
         while let Ok(Some(part)) = stream.message().await {
-            let lines = if part.channel == Channel::Stdout as i32 { &mut stdout } else { &mut stderr };
-            lines.push(&part.data, |line| self.take(line));
+            let way = if part.channel == Channel::Stdout as i32 { &mut stdout } else { &mut stderr };
+            way.push(&part.data, &self);
         }
-        stdout.end(|line| self.take(line));
-        stderr.end(|line| self.take(line));
+        stdout.end(&self);
+        stderr.end(&self);
     }
 }
 

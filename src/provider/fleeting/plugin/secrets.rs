@@ -71,6 +71,30 @@ impl Secrets {
     }
 }
 
+/// Private keys in the lines of one stream, which come one by one.
+#[derive(Debug, Default)]
+pub(super) struct KeyLines {
+    inside: bool,
+}
+
+impl KeyLines {
+    /// True for a line inside a private key, and for its last one.
+    pub(super) fn hides(&mut self, line: &[u8]) -> bool {
+        let has = |mark: &[u8]| line.windows(mark.len()).any(|part| part == mark);
+        let was_inside = self.inside;
+        if has(END) {
+            self.inside = false;
+        } else if has(BEGIN) && has(PRIVATE) {
+            self.inside = true;
+        }
+        was_inside
+    }
+}
+
+const BEGIN: &[u8] = b"-----BEGIN ";
+const END: &[u8] = b"-----END ";
+const PRIVATE: &[u8] = b"PRIVATE KEY-----";
+
 /// True if a value of this name is a secret.
 pub(super) fn is_secret_name(name: &str) -> bool {
     let name = name.to_lowercase();
@@ -144,6 +168,16 @@ mod tests {
         ] {
             assert_eq!(secrets.hide(text), clean);
         }
+    }
+
+    #[test]
+    fn lines_of_a_private_key_are_hidden_up_to_its_end() {
+        let mut keys = KeyLines::default();
+        let lines = "a\nx -----BEGIN EC PRIVATE KEY-----\nMHc\n-----END EC PRIVATE KEY-----\nb\n\
+                     -----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n\
+                     -----BEGIN PRIVATE KEY-----x-----END PRIVATE KEY-----\nc";
+        let hidden: Vec<&str> = lines.lines().filter(|line| keys.hides(line.as_bytes())).collect();
+        assert_eq!(hidden, ["MHc", "-----END EC PRIVATE KEY-----"]);
     }
 
     #[test]
