@@ -71,7 +71,8 @@ impl<'a> PlanBuilder<'a> {
     pub(super) fn retired(&self) -> BTreeSet<&InstanceId> {
         let mut retired = BTreeSet::new();
         for event in &self.events {
-            if let Change::DrainingBegun { instance, .. } | Change::CleaningBegun { instance } = &event.change {
+            if let Change::DrainingBegun { instance, .. } | Change::CleaningBegun { instance } = &event.change
+            {
                 retired.insert(instance);
             }
         }
