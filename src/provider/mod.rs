@@ -19,6 +19,7 @@ use crate::port::finding::Finding;
 use crate::port::provider::Provider;
 use crate::port::setup::Cleaning;
 
+pub mod as_json;
 pub mod authorities;
 pub mod aws_ec2;
 pub mod cloud;
@@ -38,6 +39,7 @@ pub mod launch;
 pub mod local;
 pub mod mistakes;
 pub mod process;
+pub mod program;
 pub mod qemu;
 pub mod scope;
 pub mod static_hosts;
@@ -187,9 +189,7 @@ impl std::fmt::Debug for BuildContext {
 pub fn instance(arguments: &[OsString]) -> ExitCode {
     match arguments.split_first() {
         Some((kind, rest)) if kind == "qemu" => qemu::process::main(rest),
-        Some((kind, rest)) if kind == external::process::holder::KIND => {
-            external::process::holder::main(rest)
-        }
+        Some((kind, rest)) if kind == program::holder::KIND => program::holder::main(rest),
         Some((kind, rest)) if kind == fleeting::holder::KIND => fleeting::holder::main(rest),
         _ => local::server::main(arguments),
     }

@@ -49,7 +49,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 const CHOSEN_IN: &[(&str, &str)] = &[("store/file", "src/cli/stores.rs")];
 
 /// Folders of a family that are no adapter, but what some of its adapters have in common.
-const COMMONS: &[&str] = &["provider/cloud"];
+const COMMONS: &[&str] = &["provider/cloud", "provider/program"];
 
 /// Families of adapters.
 const FAMILIES: &[&str] = &["provider", "connector", "store", "host"];

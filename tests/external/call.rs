@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use greenroom::core::failure::ErrorClass;
 use greenroom::port::clock::Clock as _;
 use greenroom::provider::environment::Environment;
-use greenroom::provider::external::process::{Called, Exit, Program};
+use greenroom::provider::external::process::{Called, Program};
 use greenroom::provider::external::protocol::Verb;
 use greenroom::provider::external::protocol::answers::ListAnswer;
 use greenroom::provider::external::protocol::requests::{Nothing, ProgramSettings, Request};
 use greenroom::provider::held::Ending;
+use greenroom::provider::program::{self, Exit};
 use tokio::sync::Semaphore;
 
 use crate::fixture::GREENROOM;
@@ -27,16 +28,16 @@ fn program(dir: &Path, script: &str) -> Program {
     let path = dir.join("program");
     fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    Program {
+    let how = program::Program {
         holder: GREENROOM.into(),
         path,
         arguments: vec!["--first".to_owned()],
         directory: dir.to_owned(),
         environment: Environment::default(),
-        time_limits: Vec::new(),
         output_limit: 1 << 20,
         concurrent: Rc::new(Semaphore::new(4)),
-    }
+    };
+    Program { how, time_limits: Vec::new() }
 }
 
 async fn list(program: &Program) -> Called {
@@ -62,14 +63,16 @@ async fn a_program_gets_its_request_its_arguments_and_few_variables() {
     fs::write(dir.path().join("secret"), "hunter2\n").unwrap();
     let secrets = vec![("TOKEN".to_owned(), dir.path().join("secret"))];
     let environment = Environment { named: vec!["CARGO_PKG_NAME".to_owned()], secrets };
-    let called = list(&Program { environment, ..program(dir.path(), script) }).await;
-    assert_eq!(called.exit, Exit::Ended(Ending::Code(0)));
-    let request: serde_json::Value = serde_json::from_slice(&called.output).unwrap();
+    let mut asked = program(dir.path(), script);
+    asked.how.environment = environment;
+    let called = list(&asked).await;
+    assert_eq!(called.ended.exit, Exit::Ended(Ending::Code(0)));
+    let request: serde_json::Value = serde_json::from_slice(&called.ended.output).unwrap();
     assert_eq!(
         request,
         serde_json::json!({ "protocol": 1, "pool": "linux", "settings": { "image": "debian" } })
     );
-    let log: Vec<&str> = called.log.split('|').collect();
+    let log: Vec<&str> = called.ended.log.split('|').collect();
     assert_eq!(log[..2], ["--first list", dir.path().to_str().unwrap()]);
     let variables: Vec<&str> = log[2].split_whitespace().collect();
     assert!(
@@ -109,11 +112,13 @@ async fn each_way_to_end_badly_is_one_sentence_with_the_logs_last_line() {
         assert!(sentence.contains(expected) && !sentence.contains('\u{1b}'), "{script}: {sentence}");
     }
     let dir = tempfile::tempdir().unwrap();
-    let missing = Program { path: "/nowhere/at/all".into(), ..program(dir.path(), "") };
+    let mut missing = program(dir.path(), "");
+    missing.how.path = "/nowhere/at/all".into();
     let (seen, sentence) = failure(&list(&missing).await);
     assert_eq!(seen, ErrorClass::Transient);
     assert!(sentence.starts_with("`/nowhere/at/all` list cannot be started: No such file"), "{sentence}");
-    let elsewhere = Program { directory: "/nowhere".into(), ..program(dir.path(), "") };
+    let mut elsewhere = program(dir.path(), "");
+    elsewhere.how.directory = "/nowhere".into();
     assert!(failure(&list(&elsewhere).await).1.contains("its directory `/nowhere` does not exist"));
 }
 
@@ -123,7 +128,7 @@ async fn what_hangs_is_killed_with_all_that_it_started_in_any_session() {
     let script = "setsid sleep 98761 & (setsid setsid sleep 98762 &) ; sleep 98763";
     let limited = vec![(Verb::List, Duration::from_millis(700))];
     let called = list(&Program { time_limits: limited, ..program(dir.path(), script) }).await;
-    assert_eq!(called.exit, Exit::Ended(Ending::TimeLimit));
+    assert_eq!(called.ended.exit, Exit::Ended(Ending::TimeLimit));
     assert!(
         failure(&called).1.ends_with("list did not end within 700 ms and was killed"),
         "{}",
@@ -161,11 +166,11 @@ async fn a_program_that_has_ended_keeps_its_daemons_and_nothing_else() {
 async fn endless_output_ends_at_its_limit_and_an_endless_log_keeps_its_end() {
     let dir = tempfile::tempdir().unwrap();
     let called = list(&program(dir.path(), "yes")).await;
-    assert_eq!(called.exit, Exit::OutputLimit(1 << 20));
+    assert_eq!(called.ended.exit, Exit::OutputLimit(1 << 20));
     assert!(failure(&called).1.contains("printed more than 1 MiB and was killed"));
     let log = "yes 0123456789012345678901234567890 | head -c 100000000 >&2; echo last >&2; exit 1";
     let called = list(&program(dir.path(), log)).await;
-    assert!(called.log.len() <= 16 << 10 && called.log.ends_with("last\n"));
+    assert!(called.ended.log.len() <= 16 << 10 && called.ended.log.ends_with("last\n"));
 }
 
 #[tokio::test]

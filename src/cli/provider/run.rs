@@ -14,11 +14,10 @@ use crate::cli::error::CliError;
 use crate::cli::program::driver;
 use crate::connector::ssh::{Ssh, SshSettings};
 use crate::core::text::hex;
-use crate::provider::authorities;
 use crate::provider::environment::Environment;
-use crate::provider::external::as_json;
 use crate::provider::external::process::Program;
 use crate::provider::external::protocol::Verb;
+use crate::provider::{as_json, authorities, program};
 
 /// Calls of the kit that run concurrently: more than it makes.
 const CONCURRENT: usize = 16;
@@ -48,18 +47,17 @@ pub(super) fn program(options: &TestOptions) -> Result<Program, CliError> {
         return Err(error.help("set and export it, or pass a file with `--secret NAME=FILE`"));
     }
     environment.variables().map_err(CliError::say)?;
-    Ok(Program {
+    let how = program::Program {
         holder: driver()?,
         path,
         arguments: Vec::new(),
         directory,
         environment,
-        time_limits: limit
-            .map(|limit| Verb::ALL.iter().map(|verb| (*verb, limit)).collect())
-            .unwrap_or_default(),
         output_limit: OUTPUT_LIMIT,
         concurrent: Rc::new(Semaphore::new(CONCURRENT)),
-    })
+    };
+    let of_all = |limit| Verb::ALL.iter().map(|verb| (*verb, limit)).collect();
+    Ok(Program { how, time_limits: limit.map(of_all).unwrap_or_default() })
 }
 
 /// The program's settings as JSON.

@@ -7,7 +7,6 @@ use super::cloud::keys::LIFETIME;
 use super::{BuildContext, Built, Calls, Registration};
 use crate::keys::KeyTable;
 
-pub mod as_json;
 #[cfg(feature = "external")]
 mod calls;
 mod doctor;

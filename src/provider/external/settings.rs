@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::as_json;
 use super::keys::TABLES;
 use super::protocol::Verb;
 use super::protocol::answers::is_public_key;
@@ -13,10 +12,10 @@ use crate::keys::duration;
 use crate::keys::near::nearest_or_all;
 use crate::keys::problem::{Place, Problem, Problems, join};
 use crate::keys::table::{self, Table};
-use crate::provider::authorities;
 use crate::provider::cloud::offerings::Offering;
 use crate::provider::cloud::settings::{AddressKind, Common, UserData, user};
 use crate::provider::environment::Environment;
+use crate::provider::{as_json, authorities};
 
 /// The table, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -21,7 +21,7 @@ pub(super) async fn examine(api: &External, demand: &Demand) -> Vec<Finding> {
         found.push(failed(Verb::List, error));
     } else {
         let passed_on = serde_json::to_value(&settings.passed_on).unwrap_or_default();
-        found.extend(kit::doctor::findings(&api.program, passed_on, pool, &api.program.path).await);
+        found.extend(kit::doctor::findings(&api.program, passed_on, pool, &api.program.how.path).await);
     }
     if known.has(Verb::Examine) {
         let fields = Examine { max_instances: demand.max_instances, instances: demand.recorded };

@@ -30,7 +30,7 @@ use crate::provider::cloud::api::{self, Access, Api, Created, Disks, LaunchStatu
 use crate::provider::cloud::machine::{Handle, Machine};
 use crate::provider::cloud::offerings::Offering;
 use crate::provider::cloud::{Cloud, user_data};
-use crate::provider::{BuildContext, Built};
+use crate::provider::{BuildContext, Built, program};
 
 mod agreed;
 mod examine;
@@ -51,16 +51,16 @@ const UNSAID_LAG: Duration = Duration::from_mins(1);
 /// A provider that calls the program. A pool has an API back-off of its own until the program has named its account.
 pub(super) fn build(context: &BuildContext, table: &toml::Table) -> Built {
     let settings = Settings::read(&context.pool, table)?;
-    let program = Program {
+    let how = program::Program {
         holder: context.program.clone(),
         path: settings.program.clone(),
         arguments: settings.arguments.clone(),
         directory: settings.directory.clone(),
         environment: settings.environment.clone(),
-        time_limits: settings.timeouts.clone(),
         output_limit: settings.output_limit,
         concurrent: Rc::new(Semaphore::new(settings.concurrent_calls)),
     };
+    let program = Program { how, time_limits: settings.timeouts.clone() };
     let (common, account) = (settings.common.clone(), format!("external {}", context.pool));
     let api = External {
         pool: context.pool.clone(),
@@ -124,8 +124,8 @@ impl External {
         let request = Request::new(self.pool.as_str(), settings, fields);
         let called = self.program.call(verb, &request).await;
         let answer = called.answer(self.clock.now());
-        if !called.log.is_empty() {
-            tracing::debug!(pool = %self.pool, %verb, "the program's log: {}", called.log.trim_end());
+        if !called.ended.log.is_empty() {
+            tracing::debug!(pool = %self.pool, %verb, "the program's log: {}", called.ended.log.trim_end());
         }
         answer
     }

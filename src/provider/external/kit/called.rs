@@ -6,9 +6,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::program::{Called, End, Program};
-use crate::provider::external::process::{self, Exit};
+use crate::provider::external::process;
 use crate::provider::external::protocol::Verb;
 use crate::provider::held::Ending;
+use crate::provider::program::{self, Exit};
 
 /// Limit of a verb that does not exist.
 const UNKNOWN_VERB: Duration = Duration::from_secs(20);
@@ -28,7 +29,7 @@ impl Program for process::Program {
         let shortest = self.time_limits.iter().map(|(_, limit)| *limit).min();
         let unknown = || shortest.unwrap_or(UNKNOWN_VERB);
         let limit = Verb::of_name(verb).map_or_else(unknown, |verb| self.time_limit(verb));
-        let called = self.call_line(verb, limit, input).await;
+        let called = self.how.call(verb, limit, input).await;
         let end = match called.exit {
             Exit::Ended(Ending::Code(code)) => End::Exited(code),
             Exit::Ended(Ending::Signal(signal)) => End::Signalled(signal),
@@ -42,16 +43,17 @@ impl Program for process::Program {
 
     async fn call_offline(&self, verb: &str, input: Vec<u8>) -> Option<Called> {
         let unshare = found("unshare")?;
-        let path = self.path.to_string_lossy().into_owned();
+        let path = self.how.path.to_string_lossy().into_owned();
         for options in OFFLINE {
             let within = |rest: Vec<String>| {
                 let arguments = options.iter().map(|text| (*text).to_owned()).chain(rest).collect();
-                Self { path: unshare.clone(), arguments, ..self.clone() }
+                let how = program::Program { path: unshare.clone(), arguments, ..self.how.clone() };
+                Self { how, ..self.clone() }
             };
             // Many hosts allow no namespaces to users, and many containers to no account.
             let tried = Program::call(&within(vec!["true".to_owned()]), verb, Vec::new()).await;
             if tried.end == End::Exited(0) {
-                let line = [path].into_iter().chain(self.arguments.clone()).collect();
+                let line = [path].into_iter().chain(self.how.arguments.clone()).collect();
                 return Some(Program::call(&within(line), verb, input).await);
             }
         }

@@ -1,4 +1,4 @@
-//! The process between the keeper and the program: it ends the program, and all that the program started.
+//! The process between the keeper and a program: it ends the program, and all that the program started.
 //!
 //! Its standard input is a socket of the caller's. The caller writes the request, one line; this process writes how the
 //! program ended, one line. If the caller closes the socket, is killed or the time is over, this process kills the program
@@ -18,7 +18,7 @@ use rustix::process::getpid;
 use crate::provider::held::{self, Ending, Report};
 
 /// The name of this process among those of hidden command `instance`.
-pub const KIND: &str = "external";
+pub const KIND: &str = "program";
 /// Longest request.
 const MAX_REQUEST: usize = 4 << 20;
 
