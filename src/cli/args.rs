@@ -218,7 +218,7 @@ Exit status:
     /// Write and check programs for provider `external`
     #[command(subcommand)]
     Provider(ProviderCommand),
-    /// Install and list GitLab's fleeting plugins
+    /// Install and list plugins for provider `fleeting`
     #[command(subcommand)]
     Plugin(PluginCommand),
 }

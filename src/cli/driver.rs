@@ -89,6 +89,9 @@ pub(super) async fn prepare(
         Ok(acquired) => {
             let instance = &acquired.assignment.instance;
             ui::tell(&messages::ready(instance, acquired.waited, acquired.account));
+            if let Some(fingerprint) = acquired.assignment.endpoint.first_use() {
+                ui::tell(&messages::first_use(instance, fingerprint));
+            }
             let mut prepared = None;
             if let (Some(job), Some(dirs)) = (&containers, &dirs) {
                 let began = call.context.host.now();

@@ -96,6 +96,11 @@ pub(super) fn ready(instance: &InstanceId, waited: Duration, account: StartAccou
     format!("instance {instance} ready in {} ({account})", Pretty(waited))
 }
 
+/// After `ready`, if nothing verified the instance.
+pub(super) fn first_use(instance: &InstanceId, fingerprint: &str) -> String {
+    format!("{instance} presented host key {fingerprint} on its first connection; nothing verified it")
+}
+
 /// A job with services that runs on the instance itself. `in_pool`: the pool has containers, but the job names no image.
 pub(super) fn services_ignored(pool: &PoolName, services: usize, in_pool: bool) -> String {
     let what = match services {

@@ -129,6 +129,7 @@ pub(super) fn build(
         program: around.program.clone(),
         containers: pool.needs_podman(),
         clock: Rc::clone(&around.clock),
+        host_keys: Rc::new(super::context::ssh(&around.state_dir)),
     };
     let invalid = |problems: Problems| CliError::config(config.diagnostics(problems).into());
     let registration = provider::find(&pool.provider.kind).map_err(|unknown| {

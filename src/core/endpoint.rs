@@ -14,7 +14,7 @@ pub struct Endpoint {
     pub port: u16,
     pub user: String,
     /// The host's public key in OpenSSH format (`ssh-ed25519 AAAA…`); no other key is accepted. Or what `certified` makes:
-    /// each key is accepted for which the host has a certificate.
+    /// each key is accepted for which the host has a certificate. With the comment of `on_first_use`, nothing verified it.
     pub host_key: String,
     /// The operator's key for the login; `None`: the instance's own, which Greenroom created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -59,6 +59,19 @@ impl Endpoint {
     pub fn place(&self) -> String {
         place(&self.address, self.port)
     }
+
+    /// The fingerprint of its host key if that was accepted on the first connection, without a verification.
+    pub fn first_use(&self) -> Option<&str> {
+        self.host_key.split_ascii_whitespace().nth(2)?.strip_prefix(FIRST_USE)
+    }
+}
+
+/// Before the fingerprint in the comment of a key that nothing verified.
+const FIRST_USE: &str = "first-use:";
+
+/// A host key that was accepted because it was the first one that the host presented.
+pub fn on_first_use(key: &str, fingerprint: &str) -> String {
+    format!("{} {FIRST_USE}{fingerprint}", without_comment(key))
 }
 
 /// The mark of a certificate authority, as in OpenSSH's `known_hosts`.
@@ -92,6 +105,27 @@ mod tests {
     #[test]
     fn a_comment_is_no_part_of_a_key() {
         assert_eq!(without_comment(" ssh-ed25519  AAAA root@a\n"), "ssh-ed25519 AAAA");
+    }
+
+    #[test]
+    fn a_key_that_nothing_verified_says_so() {
+        let of = |host_key: &str| Endpoint {
+            address: "192.0.2.7".to_owned(),
+            port: 22,
+            user: "ci".to_owned(),
+            host_key: host_key.to_owned(),
+            key: None,
+            jump: None,
+            metadata: None,
+        };
+        let key = on_first_use("ssh-ed25519 AAAA root@a", "SHA256:abc");
+        assert_eq!(key, "ssh-ed25519 AAAA first-use:SHA256:abc");
+        assert_eq!(of(&key).first_use(), Some("SHA256:abc"));
+        for verified in
+            ["ssh-ed25519 AAAA", "ssh-ed25519 AAAA root@a", &certified(&["m1"], &["k 1".to_owned()])]
+        {
+            assert_eq!(of(verified).first_use(), None, "{verified}");
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub mod connector;
 pub mod finding;
 pub mod host;
 pub mod host_error;
+pub mod host_keys;
 pub mod leadership;
 pub mod lock;
 pub mod provider;

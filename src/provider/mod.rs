@@ -16,6 +16,7 @@ use crate::keys::near::nearest_or_all;
 use crate::keys::problem::{Problem, Problems};
 use crate::port::clock::Clock;
 use crate::port::finding::Finding;
+use crate::port::host_keys::HostKeys;
 use crate::port::provider::Provider;
 use crate::port::setup::Cleaning;
 
@@ -61,7 +62,7 @@ macro_rules! providers {
     };
 }
 
-providers!(local, qemu, static_hosts, aws_ec2, gce, external);
+providers!(local, qemu, static_hosts, aws_ec2, gce, external, fleeting);
 
 /// The providers of this program, once `install` has set them.
 static PROVIDERS: OnceLock<&'static [Registration]> = OnceLock::new();
@@ -177,6 +178,8 @@ pub struct BuildContext {
     /// Whether jobs run in containers of Podman on its instances.
     pub containers: bool,
     pub clock: Rc<dyn Clock>,
+    /// For instances whose host key only they can show.
+    pub host_keys: Rc<dyn HostKeys>,
 }
 
 impl std::fmt::Debug for BuildContext {
@@ -212,8 +215,7 @@ mod tests {
         assert_eq!(find("local").unwrap().kind, "local");
         let error = |kind| find(kind).unwrap_err().to_string();
         assert_eq!(error("locla"), "there is no provider `locla` (did you mean `local`?)");
-        let all =
-            "there is no provider `0` (name one of `local`, `qemu`, `static`, `aws-ec2`, `gce`, `external`)";
+        let all = "there is no provider `0` (name one of `local`, `qemu`, `static`, `aws-ec2`, `gce`, `external`, `fleeting`)";
         assert_eq!(error("0"), all);
     }
 

@@ -47,6 +47,7 @@ impl CloudFixture {
             program: Path::new(env!("CARGO_BIN_EXE_greenroom")).to_owned(),
             containers: false,
             clock: self.clock(),
+            host_keys: Rc::new(greenroom::port::host_keys::Unconnected),
         };
         let table = self.cloud.table(&self.lab, &self.lab.url(), self.buy);
         let provider =

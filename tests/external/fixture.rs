@@ -59,6 +59,7 @@ impl Pool {
             program: GREENROOM.into(),
             containers: false,
             clock: self.clock(),
+            host_keys: Rc::new(greenroom::port::host_keys::Unconnected),
         }
     }
 

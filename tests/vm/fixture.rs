@@ -100,6 +100,7 @@ impl VmFixture {
             program: self.program.clone(),
             containers: false,
             clock: self.clock(),
+            host_keys: Rc::new(greenroom::port::host_keys::Unconnected),
         }
     }
 

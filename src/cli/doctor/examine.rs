@@ -37,6 +37,7 @@ use crate::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir, Syst
 use crate::port::attempts::Attempts as _;
 use crate::port::clock::Clock;
 use crate::port::finding::Finding;
+use crate::port::host_keys::Unconnected;
 use crate::port::leadership::Leadership as _;
 use crate::port::provider::{Demand, Provider};
 use crate::port::reports::Reports as _;
@@ -105,6 +106,7 @@ pub(super) async fn examine(
                 program: ground.program.to_owned(),
                 containers: pool.needs_podman(),
                 clock: Rc::new(*clock),
+                host_keys: Rc::new(Unconnected),
             };
             examined.add("hosts", hosts::check(pool, &context, &ssh).await);
         }

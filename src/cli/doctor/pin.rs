@@ -13,6 +13,7 @@ use crate::connector::ssh::HostKey;
 use crate::core::ids::PoolName;
 use crate::host::local::Role;
 use crate::keys::near::nearest_or_all;
+use crate::port::host_keys::Unconnected;
 use crate::port::wakeups::WakeUps as _;
 use crate::provider::{self, BuildContext, NamedHost};
 
@@ -88,6 +89,7 @@ pub(super) fn find(
             program: around.program.clone(),
             containers: pool.needs_podman(),
             clock: std::rc::Rc::clone(&around.clock),
+            host_keys: std::rc::Rc::new(Unconnected),
         };
         for host in (static_hosts.named)(&build, &pool.provider.table)? {
             known.push(host.name.to_string());

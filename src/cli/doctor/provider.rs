@@ -50,6 +50,7 @@ pub(super) fn check(config: &Config, pool: &PoolConfig, around: &CheckContext<'_
         program: around.program.to_owned(),
         containers: pool.needs_podman(),
         clock: Rc::clone(&around.clock),
+        host_keys: Rc::new(crate::cli::context::ssh(around.state_dir)),
     };
     let mut found = (registration.doctor)(&context, &pool.provider.table);
     let Ok(provider) = (registration.build)(&context, &pool.provider.table) else {

@@ -32,6 +32,7 @@ use crate::config::{Config, ConfigError, Diagnostics};
 use crate::core::time::ManagerId;
 use crate::host::local::SystemClock;
 use crate::keys::schema;
+use crate::port::host_keys::Unconnected;
 use crate::provider::{self, BuildContext};
 
 const STATE_DIR: &str = "/var/lib/greenroom";
@@ -161,6 +162,7 @@ fn check(text: &str, state_dir: &Path) -> Result<Config, CliError> {
             program: program::driver()?,
             containers: pool.needs_podman(),
             clock: Rc::new(SystemClock::new(ManagerId::default())?),
+            host_keys: Rc::new(Unconnected),
         };
         (known.build)(&context, &pool.provider.table).map_err(|wrong| refused(config.diagnostics(wrong)))?;
         if let Some(objection) = config.objection(pool, known.static_hosts.is_none()) {

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use futures_util::future::join_all;
 use russh::keys::{HashAlg, PublicKey};
 use tokio::time::{Instant, timeout};
@@ -16,6 +17,7 @@ use crate::core::endpoint::{Endpoint, without_comment};
 use crate::core::ids::InstanceId;
 use crate::core::text::clean_text;
 use crate::port::connector::ConnectError;
+use crate::port::host_keys::{HostKeys, PresentedKey};
 
 /// One for a stage and one to stop it. The standby shell for the next stage starts when the current stage has ended.
 const SESSIONS_OF_A_JOB: u32 = 2;
@@ -97,6 +99,14 @@ impl Ssh {
         join_all(others.into_iter().map(Session::close)).await;
         session.close().await;
         Ok(Inspected { shell, said: clean_text(&output), connections, sessions })
+    }
+}
+
+#[async_trait(?Send)]
+impl HostKeys for Ssh {
+    async fn presented(&self, at: &Endpoint, within: Duration) -> Result<PresentedKey, ConnectError> {
+        let HostKey { line, fingerprint } = self.host_key(at, within).await?;
+        Ok(PresentedKey { line, fingerprint })
     }
 }
 

@@ -90,6 +90,7 @@ mod tests {
             program: "/bin/true".into(),
             containers: false,
             clock: Rc::new(ManualClock::default()),
+            host_keys: Rc::new(crate::port::host_keys::Unconnected),
         };
         let codes = |table: &str| -> Vec<&str> {
             let found = of_table(&context, &table.parse().unwrap());

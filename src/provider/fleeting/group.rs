@@ -1,9 +1,11 @@
 //! The port of a plugin: one instance group, and its calls.
 
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 
 /// State of an instance, as the plugin reports it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum State {
     Creating,
     Running,

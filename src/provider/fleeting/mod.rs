@@ -1,11 +1,131 @@
 //! The provider `fleeting`: a plugin of GitLab's autoscaler makes the machines.
 
+use std::rc::Rc;
+
+use super::cloud::delegated::DelegatedCloud;
+use super::cloud::keys::LIFETIME;
+use super::{BuildContext, Built, Calls, Registration};
+use crate::keys::KeyTable;
+
+#[cfg(any(test, feature = "fleeting"))]
+pub mod address;
 pub mod artifact;
+pub mod book;
+#[cfg(any(test, feature = "fleeting"))]
+mod console;
+mod doctor;
+#[cfg(any(test, feature = "fleeting"))]
+pub mod failures;
+#[cfg(any(test, feature = "fleeting"))]
+mod findings;
 pub mod group;
 pub mod holder;
+mod keys;
+#[cfg(any(test, feature = "fleeting"))]
+pub mod lane;
 pub mod locate;
+#[cfg(any(test, feature = "fleeting"))]
+pub mod login;
 #[cfg(feature = "fleeting")]
 pub mod plugin;
+#[cfg(any(test, feature = "fleeting"))]
+mod provider;
+#[cfg(any(test, feature = "fleeting"))]
+pub mod record;
 pub mod reference;
+#[cfg(any(test, feature = "fleeting"))]
+pub mod serial;
+mod settings;
+#[cfg(any(test, feature = "fleeting"))]
+mod trust;
 #[cfg(feature = "fleeting")]
 pub mod wire;
+
+#[cfg(feature = "fleeting")]
+use locate::Places;
+use settings::Settings;
+
+/// Checks tables, without the calls.
+pub const REGISTRATION: Registration = Registration {
+    kind: "fleeting",
+    example: include_str!("example.toml"),
+    calls: Calls::Delegated,
+    environment: &[locate::VARIABLE],
+    build: build_without_calls,
+    guest_dirs: None,
+    lifetime: Some(LIFETIME),
+    static_hosts: None,
+    doctor: doctor::without_calls,
+};
+
+/// For docs/configuration.md.
+pub const KEYS: &[KeyTable] = keys::TABLES;
+
+/// With the calls.
+#[cfg(feature = "fleeting")]
+pub const WITH_CALLS: Registration =
+    Registration { calls: Calls::Here, build, doctor: doctor::of_table, ..REGISTRATION };
+#[cfg(all(feature = "backends", not(feature = "fleeting")))]
+pub const WITH_CALLS: Registration = REGISTRATION;
+
+fn build_without_calls(context: &BuildContext, table: &toml::Table) -> Built {
+    Settings::read(&context.pool, table)?;
+    Ok(Rc::new(DelegatedCloud::new(&[])))
+}
+
+#[cfg(feature = "fleeting")]
+fn build(context: &BuildContext, table: &toml::Table) -> Built {
+    let settings = Settings::read(&context.pool, table)?;
+    let (pool, holder, sockets) =
+        (context.pool.clone(), context.program.clone(), context.state_dir.join("plugins"));
+    let group: GroupOf = Rc::new(move |settings, logins| {
+        let own = provider::Fleeting::own_key(settings, logins)?;
+        let source = settings.plugin.clone();
+        let located = move || locate::locate(&source, &Places::of_process());
+        Ok(Rc::new(plugin::Plugin::new(plugin::PluginSettings {
+            pool: pool.clone(),
+            holder: holder.clone(),
+            program: Rc::new(move || {
+                located().map(|found| found.program).map_err(|error| format!("{error}: {}", error.help()))
+            }),
+            config: settings.config.clone(),
+            connector: settings.connector(&own),
+            environment: settings.environment.clone(),
+            sockets: sockets.clone(),
+            deadlines: plugin::Deadlines::default(),
+            pauses: plugin::Pauses::default(),
+        })))
+    });
+    Ok(Rc::new(over(context, settings, group)))
+}
+
+/// What makes a pool's plugin, when it is first needed.
+#[cfg(any(test, feature = "fleeting"))]
+type GroupOf = Rc<
+    dyn Fn(&Settings, &login::Logins) -> Result<Rc<dyn group::Group>, crate::port::provider::ProviderError>,
+>;
+
+/// A provider over a plugin.
+#[cfg(any(test, feature = "fleeting"))]
+fn over(context: &BuildContext, settings: Settings, group: GroupOf) -> provider::Fleeting {
+    let record = record::Record::new(&context.state_dir, &context.pool);
+    let logins = login::Logins::new(record.dir());
+    let trust = trust::Trust {
+        ways: settings.host_keys.clone(),
+        reader: Rc::clone(&context.host_keys),
+        holder: context.program.clone(),
+        environment: settings.environment.clone(),
+    };
+    let rules = lane::Rules { appears_within: settings.appears_within, adopt: settings.adopt };
+    let (text, of, keys) = (format!("{settings:?}"), settings.clone(), logins.clone());
+    let make = Box::new(move || group(&of, &keys));
+    let lane = lane::Lane::of(record, &context.pool, Rc::clone(&context.clock), rules, text, make);
+    provider::Fleeting {
+        pool: context.pool.clone(),
+        settings,
+        lane,
+        logins,
+        trust,
+        known: std::cell::RefCell::default(),
+    }
+}

@@ -271,6 +271,7 @@ pub(super) mod tests {
             program: PathBuf::from("/bin/sh"),
             containers: false,
             clock: Rc::new(Fixed),
+            host_keys: Rc::new(crate::port::host_keys::Unconnected),
         }
     }
 

@@ -57,6 +57,7 @@ impl LocalFixture {
             program: program.to_owned(),
             containers: false,
             clock: self.clock(),
+            host_keys: Rc::new(greenroom::port::host_keys::Unconnected),
         }
     }
 

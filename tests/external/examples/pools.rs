@@ -58,6 +58,7 @@ impl Pool {
             program: GREENROOM.into(),
             containers: false,
             clock: self.clock(),
+            host_keys: Rc::new(greenroom::port::host_keys::Unconnected),
         };
         (registration().build)(&context, &self.table).expect("the page's table is right")
     }

@@ -149,6 +149,7 @@ impl Stage {
             program: "/bin/true".into(),
             containers: false,
             clock: Rc::clone(&self.clock) as Rc<dyn Clock>,
+            host_keys: Rc::new(crate::port::host_keys::Unconnected),
         };
         let account = self.state.path().display().to_string();
         Cloud::new(&context, settings, &account, Rc::clone(&self.world))

@@ -2,10 +2,10 @@
 
 #[cfg(feature = "fleeting")]
 pub(super) mod challenge;
-pub mod check;
 #[cfg(feature = "fleeting")]
 pub mod credentials;
 pub mod digest;
+pub mod doctor;
 #[cfg(feature = "fleeting")]
 mod document;
 #[cfg(feature = "fleeting")]

@@ -40,10 +40,15 @@ mod tests {
 
     #[test]
     fn whole_floats_lose_their_fraction_at_any_depth() {
-        let config =
-            json!({ "a": 1.0, "b": [2.5, -3.0, { "c": 0.0 }], "d": "1.0", "e": 7, "f": 1e300, "g": true });
+        let config = json!({ "a": 1.0, "b": [2.5, -3.0, { "c": 0.0 }], "d": "1.0", "e": 7, "g": true });
         let written = String::from_utf8(bytes(&config)).unwrap();
-        assert_eq!(written, r#"{"a":1,"b":[2.5,-3,{"c":0}],"d":"1.0","e":7,"f":1e300,"g":true}"#);
+        assert_eq!(written, r#"{"a":1,"b":[2.5,-3,{"c":0}],"d":"1.0","e":7,"g":true}"#);
+    }
+
+    #[test]
+    fn what_no_integer_can_hold_stays_as_it_is() {
+        let written: Value = serde_json::from_slice(&bytes(&json!({ "a": 1e300 }))).unwrap();
+        assert_eq!(written, json!({ "a": 1e300 }));
     }
 
     #[test]

@@ -1,0 +1,325 @@
+//! A provider that drives a plugin.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::book::entry::{Machine, Progress};
+use super::book::{Book, Entry};
+use super::group::{ConnectInfo, State};
+use super::lane::Lane;
+use super::login::{Logins, PoolKey};
+use super::settings::Settings;
+use super::trust::Trust;
+use super::{address, console, failures, findings};
+use crate::core::endpoint::Endpoint;
+use crate::core::failure::ErrorClass;
+use crate::core::ids::{InstanceId, Location, PoolName};
+use crate::core::inventory::{Capabilities, Listed, Listing, Resource, ResourceKind, Resources, Status};
+use crate::core::report::ApiCalls;
+use crate::core::time::Stamp;
+use crate::port::finding::Finding;
+use crate::port::provider::{Demand, LaunchRequest, Provider, ProviderError, Termination};
+
+/// How long a list waits for a slow call of the plugin. Then it is the last update, with its time.
+const BUSY: Duration = Duration::from_secs(30);
+/// The maximum age of an update for the address of an instance that runs, and of one that does not run yet.
+const ADDRESS_AGE: Duration = Duration::from_secs(10);
+const WAIT_AGE: Duration = Duration::from_secs(2);
+/// How long an address and a login are used before the plugin is asked for them once more.
+const CONNECT_AGE: Duration = Duration::from_mins(5);
+/// How long before their end credentials are refreshed.
+const REFRESH: Duration = Duration::from_mins(15);
+
+/// One pool's instances in a plugin's group.
+pub(super) struct Fleeting {
+    pub(super) pool: PoolName,
+    pub(super) settings: Settings,
+    pub(super) lane: Rc<Lane>,
+    pub(super) logins: Logins,
+    pub(super) trust: Trust,
+    /// The addresses and logins of instances.
+    pub(super) known: RefCell<BTreeMap<InstanceId, Known>>,
+}
+
+/// What the plugin has said about an instance.
+#[derive(Debug, Clone)]
+pub(super) struct Known {
+    id: String,
+    /// Without a host key.
+    endpoint: Endpoint,
+    since: Stamp,
+    /// When the credentials end, in seconds since 1970.
+    expires: Option<i64>,
+}
+
+impl std::fmt::Debug for Fleeting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Fleeting").field("pool", &self.pool).finish_non_exhaustive()
+    }
+}
+
+impl Fleeting {
+    /// The key that the plugin gets, and that logs in unless the plugin gives another one.
+    pub(super) fn own_key(settings: &Settings, logins: &Logins) -> Result<PoolKey, ProviderError> {
+        let key = match &settings.key_file {
+            None => logins.pool_key(),
+            Some(path) => fs_err::read_to_string(path).map(|text| PoolKey { path: path.clone(), text }),
+        };
+        key.map_err(|error| {
+            ProviderError::new(ErrorClass::Transient, format!("the key of logins cannot be read: {error}"))
+        })
+    }
+
+    fn location(&self) -> Option<Location> {
+        self.lane.info().map(|info| Location::new(format!("fleeting group {}", info.id)))
+    }
+
+    /// The running machine of an instance.
+    async fn machine(&self, id: &InstanceId) -> Result<Machine, ProviderError> {
+        let transient = |why: &str| Err(ProviderError::new(ErrorClass::Transient, why));
+        let runs = || {
+            let is_running = |machine: &Machine| machine.state == State::Running && machine.missed == 0;
+            self.lane.read(|book| book.machines().get(id).is_some_and(is_running))
+        };
+        self.lane.update(ADDRESS_AGE).await?;
+        if !runs() {
+            self.lane.update(WAIT_AGE).await?;
+        }
+        let (now, within) = (self.lane.now(), self.lane.rules().appears_within);
+        let found = self.lane.read(|book| match book.entry(id) {
+            Some(Entry::Machine(machine)) => Ok(machine.clone()),
+            // A launch that was given up may have a machine.
+            Some(Entry::Intent(intent)) => {
+                Err(intent.progress.is_open() || now.since(intent.at.seen_from(now)) < within)
+            }
+            Some(Entry::Former(_)) | None => Err(false),
+        });
+        match found {
+            Ok(machine) if machine.status() == Status::Running => Ok(machine),
+            Ok(_) => transient("the instance is not running yet"),
+            Err(true) => transient("the plugin does not show the instance yet"),
+            Err(false) => Err(self.not_found(id)),
+        }
+    }
+
+    fn not_found(&self, id: &InstanceId) -> ProviderError {
+        if let Some(group) = self.lane.other_group_of(id) {
+            let why = format!("`{id}` is in group {group}, which `plugin_config` no longer names");
+            return ProviderError::new(ErrorClass::Transient, why);
+        }
+        ProviderError::new(ErrorClass::NotFound, format!("no machine of the plugin belongs to `{id}`"))
+    }
+
+    /// Address and login, from the plugin's last answer if that is recent.
+    async fn connect(&self, id: &InstanceId, machine: &Machine) -> Result<Endpoint, ProviderError> {
+        let now = self.lane.now();
+        let lasts = |known: &Known| {
+            let left = known.expires.is_none_or(|at| at - now.wall_seconds() > seconds(REFRESH));
+            left && now.since(known.since) < CONNECT_AGE && known.id == machine.id
+        };
+        if let Some(known) = self.known.borrow().get(id).filter(|known| lasts(known)) {
+            return Ok(known.endpoint.clone());
+        }
+        // Some plugins exit if they are asked about an instance that their last update lacks.
+        let info = self.lane.group()?.connect_info(&machine.id).await;
+        let info = info.map_err(|error| failures::of_call("say how an instance is reached", &error))?;
+        if info.expires.is_some_and(|at| at <= now.wall_seconds()) {
+            let why = "the credentials that the plugin gives have expired";
+            return Err(ProviderError::new(ErrorClass::Transient, why));
+        }
+        let endpoint = self.endpoint_of(id, &info)?;
+        let known =
+            Known { id: machine.id.clone(), endpoint: endpoint.clone(), since: now, expires: info.expires };
+        let mut all = self.known.borrow_mut();
+        all.retain(|instance, _| self.lane.read(|book| book.machines().contains_key(instance)));
+        all.insert(id.clone(), known);
+        Ok(endpoint)
+    }
+
+    fn endpoint_of(&self, id: &InstanceId, info: &ConnectInfo) -> Result<Endpoint, ProviderError> {
+        let invalid = |why: String| ProviderError::new(ErrorClass::Invalid, why);
+        if !matches!(info.protocol.as_str(), "" | "ssh") {
+            let why = format!(
+                "the instance is reached with `{}`, and Greenroom connects with SSH only",
+                info.protocol
+            );
+            return Err(invalid(why));
+        }
+        let Some((address, port)) = address::of(info, self.settings.use_external_address) else {
+            return Err(ProviderError::new(ErrorClass::Transient, "the instance has no address yet"));
+        };
+        let named = Some(info.username.clone()).filter(|name| !name.is_empty());
+        let user = named.or_else(|| self.settings.user.clone());
+        let user = user
+            .ok_or_else(|| invalid("the plugin reports no account for the login: set `user`".to_owned()))?;
+        let own = Self::own_key(&self.settings, &self.logins)?;
+        let key = self.logins.of(id, info, &own).map_err(invalid)?;
+        let port = port.or(info.port).unwrap_or(self.settings.ssh_port);
+        let host_key = String::new();
+        Ok(Endpoint { address, port, user, host_key, key: Some(key), jump: None, metadata: None })
+    }
+
+    /// The host key that an instance must present; established with its first address.
+    async fn host_key(
+        &self,
+        id: &InstanceId,
+        machine: &Machine,
+        at: &Endpoint,
+    ) -> Result<String, ProviderError> {
+        if let Some(certified) = self.trust.certified(&machine.id, &at.address) {
+            return Ok(certified);
+        }
+        if let Some(known) = &machine.host_key {
+            return Ok(known.clone());
+        }
+        let key = self.trust.establish(&machine.id, at).await?;
+        let kept = self.lane.change(|book| {
+            let machine = book.machine_mut(id).filter(|now| now.id == machine.id)?;
+            Some(machine.host_key.get_or_insert_with(|| key.clone()).clone())
+        });
+        // CRASH: the key counts once it is on disk: a later process must not accept another one.
+        self.lane.store().await?;
+        tracing::info!(pool = %self.pool, instance = %id, "its host key from now on: {key}");
+        kept.ok_or_else(|| self.not_found(id))
+    }
+
+    /// Removes the login of an instance that is gone.
+    fn forget(&self, id: &InstanceId) {
+        self.logins.discard(id);
+        self.known.borrow_mut().remove(id);
+    }
+}
+
+#[async_trait(?Send)]
+impl Provider for Fleeting {
+    async fn launch(&self, request: &LaunchRequest) -> Result<(), ProviderError> {
+        self.lane.launch(&request.instance, &request.token, &request.tags).await
+    }
+
+    async fn terminate(&self, id: &InstanceId) -> Result<Termination, ProviderError> {
+        if self.lane.other_group_of(id).is_some() && self.lane.read(|book| book.entry(id).is_none()) {
+            return Err(self.not_found(id));
+        }
+        let ended = self.lane.terminate(id).await;
+        match &ended {
+            Ok(Termination::Gone) => self.forget(id),
+            Err(error) if *error.class() == ErrorClass::NotFound => self.forget(id),
+            _ => {}
+        }
+        ended
+    }
+
+    async fn list(&self, pool: &PoolName) -> Result<Listing, ProviderError> {
+        if *pool != self.pool {
+            return Ok(Listing::empty(self.lane.now(), None));
+        }
+        let begun = match tokio::time::timeout(BUSY, self.lane.update(Duration::ZERO)).await {
+            Ok(updated) => updated?,
+            Err(_) => self.lane.last_good().ok_or_else(|| {
+                let why = "the plugin has not answered yet: it may still be starting";
+                ProviderError::new(ErrorClass::Transient, why)
+            })?,
+        };
+        let (instances, copies) = self.lane.read(|book| (listed(book), foreign(book)));
+        self.logins.sweep(|id| self.lane.read(|book| book.machines().contains_key(id)));
+        Ok(Listing { begun, complete: true, location: self.location(), instances, copies })
+    }
+
+    async fn endpoint(&self, id: &InstanceId) -> Result<Endpoint, ProviderError> {
+        let machine = self.machine(id).await?;
+        let endpoint = self.connect(id, &machine).await?;
+        let host_key = self.host_key(id, &machine, &endpoint).await?;
+        Ok(Endpoint { host_key, ..endpoint })
+    }
+
+    async fn console(&self, id: &InstanceId) -> Result<String, ProviderError> {
+        self.lane.read(|book| console::of(book, id)).ok_or_else(|| self.not_found(id))
+    }
+
+    async fn resources(&self, pool: &PoolName) -> Result<Resources, ProviderError> {
+        let listing = self.list(pool).await?;
+        let mut resources = Resources::from(listing);
+        // The plugin's ids, which its console shows.
+        self.lane.read(|book| {
+            for resource in &mut resources.found {
+                let machine = resource.instance.as_ref().and_then(|id| book.machines().get(id));
+                if let Some(machine) = machine {
+                    resource.name.clone_from(&machine.id);
+                }
+            }
+        });
+        Ok(resources)
+    }
+
+    async fn examine(&self, demand: &Demand) -> Vec<Finding> {
+        let updated = self.lane.update(Duration::ZERO).await;
+        let foreign = self.lane.read(|book| book.foreign().len());
+        findings::of_group(
+            &self.pool,
+            &self.settings,
+            updated.err().as_ref(),
+            self.lane.info().as_ref(),
+            foreign,
+            demand,
+        )
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+
+    fn api_calls(&self) -> Option<ApiCalls> {
+        Some(self.lane.api_calls())
+    }
+}
+
+/// The machines of launches, and accepted launches whose machine is expected.
+fn listed(book: &Book) -> Vec<Listed> {
+    let entry = |id: &InstanceId, tags, status, created, detail| Listed {
+        id: id.clone(),
+        tags: Some(tags),
+        status,
+        created,
+        detail,
+        static_host: None,
+        notice: None,
+    };
+    let machines = book.machines().iter().map(|(id, machine)| {
+        let requested = machine.history.first().map(|(at, _)| *at);
+        entry(id, machine.tags.clone(), machine.status(), requested, Some(machine.id.clone()))
+    });
+    let expected = book.intents().iter().filter(|intent| intent.progress == Progress::Accepted);
+    let expected = expected.map(|intent| {
+        let detail = Some("the plugin does not show it yet".to_owned());
+        entry(&intent.instance, intent.tags.clone(), Status::Starting, None, detail)
+    });
+    let mut all: Vec<Listed> = machines.chain(expected).collect();
+    all.sort_by(|a, b| a.id.cmp(&b.id));
+    all
+}
+
+/// The machines that no launch requested.
+fn foreign(book: &Book) -> Vec<Resource> {
+    let resource = |(id, foreign): (&String, &super::book::Foreign)| Resource {
+        kind: ResourceKind::Instance,
+        name: id.clone(),
+        instance: None,
+        tags: None,
+        created: None,
+        detail: Some(format!("{}, requested by no launch", console::state(foreign.state))),
+    };
+    book.foreign().iter().map(resource).collect()
+}
+
+fn seconds(duration: Duration) -> i64 {
+    i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod tests;
