@@ -21,6 +21,8 @@ pub enum Kind {
     Qemu,
     /// Holds the template of virtual machines.
     Holder,
+    /// A fleeting plugin of the tests.
+    Plugin,
     /// A session on an instance that has not become its program yet.
     Trampoline,
     /// The job's own: shells and what they started.
@@ -137,6 +139,7 @@ fn kind(arguments: &[String], guest: bool) -> Kind {
     }
     match () {
         () if program.as_bytes().starts_with(b"qemu-system") => Kind::Qemu,
+        () if program == "fleeting-test-plugin" => Kind::Plugin,
         () if !ours && guest => Kind::Guest,
         () if !ours => Kind::Other,
         () if has("keep") => Kind::Keeper,

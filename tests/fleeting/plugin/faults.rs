@@ -22,11 +22,29 @@
 //! | `tell` | logs the credentials of each `ConnectInfo` |
 //! | `expires` | makes credentials valid for so many seconds |
 //! | `max-size` | allows so many instances |
+//! | `chance` | "SEED PERCENT": so many of a hundred calls fail, crash, or crash after their work. `calls` has one file each |
 //!
 //! A file with the ending `.once` acts once.
 
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Mutex;
+
+/// A fault of one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Chance {
+    Error,
+    Crash,
+    CrashAfter,
+}
+
+fn splitmix(seed: u64) -> u64 {
+    let mut mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
 
 /// The directory; `None`: no fault yet.
 #[derive(Debug)]
@@ -52,6 +70,31 @@ impl Faults {
             std::fs::remove_file(&once).ok().map(|()| content)
         });
         content.map(|content| content.trim().to_owned())
+    }
+
+    /// What chance does to this call of a method: a seed does the same to the same call, whichever process makes it.
+    pub fn chance(&self, method: &str) -> Option<Chance> {
+        let given = self.take("chance")?;
+        let (seed, percent) = given.split_once(' ').expect("SEED PERCENT");
+        let (seed, percent): (u64, u64) = (seed.parse().unwrap(), percent.parse().unwrap());
+        let calls = self.directory.lock().unwrap().clone()?.parent()?.join("calls");
+        let new = |call: &u32| {
+            let file = calls.join(format!("{method}-{call}"));
+            Some((*call, OpenOptions::new().write(true).create_new(true).open(file).ok()?))
+        };
+        let (call, mut file) = (1..u32::MAX).find_map(|call| new(&call))?;
+        let mut mixed = method.bytes().fold(seed, |mixed, byte| splitmix(mixed ^ u64::from(byte)));
+        mixed = splitmix(mixed ^ u64::from(call));
+        if mixed % 100 >= percent {
+            return None;
+        }
+        let chance = match splitmix(mixed) % 4 {
+            0 => Chance::Crash,
+            1 => Chance::CrashAfter,
+            _ => Chance::Error,
+        };
+        write!(file, "{chance:?}").unwrap();
+        Some(chance)
     }
 
     /// The same as a number.

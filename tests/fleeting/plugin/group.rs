@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -20,7 +21,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tonic::{Code, Status};
 
-use super::faults::Faults;
+use super::faults::{Chance, Faults};
 use super::machines::{Boot, Machines};
 use super::output;
 
@@ -40,6 +41,8 @@ struct Begun {
 
 pub struct Group {
     faults: Faults,
+    /// Set: it crashes after its work.
+    crashes: AtomicBool,
     begun: OnceLock<Begun>,
     /// The sending and the receiving end of what it prints.
     printed: mpsc::Sender<StdioData>,
@@ -49,7 +52,13 @@ pub struct Group {
 impl Group {
     pub fn new(faults: Faults) -> Self {
         let (printed, stdio) = mpsc::channel(WAITING);
-        Self { faults, begun: OnceLock::new(), printed, stdio: Mutex::new(Some(stdio)) }
+        Self {
+            faults,
+            crashes: AtomicBool::new(false),
+            begun: OnceLock::new(),
+            printed,
+            stdio: Mutex::new(Some(stdio)),
+        }
     }
 
     fn begun(&self) -> Result<&Begun, Status> {
@@ -58,6 +67,12 @@ impl Group {
 
     /// The faults that every call may have.
     async fn faults_of(&self, method: &str) -> Result<(), Status> {
+        match self.faults.chance(method) {
+            Some(Chance::Error) => return Err(Status::unknown("chance is against this call")),
+            Some(Chance::Crash) => output::crash(),
+            Some(Chance::CrashAfter) => self.crashes.store(true, Ordering::Relaxed),
+            None => {}
+        }
         let fault = |kind: &str| self.faults.take(&format!("{method}-{kind}"));
         if fault("unimplemented").is_some() {
             return Err(Status::unimplemented(format!("unknown method {method}")));
@@ -75,7 +90,8 @@ impl Group {
     }
 
     fn crash_after(&self, method: &str) {
-        if self.faults.take(&format!("done-{method}-crash")).is_some() {
+        let by_chance = self.crashes.load(Ordering::Relaxed);
+        if by_chance || self.faults.take(&format!("done-{method}-crash")).is_some() {
             output::crash();
         }
     }

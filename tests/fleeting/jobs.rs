@@ -1,0 +1,156 @@
+//! Whole jobs on machines of a plugin, while its calls fail and processes are killed.
+//!
+//! `GREENROOM_JOBS` sets the number of jobs. `GREENROOM_SEED` replays the faults of calls, and with `GREENROOM_KILLS` the kills. A
+//! test that fails prints both.
+
+#![cfg(test)]
+
+use std::ops::Deref;
+use std::time::Duration;
+use std::{fs, process};
+
+use toml::Value;
+
+use crate::fixture::TEST_PLUGIN;
+use crate::onslaught::Onslaught;
+use crate::place::Place;
+use crate::platform::Platform;
+use crate::processes::{Kind, wait_for};
+use crate::setting::Setting;
+use crate::support::dice::number;
+use crate::support::job::Job;
+use crate::support::record::Outcome;
+
+/// Fields are dropped in this order: the platform outlives all processes of the place.
+struct Site {
+    place: Place,
+    platform: Platform,
+}
+
+impl Deref for Site {
+    type Target = Place;
+
+    fn deref(&self) -> &Place {
+        &self.place
+    }
+}
+
+impl Site {
+    /// A pool of at most three machines, with so many idle ones. Each machine serves one job.
+    fn new(idle: i64, keys: &[(&str, Value)]) -> Self {
+        let platform = Platform::new();
+        let path = |name: &str| platform.dir.path().join(name).display().to_string();
+        let account = String::from_utf8(process::Command::new("id").arg("-un").output().unwrap().stdout);
+        let config = [("dir".to_owned(), path("").into()), ("platform".to_owned(), true.into())];
+        let mut setting = Setting::new()
+            .pool("idle_count", idle)
+            .pool("builds_dir", path("builds"))
+            .pool("cache_dir", path("cache"))
+            .timing("launch_timeout", "30s")
+            .provider("kind", "fleeting")
+            .provider("plugin", TEST_PLUGIN)
+            .provider("plugin_config", toml::Table::from_iter(config))
+            .provider("host_keys", "first-use")
+            .provider("user", account.unwrap().trim());
+        for (key, value) in keys {
+            setting = setting.provider(key, value.clone());
+        }
+        setting.patience = Duration::from_mins(2);
+        Self { place: setting.open(), platform }
+    }
+
+    /// Calls of the plugin fail in so many of a hundred, by a seed.
+    fn faulty(percent: u32) -> Self {
+        let site = Self::new(0, &[("appears_within", "5s".into())]);
+        let seed = number("GREENROOM_SEED", 1);
+        eprintln!("replay the faults of calls: GREENROOM_SEED={seed}");
+        fs::create_dir(site.platform.dir.path().join("calls")).unwrap();
+        site.platform.fault("chance", &format!("{seed} {percent}"));
+        site
+    }
+
+    /// The machines that Greenroom no longer needs are gone.
+    #[track_caller]
+    fn expect_nothing_left(&self, idle: usize) {
+        self.wait_until_settled(idle);
+        wait_for("the end of all other machines", Duration::from_mins(1), || {
+            (self.platform.remains().len() == idle).then_some(())
+        });
+    }
+
+    /// The calls in which something went wrong.
+    fn faults(&self) -> Vec<String> {
+        let calls = fs::read_dir(self.platform.dir.path().join("calls")).unwrap().map(Result::unwrap);
+        let fault = |call: fs::DirEntry| {
+            let fault = fs::read_to_string(call.path()).ok().filter(|fault| !fault.is_empty())?;
+            Some(format!("{} {fault}", call.file_name().display()))
+        };
+        let mut faults: Vec<_> = calls.filter_map(fault).collect();
+        faults.sort();
+        faults
+    }
+}
+
+#[test]
+fn a_job_runs_on_a_machine_of_the_plugin_and_explain_tells_its_way() {
+    let site = Site::new(0, &[]);
+    let result = site.run(&Job::new(1).script(["true"]));
+    result.expect_outcome(&Outcome::Success);
+    let prepared = result.call("prepare").stderr_text() + &result.call("prepare").stdout_text();
+    assert!(
+        prepared.contains("presented host key SHA256:") && prepared.contains("nothing verified it"),
+        "{prepared}"
+    );
+    let explained = String::from_utf8(site.greenroom(&["explain", "1"]).stdout).unwrap();
+    assert!(explained.contains("boot"), "{explained}");
+    site.expect_nothing_left(0);
+}
+
+#[test]
+fn jobs_succeed_while_calls_of_the_plugin_fail() {
+    let site = Site::faulty(5);
+    let jobs = number("GREENROOM_JOBS", 12);
+    let runner = site.runner();
+    for first in (1..=jobs).step_by(3) {
+        let running: Vec<_> = (first..first + 3)
+            .map(|id| runner.start(&Job::new(id).script(["for i in 1 2 3; do sleep 0.05; done"])))
+            .collect();
+        for job in running {
+            job.finish().expect_outcome(&Outcome::Success);
+        }
+    }
+    site.expect_nothing_left(0);
+    let faults = site.faults();
+    eprintln!("{faults:#?}");
+    assert!(!faults.is_empty(), "the seed fails no call");
+}
+
+#[test]
+fn a_keeper_and_its_plugin_killed_at_any_moment_leak_nothing() {
+    let site = Site::faulty(3);
+    let onslaught = Onslaught {
+        test: "--features fleeting,test-plugin --test fleeting killed",
+        kills: 8,
+        kinds: &[Kind::Keeper, Kind::Plugin],
+        script: "for i in 1 2 3; do sleep 0.05; done",
+        blows: 3,
+        pause: 0..400,
+        patience: Duration::from_secs(20),
+    };
+    let last = onslaught.on(&site);
+    site.reap();
+    site.run(&Job::new(last + 1).script(["true"])).expect_outcome(&Outcome::Success);
+    site.expect_nothing_left(0);
+}
+
+#[test]
+fn a_plugin_that_fails_is_a_sentence_of_its_pool() {
+    let site = Site::new(1, &[]);
+    site.platform.fault("init-error", "the credentials have expired");
+    site.reap();
+    for command in [&["pool", "status"], &["explain", "pool"]] {
+        let told = String::from_utf8(site.greenroom(command).stdout).unwrap();
+        let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(told.contains("the credentials have expired"), "{told}");
+    }
+}
