@@ -137,10 +137,14 @@ impl World {
                 }
             }
             Step::Lose(at) => {
-                if let Some(id) = self.nth(at)
-                    && self.listed.remove(&id) != Some(State::Deleted)
-                {
-                    self.hidden.push(id);
+                // What is being deleted, as far as the plugin has shown it, ends in this way, too.
+                if let Some(id) = self.nth(at) {
+                    let shown = self.book.machines().values().find(|machine| machine.id == id);
+                    let states = [self.listed.remove(&id), shown.map(|machine| machine.state)];
+                    if !states.iter().flatten().any(|state| matches!(state, State::Deleted | State::Deleting))
+                    {
+                        self.hidden.push(id);
+                    }
                 }
             }
             Step::Update => {
@@ -155,6 +159,7 @@ impl World {
                 for id in &due {
                     self.listed.remove(id);
                 }
+                self.hidden.retain(|id| !due.contains(id));
                 self.book.removed(&due, now);
                 self.store();
             }

@@ -56,7 +56,7 @@ impl Book {
     fn update_foreign(&mut self, seen: &mut BTreeMap<&str, State>) {
         self.foreign.retain(|id, foreign| {
             if let Some(state) = seen.get(id.as_str()).copied() {
-                if foreign.unsure && matches!(state, State::Creating | State::Running) {
+                if foreign.unsure && !matches!(state, State::Deleting | State::Deleted | State::Timeout) {
                     // It is placed as one that this update shows first.
                     return false;
                 }
