@@ -268,3 +268,17 @@ fn a_launch_without_a_machine_can_be_terminated() {
     show(&mut book, &[("a", State::Creating)]);
     assert_eq!(book.remove(&instance(1), LIMIT, later(700)), Removal::Marked);
 }
+
+#[test]
+fn lists_that_show_nothing_new_change_nothing_in_the_end() {
+    // Each change of the book is a write to the disk.
+    let mut book = asked(&[1]);
+    show(&mut book, &[("a", State::Running)]);
+    show(&mut book, &[("a", State::Deleted)]);
+    for _ in 0..=entry::MISSED {
+        show(&mut book, &[]);
+    }
+    let before = book.clone();
+    show(&mut book, &[]);
+    assert_eq!(book, before);
+}

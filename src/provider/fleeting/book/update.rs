@@ -43,7 +43,8 @@ impl Book {
                     seen.remove(former.machine.id.as_str());
                 }
                 Some(_) => {}
-                None => former.missed = former.missed.saturating_add(1),
+                // Counted no further than it matters: a change is a write to the disk.
+                None => former.missed = (former.missed + 1).min(MISSED + 1),
             }
         }
         for (instance, how) in ended {
