@@ -6,6 +6,9 @@ use std::path::PathBuf;
 
 use fs_err as fs;
 
+use crate::keys::problem::{Place, Problem, join};
+use crate::keys::table::Table;
+
 /// What every program gets, if it is set here. They name places and languages.
 const ALWAYS: &[&str] = &["PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"];
 /// Largest secret.
@@ -21,6 +24,32 @@ pub struct Environment {
 }
 
 impl Environment {
+    /// The keys `env` and `secrets` of a provider table. `is_allowed`: whether a variable may be the operator's.
+    pub fn of(table: &Table<'_>, is_allowed: impl Fn(&str) -> bool) -> Self {
+        let is_allowed = |name: &str| is_name(name) && is_allowed(name);
+        let named = table.texts("env").or_default();
+        table.check_each("env", &named, |name| {
+            let wrong = || format!("contains {name:?}, expected the name of an environment variable");
+            is_allowed(name).then_some(()).ok_or_else(wrong)
+        });
+        let secrets = table.map("secrets").or_default();
+        for (name, file) in &secrets {
+            let place = || Place::value_of(join(&table.path("secrets"), name));
+            if !is_allowed(name) {
+                let title =
+                    format!("`secrets` contains {name:?}, expected the name of an environment variable");
+                table.report(Problem::new(title).at(place(), "here"));
+            } else if !file.starts_with('/') {
+                // The value is not repeated: it may be the secret itself.
+                let title = format!("`secrets.{name}` is not an absolute path");
+                let help = "write the secret into a file of mode 600, and name the file";
+                table.report(Problem::new(title).at(place(), "here").help(help));
+            }
+        }
+        let secrets = secrets.into_iter().map(|(name, file)| (name, PathBuf::from(file))).collect();
+        Self { named: named.into_iter().map(|(name, _)| name).collect(), secrets }
+    }
+
     /// The variables now; an error names the file that cannot be read.
     pub fn variables(&self) -> Result<Vec<(String, OsString)>, String> {
         let named = ALWAYS.iter().copied().chain(self.named.iter().map(String::as_str));
@@ -49,6 +78,11 @@ impl Environment {
         };
         self.secrets.iter().map(|(_, file)| file).filter(exposed)
     }
+}
+
+fn is_name(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    !name.starts_with(|c: char| c.is_ascii_digit()) && !name.is_empty() && name.chars().all(plain)
 }
 
 /// The content of a file, without the end of its last line.

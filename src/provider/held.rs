@@ -1,12 +1,14 @@
-//! A process that holds a foreign program for its caller: parts of the holders of external programs and of plugins.
+//! A process that holds a foreign program for its caller: what the holders of programs and of plugins have in common.
 //!
 //! The holder's standard input is a socket of the caller's. When the caller closes it, or dies, the holder ends the program
 //! and, as the subreaper, what the program started. Its last act is a report, one line.
 
+use std::ffi::OsString;
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Child, ExitCode, ExitStatus};
+use std::path::Path;
+use std::process::{self, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -17,9 +19,11 @@ use rustix::process::{
 };
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
+use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
+use tokio::process::{Child, Command};
 
-use super::process::Process;
+use crate::provider::process::Process;
 
 /// Longest report, in bytes.
 const MAX_REPORT: u64 = 64 << 10;
@@ -46,6 +50,25 @@ pub struct Report {
     pub left: bool,
 }
 
+/// Starts the holder of a program, with pipes for the program's output. The socket is the other end of the holder's input.
+pub fn spawn(
+    holder: &Path,
+    arguments: Vec<OsString>,
+    variables: Vec<(String, OsString)>,
+) -> Result<(Child, UnixStream), String> {
+    let wrong = |error: io::Error| error.to_string();
+    let (own, other) = UnixStream::pair().map_err(wrong)?;
+    let other = other.into_std().map_err(wrong)?;
+    other.set_nonblocking(false).map_err(wrong)?;
+    let mut command = Command::new(holder);
+    command.arg("instance").args(arguments).current_dir("/").env_clear().envs(variables);
+    command.stdin(Stdio::from(OwnedFd::from(other))).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command
+        .spawn()
+        .map_err(|error| format!("Greenroom's own program `{}` cannot run: {error}", holder.display()))?;
+    Ok((child, own))
+}
+
 /// Prepares this process to hold a program. The caller may not be the leader of a process group.
 pub fn begin() -> io::Result<()> {
     // A signal for the caller's group or terminal must not end this process before the program.
@@ -55,7 +78,7 @@ pub fn begin() -> io::Result<()> {
 }
 
 /// Waits until the program has exited, its time is over, or the caller is gone. `None`: it has exited.
-pub fn watch(child: &Child, limit: Duration) -> io::Result<Option<Ending>> {
+pub fn watch(child: &process::Child, limit: Duration) -> io::Result<Option<Ending>> {
     let until = Instant::now() + limit;
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
     let exit = pidfd_open(pid, PidfdFlags::empty())?;

@@ -1,13 +1,9 @@
 //! Findings about a pool with an external program that need no call of it.
 
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
-
-use fs_err as fs;
-
 use super::settings::Settings;
 use crate::port::finding::{Finding, Severity};
 use crate::provider::cloud::doctor;
+use crate::provider::program::doctor as program;
 use crate::provider::{BuildContext, mistakes};
 
 pub(super) fn of_table(context: &BuildContext, table: &toml::Table) -> Vec<Finding> {
@@ -22,60 +18,37 @@ pub(super) fn without_calls(context: &BuildContext, table: &toml::Table) -> Vec<
     doctor::without_calls("external-backends", context, of_table(context, table))
 }
 
-fn of_settings(context: &BuildContext, settings: &Settings) -> Vec<Finding> {
-    let mut found = Vec::new();
-    let (pool, program) = (&context.pool, settings.program.display());
-    let mut find = |code, severity, message: String, remedy: String| {
-        found.push(Finding { code, severity, message, remedy: Some(remedy) });
-    };
-    match fs::metadata(&settings.program) {
-        Err(error) => {
-            let message = format!("the program of pool `{pool}` cannot be read: {error}");
-            let remedy = "install it, or correct `program`".to_owned();
-            find("external-program", Severity::Error, message, remedy);
-        }
-        Ok(known) if !known.is_file() || known.permissions().mode() & 0o111 == 0 => {
-            let message = format!("`{program}`, the program of pool `{pool}`, cannot be executed");
-            find("external-program", Severity::Error, message, format!("run `chmod +x {program}`"));
-        }
-        Ok(known) if known.permissions().mode() & 0o002 != 0 => {
-            let message = format!("every user can change `{program}`, which runs with Greenroom's rights");
-            find("external-writable", Severity::Error, message, format!("run `chmod o-w {program}`"));
-        }
-        Ok(_) => {}
-    }
-    if !settings.directory.is_dir() {
-        let message = format!("`{}`, where the program runs, does not exist", settings.directory.display());
-        let remedy = "create it, or correct `directory`".to_owned();
-        find("external-directory", Severity::Error, message, remedy);
-    }
-    for name in settings.environment.missing() {
-        let message = format!("the variable `{name}`, which `env` of pool `{pool}` names, is not set here");
-        let remedy = format!("set `{name}` for the service of `greenroom keep`, or use `secrets`");
-        find("external-variable", Severity::Warning, message, remedy);
-    }
-    for (name, file) in &settings.environment.secrets {
-        if let Err(why) = readable(file) {
-            let message = format!("the secret `{name}` of pool `{pool}` cannot be read: {why}");
-            let remedy = format!("write it into `{}`, readable for the keeper's account", file.display());
-            find("external-secret", Severity::Error, message, remedy);
-        }
-    }
-    for file in settings.environment.exposed() {
-        let message = format!("`{}`, a secret of pool `{pool}`, can be read by others", file.display());
-        let remedy = format!("run `chmod 600 {}`", file.display());
-        find("external-secret-mode", Severity::Warning, message, remedy);
-    }
-    found
-}
+const CODES: program::Codes = program::Codes {
+    program: "external-program",
+    writable: "external-writable",
+    variable: "external-variable",
+    secret: "external-secret",
+    secret_mode: "external-secret-mode",
+};
 
-fn readable(file: &Path) -> std::io::Result<()> {
-    fs::File::open(file).map(drop)
+fn of_settings(context: &BuildContext, settings: &Settings) -> Vec<Finding> {
+    let pool = &context.pool;
+    let what = format!("the program of pool `{pool}`");
+    let mut found = Vec::from_iter(program::program(&settings.program, &what, "program", &CODES));
+    if !settings.directory.is_dir() {
+        found.push(Finding {
+            code: "external-directory",
+            severity: Severity::Error,
+            message: format!("`{}`, where the program runs, does not exist", settings.directory.display()),
+            remedy: Some("create it, or correct `directory`".to_owned()),
+        });
+    }
+    found.extend(program::environment(pool, &settings.environment, &CODES));
+    found
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::path::Path;
     use std::rc::Rc;
+
+    use fs_err as fs;
 
     use super::*;
     use crate::core::ids::PoolName;

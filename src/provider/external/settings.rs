@@ -62,7 +62,7 @@ impl Settings {
         Self {
             arguments: texts("arguments"),
             directory: table.text("directory").into_value().map_or_else(beside, PathBuf::from),
-            environment: environment(table),
+            environment: Environment::of(table, |_| true),
             passed_on: table
                 .any("settings")
                 .value()
@@ -84,33 +84,6 @@ fn host_key_ca(table: &Table<'_>) -> Vec<String> {
     let keys = table.texts("host_key_ca").or_default();
     table.check_each("host_key_ca", &keys, |key| authorities::read(key).map(drop));
     keys.iter().filter_map(|(key, _)| authorities::read(key).ok()).collect()
-}
-
-fn environment(table: &Table<'_>) -> Environment {
-    let is_name = |name: &str| {
-        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        !name.starts_with(|c: char| c.is_ascii_digit()) && !name.is_empty() && name.chars().all(plain)
-    };
-    let named = table.texts("env").or_default();
-    table.check_each("env", &named, |name| {
-        let wrong = || format!("contains {name:?}, expected the name of an environment variable");
-        is_name(name).then_some(()).ok_or_else(wrong)
-    });
-    let secrets = table.map("secrets").or_default();
-    for (name, file) in &secrets {
-        let place = || Place::value_of(join(&table.path("secrets"), name));
-        if !is_name(name) {
-            let title = format!("`secrets` contains {name:?}, expected the name of an environment variable");
-            table.report(Problem::new(title).at(place(), "here"));
-        } else if !file.starts_with('/') {
-            // The value is not repeated: it may be the secret itself.
-            let title = format!("`secrets.{name}` is not an absolute path");
-            let help = "write the secret into a file of mode 600, and name the file";
-            table.report(Problem::new(title).at(place(), "here").help(help));
-        }
-    }
-    let secrets = secrets.into_iter().map(|(name, file)| (name, PathBuf::from(file))).collect();
-    Environment { named: named.into_iter().map(|(name, _)| name).collect(), secrets }
 }
 
 fn timeouts(table: &Table<'_>) -> Vec<(Verb, Duration)> {

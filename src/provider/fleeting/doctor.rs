@@ -1,15 +1,11 @@
 //! Findings about a pool with a plugin that need no call of it.
 
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
-
-use fs_err as fs;
-
 use super::artifact::doctor as artifact;
 use super::locate::{Places, locate};
 use super::settings::{HostKeys, Settings};
-use crate::port::finding::{Finding, Severity};
+use crate::port::finding::Finding;
 use crate::provider::cloud::doctor;
+use crate::provider::program::doctor as program;
 use crate::provider::{BuildContext, mistakes};
 
 pub(super) fn of_table(context: &BuildContext, table: &toml::Table) -> Vec<Finding> {
@@ -24,64 +20,40 @@ pub(super) fn without_calls(context: &BuildContext, table: &toml::Table) -> Vec<
     doctor::without_calls("fleeting-backends", context, of_table(context, table))
 }
 
+const CODES: program::Codes = program::Codes {
+    program: "fleeting-program",
+    writable: "fleeting-writable",
+    variable: "fleeting-variable",
+    secret: "fleeting-secret",
+    secret_mode: "fleeting-secret-mode",
+};
+
 fn of_settings(context: &BuildContext, settings: &Settings) -> Vec<Finding> {
-    let pool = &context.pool;
-    let mut found = artifact::installed_plugin(pool.as_str(), &settings.plugin, &Places::of_process());
-    let mut find = |code, severity, message: String, remedy: String| {
-        found.push(Finding { code, severity, message, remedy: Some(remedy) });
-    };
-    if let Ok(located) = locate(&settings.plugin, &Places::of_process()) {
-        check_program("the plugin", &located.program, &mut find);
+    let (pool, places) = (&context.pool, Places::of_process());
+    let located = locate(&settings.plugin, &places);
+    let mut found = artifact::installed_plugin(pool.as_str(), located.as_ref(), &places);
+    if let Ok(located) = &located {
+        let what = format!("the plugin of pool `{pool}`");
+        found.extend(program::program(&located.program, &what, "plugin", &CODES));
     }
     if let HostKeys::Command(file) = &settings.host_keys {
-        check_program("the program that prints host keys", file, &mut find);
+        let what = format!("the program of pool `{pool}` that prints host keys");
+        found.extend(program::program(file, &what, "host_key_command", &CODES));
     }
-    for name in settings.environment.missing() {
-        let message = format!("the variable `{name}`, which `env` of pool `{pool}` names, is not set here");
-        let remedy = format!("set `{name}` for the service of `greenroom keep`, or use `secrets`");
-        find("fleeting-variable", Severity::Warning, message, remedy);
-    }
-    let secrets = settings.environment.secrets.iter().map(|(_, file)| file);
-    for file in secrets.chain(&settings.key_file) {
-        if let Err(why) = fs::File::open(file) {
-            let message = format!("a secret of pool `{pool}` cannot be read: {why}");
-            let remedy = format!("write it into `{}`, readable for the keeper's account", file.display());
-            find("fleeting-secret", Severity::Error, message, remedy);
-        }
-    }
-    for file in settings.environment.exposed() {
-        let message = format!("`{}`, a secret of pool `{pool}`, can be read by others", file.display());
-        let remedy = format!("run `chmod 600 {}`", file.display());
-        find("fleeting-secret-mode", Severity::Warning, message, remedy);
+    found.extend(program::environment(pool, &settings.environment, &CODES));
+    if let Some(file) = &settings.key_file {
+        found.extend(program::readable(file, &format!("the key of pool `{pool}`"), &CODES));
     }
     found
 }
 
-/// A program that runs with the keeper's rights.
-fn check_program(what: &str, file: &Path, find: &mut impl FnMut(&'static str, Severity, String, String)) {
-    let path = file.display();
-    let remedy = |change: &str| format!("run `chmod {change} {path}`");
-    match fs::metadata(file) {
-        Err(error) => {
-            let remedy = "install it, or correct its path".to_owned();
-            find("fleeting-program", Severity::Error, format!("{what} cannot be read: {error}"), remedy);
-        }
-        Ok(known) if !known.is_file() || known.permissions().mode() & 0o111 == 0 => {
-            let message = format!("`{path}`, {what}, cannot be executed");
-            find("fleeting-program", Severity::Error, message, remedy("+x"));
-        }
-        Ok(known) if known.permissions().mode() & 0o002 != 0 => {
-            let message =
-                format!("every user can change `{path}`, {what}, which runs with Greenroom's rights");
-            find("fleeting-writable", Severity::Error, message, remedy("o-w"));
-        }
-        Ok(_) => {}
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::path::Path;
     use std::rc::Rc;
+
+    use fs_err as fs;
 
     use super::*;
     use crate::core::ids::PoolName;

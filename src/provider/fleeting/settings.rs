@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::keys::TABLES;
 use super::locate::Source;
 use crate::core::ids::PoolName;
-use crate::keys::problem::{Place, Problem, Problems, join};
+use crate::keys::problem::Problems;
 use crate::keys::table::{self, Table};
 use crate::provider::cloud::settings::user;
 use crate::provider::environment::Environment;
@@ -90,7 +90,8 @@ impl Settings {
             // Without it, the table is refused.
             plugin: plugin.or(Source::Path(PathBuf::new())),
             config: serde_json::Value::Object(config),
-            environment: environment(table),
+            // What selects a plugin's protocol comes from Greenroom alone.
+            environment: Environment::of(table, |name| !name.starts_with("PLUGIN_")),
             host_keys: host_keys(table),
             user,
             ssh_port: table.count("ssh_port").or(22),
@@ -141,35 +142,6 @@ fn host_keys(table: &Table<'_>) -> HostKeys {
         "command" => HostKeys::Command(PathBuf::from(command.or_default())),
         _ => HostKeys::FirstUse,
     }
-}
-
-fn environment(table: &Table<'_>) -> Environment {
-    let is_name = |name: &str| {
-        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        !name.starts_with(|c: char| c.is_ascii_digit()) && !name.is_empty() && name.chars().all(plain)
-    };
-    // What selects a plugin's protocol comes from Greenroom alone.
-    let is_allowed = |name: &str| is_name(name) && !name.starts_with("PLUGIN_");
-    let named = table.texts("env").or_default();
-    table.check_each("env", &named, |name| {
-        let wrong = || format!("contains {name:?}, expected the name of an environment variable");
-        is_allowed(name).then_some(()).ok_or_else(wrong)
-    });
-    let secrets = table.map("secrets").or_default();
-    for (name, file) in &secrets {
-        let place = || Place::value_of(join(&table.path("secrets"), name));
-        if !is_allowed(name) {
-            let title = format!("`secrets` contains {name:?}, expected the name of an environment variable");
-            table.report(Problem::new(title).at(place(), "here"));
-        } else if !file.starts_with('/') {
-            // The value is not repeated: it may be the secret itself.
-            let title = format!("`secrets.{name}` is not an absolute path");
-            let help = "write the secret into a file of mode 600, and name the file";
-            table.report(Problem::new(title).at(place(), "here").help(help));
-        }
-    }
-    let secrets = secrets.into_iter().map(|(name, file)| (name, PathBuf::from(file))).collect();
-    Environment { named: named.into_iter().map(|(name, _)| name).collect(), secrets }
 }
 
 #[cfg(test)]

@@ -3,17 +3,15 @@
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::pin::pin;
-use std::process::Stdio;
 use std::rc::Rc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::sync::Semaphore;
 
 use super::holder;
@@ -93,23 +91,12 @@ impl Program {
     }
 
     fn start(&self, argument: &str, limit: Duration) -> Result<Started, String> {
-        let (own, other) = UnixStream::pair().map_err(|error| error.to_string())?;
-        let other: OwnedFd = other
-            .into_std()
-            .and_then(|other| other.set_nonblocking(false).map(|()| other))
-            .map_err(|error| error.to_string())?
-            .into();
-        let mut arguments: Vec<OsString> = vec!["instance".into(), holder::KIND.into()];
+        let mut arguments: Vec<OsString> = vec![holder::KIND.into()];
         arguments.extend(holder::arguments(limit, self.directory.as_os_str(), self.path.as_os_str()));
         arguments.extend(self.arguments.iter().map(OsString::from));
         arguments.push(argument.into());
-        let mut command = Command::new(&self.holder);
-        command.args(arguments).current_dir("/").env_clear().envs(self.environment.variables()?);
-        command.stdin(Stdio::from(other)).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = command.spawn().map_err(|error| {
-            format!("Greenroom's own program `{}` cannot run: {error}", self.holder.display())
-        })?;
-        Ok(Started { child, control: own })
+        let (child, control) = held::spawn(&self.holder, arguments, self.environment.variables()?)?;
+        Ok(Started { child, control })
     }
 }
 

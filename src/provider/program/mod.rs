@@ -1,6 +1,7 @@
 //! Calls of programs that are not Greenroom's: one process for each, with limits, which is ended with all that it started.
 
 pub mod call;
+pub mod doctor;
 pub mod holder;
 mod output;
 

@@ -3,23 +3,27 @@
 use super::digest::Digest;
 use super::lock_file::LockFile;
 use crate::port::finding::{Finding, Severity};
-use crate::provider::fleeting::locate::{Installed, Places, Source, locate, versions};
+use crate::provider::fleeting::locate::{Installed, LocateError, Located, Places, versions};
 
 /// Compares the plugin that a pool uses with the lock file, and with the other installed versions.
 ///
 /// Reads the whole program: some tens of megabytes.
-pub fn installed_plugin(pool: &str, source: &Source, places: &Places) -> Vec<Finding> {
-    let found = match locate(source, places) {
+pub fn installed_plugin(
+    pool: &str,
+    located: Result<&Located, &LocateError>,
+    places: &Places,
+) -> Vec<Finding> {
+    let found = match located {
         Ok(found) => found,
         Err(missing) => {
             let message = format!("pool `{pool}` cannot start its plugin: {missing}");
             return vec![finding("fleeting-plugin-missing", Severity::Error, message, missing.help())];
         }
     };
-    let (Some(installed), Some(directory)) = (found.installed, &places.plugins) else { return Vec::new() };
+    let (Some(installed), Some(directory)) = (&found.installed, &places.plugins) else { return Vec::new() };
     let mut findings = Vec::new();
     match LockFile::read(directory) {
-        Ok(locked) => findings.extend(changed(pool, &installed, &locked)),
+        Ok(locked) => findings.extend(changed(pool, installed, &locked)),
         Err(error) => {
             let remedy = format!("repair it, or remove it: `rm {}`", error.path.display());
             findings.push(finding("fleeting-plugin-lock", Severity::Warning, error.to_string(), remedy));
@@ -63,6 +67,7 @@ mod tests {
 
     use super::*;
     use crate::provider::fleeting::artifact::lock_file::Locked;
+    use crate::provider::fleeting::locate::{Source, locate};
 
     fn install(directory: &Path, version: &str) -> std::path::PathBuf {
         let folder = directory.join("registry.gitlab.com/gitlab-org/fleeting/plugins/aws").join(version);
@@ -79,7 +84,8 @@ mod tests {
         let places = Places { plugins: Some(dir.path().to_owned()), path: Vec::new() };
         let source = Source::parse("aws:1").unwrap();
         let codes = || -> Vec<&str> {
-            installed_plugin("linux", &source, &places).iter().map(|finding| finding.code).collect()
+            let located = locate(&source, &places);
+            installed_plugin("linux", located.as_ref(), &places).iter().map(|finding| finding.code).collect()
         };
         assert_eq!(codes(), ["fleeting-plugin-missing"]);
         let program = install(dir.path(), "1.0.0");

@@ -1,16 +1,14 @@
 //! A plugin's process: its start, its streams, its end.
 
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::process::{Child, ChildStdout, Command};
+use tokio::process::{Child, ChildStdout};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
@@ -100,18 +98,8 @@ impl PluginProcess {
 }
 
 fn spawn(settings: &PluginSettings, program: &Path, directory: &Path) -> Result<(Child, UnixStream), String> {
-    let wrong = |error: std::io::Error| error.to_string();
-    let (own, other) = UnixStream::pair().map_err(wrong)?;
-    let other = other.into_std().map_err(wrong)?;
-    other.set_nonblocking(false).map_err(wrong)?;
-    let mut command = Command::new(&settings.holder);
-    command.args(["instance", holder::KIND]).arg(directory).arg(program);
-    command.current_dir("/").env_clear().envs(variables(settings, directory)?);
-    command.stdin(Stdio::from(OwnedFd::from(other))).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = command.spawn().map_err(|error| {
-        format!("Greenroom's own program `{}` cannot run: {error}", settings.holder.display())
-    })?;
-    Ok((child, own))
+    let arguments = vec![holder::KIND.into(), directory.into(), program.into()];
+    held::spawn(&settings.holder, arguments, variables(settings, directory)?)
 }
 
 /// A few variables of this process, those that the operator names, and the plugins' own. Any other `PLUGIN_` variable could
