@@ -52,16 +52,9 @@ mod tests {
             ("", "", true, None),
         ] {
             let info = ConnectInfo {
-                os: String::new(),
-                arch: String::new(),
-                protocol: String::new(),
-                username: String::new(),
-                password: String::new(),
-                key: Vec::new(),
-                port: None,
                 external_address: outer.to_owned(),
                 internal_address: inner.to_owned(),
-                expires: None,
+                ..ConnectInfo::default()
             };
             let found = of(&info, external).map(|(host, _)| host);
             assert_eq!(found.as_deref(), chosen, "{outer} {inner} {external}");

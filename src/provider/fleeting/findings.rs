@@ -41,7 +41,7 @@ pub(super) fn of_group(
     }
     if foreign > 0 {
         let message = format!(
-            "group {} of pool `{pool}` has {foreign} instances that Greenroom did not request: they use its room and are left alone",
+            "group {} of pool `{pool}` has instances that Greenroom did not request ({foreign}): they use its room and are left alone",
             info.id
         );
         let remedy = if settings.adopt {

@@ -42,7 +42,7 @@ pub struct GroupInfo {
 }
 
 /// How an instance is reached, and how one logs in to it.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct ConnectInfo {
     pub os: String,
     pub arch: String,

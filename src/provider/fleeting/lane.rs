@@ -27,7 +27,7 @@ mod increase;
 mod update;
 
 /// What makes the plugin, when it is first needed.
-pub type MakeGroup = Box<dyn Fn() -> Result<Rc<dyn Group>, ProviderError>>;
+pub type MakeGroup = Rc<dyn Fn() -> Result<Rc<dyn Group>, ProviderError>>;
 
 /// How a pool's lane decides.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub struct Lane {
     record: Record,
     serial: Serial,
     /// The settings from which the plugin is made, as text; with what makes it.
-    maker: RefCell<(String, Rc<MakeGroup>)>,
+    maker: RefCell<(String, MakeGroup)>,
     group: RefCell<Option<Rc<dyn Group>>>,
     rules: RefCell<Rules>,
     /// The right to write the record.
@@ -96,28 +96,12 @@ impl Lane {
             lane.configure(rules, settings, make);
             return lane;
         }
-        let lane = Rc::new(Self::new(record, pool, clock, rules, settings, make));
-        LANES.with_borrow_mut(|lanes| {
-            lanes.retain(|_, lane| lane.strong_count() > 0);
-            lanes.insert(key, Rc::downgrade(&lane));
-        });
-        lane
-    }
-
-    fn new(
-        record: Record,
-        pool: &PoolName,
-        clock: Rc<dyn Clock>,
-        rules: Rules,
-        settings: String,
-        make: MakeGroup,
-    ) -> Self {
-        Self {
+        let lane = Rc::new(Self {
             pool: pool.clone(),
             clock,
             record,
             serial: Serial::default(),
-            maker: RefCell::new((settings, Rc::new(make))),
+            maker: RefCell::new((settings, make)),
             group: RefCell::default(),
             rules: RefCell::new(rules),
             writer: RefCell::default(),
@@ -131,14 +115,19 @@ impl Lane {
             launched: RefCell::default(),
             removal_failure: RefCell::default(),
             calls: Cell::default(),
-        }
+        });
+        LANES.with_borrow_mut(|lanes| {
+            lanes.retain(|_, lane| lane.strong_count() > 0);
+            lanes.insert(key, Rc::downgrade(&lane));
+        });
+        lane
     }
 
     /// The table has been read again. A plugin with other settings is another process.
     fn configure(&self, rules: Rules, settings: String, make: MakeGroup) {
         self.rules.replace(rules);
         if self.maker.borrow().0 != settings {
-            self.maker.replace((settings, Rc::new(make)));
+            self.maker.replace((settings, make));
             self.group.replace(None);
             self.updated.replace(None);
             self.last_good.set(None);

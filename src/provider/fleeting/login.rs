@@ -158,16 +158,11 @@ mod tests {
 
     fn info(key: &[u8], password: &str) -> ConnectInfo {
         ConnectInfo {
-            os: "linux".to_owned(),
-            arch: "amd64".to_owned(),
-            protocol: String::new(),
             username: "ci".to_owned(),
             password: password.to_owned(),
             key: key.to_vec(),
-            port: None,
-            external_address: String::new(),
             internal_address: "10.0.0.7".to_owned(),
-            expires: None,
+            ..ConnectInfo::default()
         }
     }
 

@@ -118,7 +118,7 @@ fn over(context: &BuildContext, settings: Settings, group: GroupOf) -> provider:
     };
     let rules = lane::Rules { appears_within: settings.appears_within, adopt: settings.adopt };
     let (text, of, keys) = (format!("{settings:?}"), settings.clone(), logins.clone());
-    let make = Box::new(move || group(&of, &keys));
+    let make = Rc::new(move || group(&of, &keys));
     let lane = lane::Lane::of(record, &context.pool, Rc::clone(&context.clock), rules, text, make);
     provider::Fleeting {
         pool: context.pool.clone(),

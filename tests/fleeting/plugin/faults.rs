@@ -31,19 +31,14 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
+use super::dice::Dice;
+
 /// A fault of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Chance {
     Error,
     Crash,
     CrashAfter,
-}
-
-fn splitmix(seed: u64) -> u64 {
-    let mut mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }
 
 /// The directory; `None`: no fault yet.
@@ -83,12 +78,14 @@ impl Faults {
             Some((*call, OpenOptions::new().write(true).create_new(true).open(file).ok()?))
         };
         let (call, mut file) = (1..u32::MAX).find_map(|call| new(&call))?;
-        let mut mixed = method.bytes().fold(seed, |mixed, byte| splitmix(mixed ^ u64::from(byte)));
-        mixed = splitmix(mixed ^ u64::from(call));
-        if mixed % 100 >= percent {
+        let of_call = method.bytes().fold(seed, |mixed, byte| mixed.rotate_left(8) ^ u64::from(byte));
+        let mut dice = Dice::new(of_call.rotate_left(16) ^ u64::from(call));
+        // A small seed's first numbers are alike.
+        dice.below(1);
+        if dice.below(100) >= percent {
             return None;
         }
-        let chance = match splitmix(mixed) % 4 {
+        let chance = match dice.below(4) {
             0 => Chance::Crash,
             1 => Chance::CrashAfter,
             _ => Chance::Error,

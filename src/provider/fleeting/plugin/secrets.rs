@@ -80,7 +80,7 @@ pub(super) struct KeyLines {
 impl KeyLines {
     /// True for a line inside a private key, and for its last one.
     pub(super) fn hides(&mut self, line: &[u8]) -> bool {
-        let has = |mark: &[u8]| line.windows(mark.len()).any(|part| part == mark);
+        let has = |mark: &str| line.windows(mark.len()).any(|part| part == mark.as_bytes());
         let was_inside = self.inside;
         if has(END) {
             self.inside = false;
@@ -91,9 +91,9 @@ impl KeyLines {
     }
 }
 
-const BEGIN: &[u8] = b"-----BEGIN ";
-const END: &[u8] = b"-----END ";
-const PRIVATE: &[u8] = b"PRIVATE KEY-----";
+const BEGIN: &str = "-----BEGIN ";
+const END: &str = "-----END ";
+const PRIVATE: &str = "PRIVATE KEY-----";
 
 /// True if a value of this name is a secret.
 pub(super) fn is_secret_name(name: &str) -> bool {
@@ -103,8 +103,6 @@ pub(super) fn is_secret_name(name: &str) -> bool {
 
 /// A private key goes from its first mark to the end of its last one, or to the end of the text.
 fn without_private_keys(text: &str) -> String {
-    const BEGIN: &str = "-----BEGIN ";
-    const PRIVATE: &str = "PRIVATE KEY-----";
     let (mut clean, mut rest) = (String::with_capacity(text.len()), text);
     while let Some(at) = rest.find(BEGIN) {
         let inside = &rest[at + BEGIN.len()..];
@@ -116,9 +114,9 @@ fn without_private_keys(text: &str) -> String {
         }
         clean.push_str(&rest[..at]);
         clean.push_str(HIDDEN);
-        rest = match inside.find("-----END ") {
+        rest = match inside.find(END) {
             Some(end) => {
-                let last = &inside[end + "-----END ".len()..];
+                let last = &inside[end + END.len()..];
                 last.find(PRIVATE).map_or("", |at| &last[at + PRIVATE.len()..])
             }
             None => "",

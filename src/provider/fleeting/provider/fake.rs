@@ -127,16 +127,10 @@ impl Group for Rc<Cloud> {
     async fn connect_info(&self, id: &str) -> Result<ConnectInfo, CallError> {
         self.call("connect_info", &format!(" {id}")).map_err(|(_, error)| error)?;
         let plain = ConnectInfo {
-            os: "linux".to_owned(),
-            arch: "amd64".to_owned(),
             protocol: "ssh".to_owned(),
             username: "ci".to_owned(),
-            password: String::new(),
-            key: Vec::new(),
-            port: None,
-            external_address: String::new(),
             internal_address: "10.0.0.7:2222".to_owned(),
-            expires: None,
+            ..ConnectInfo::default()
         };
         Ok(self.info.borrow().clone().unwrap_or(plain))
     }
