@@ -18,6 +18,7 @@ pub mod init;
 mod job;
 mod job_dirs;
 mod keep;
+mod kit;
 mod locate;
 mod log;
 mod man;

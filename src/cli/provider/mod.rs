@@ -5,7 +5,6 @@ mod new;
 mod progress;
 mod run;
 mod test;
-mod text;
 
 use args::ProviderCommand;
 

@@ -1,9 +1,5 @@
-//! What the kit says before it makes machines, and the question.
+//! What the kit says before it makes machines.
 
-use std::io::{BufRead as _, IsTerminal as _};
-
-use crate::cli::error::CliError;
-use crate::cli::ui;
 use crate::provider::external::kit::live::{CONCURRENT, MACHINES, POOLS};
 use crate::provider::external::protocol::answers::CapabilitiesAnswer;
 
@@ -21,19 +17,4 @@ pub(super) fn cost(known: &CapabilitiesAnswer) -> String {
         or_not(&known.account),
         or_not(&known.price),
     )
-}
-
-/// True if the machines may be made.
-pub(super) fn ask(yes: bool) -> Result<bool, CliError> {
-    if yes {
-        return Ok(true);
-    }
-    if !std::io::stdin().is_terminal() {
-        return Err(CliError::say("cannot ask for confirmation: standard input is not a terminal")
-            .help("add `--yes` to make the machines without a question"));
-    }
-    ui::err("Make them? [y/N]: ");
-    let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }

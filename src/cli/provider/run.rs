@@ -1,7 +1,7 @@
-//! What the kit needs of this process: the program's settings and environment, keys, a place for them.
+//! What the kit needs of this process: the program, its settings and its environment.
 
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -12,8 +12,6 @@ use tokio::sync::Semaphore;
 use super::args::TestOptions;
 use crate::cli::error::CliError;
 use crate::cli::program::driver;
-use crate::connector::ssh::{Ssh, SshSettings};
-use crate::core::text::hex;
 use crate::provider::environment::Environment;
 use crate::provider::external::process::Program;
 use crate::provider::external::protocol::Verb;
@@ -84,34 +82,5 @@ pub(super) fn authorities(file: Option<&Path>) -> Result<Vec<String>, CliError> 
     match keys.map_err(wrong)? {
         keys if keys.is_empty() => Err(wrong("contains no public key".to_owned())),
         keys => Ok(keys),
-    }
-}
-
-/// A directory for keys, which goes with the run.
-#[derive(Debug)]
-pub(super) struct Scratch {
-    path: PathBuf,
-    /// Distinguishes this run's launches.
-    pub(super) run: String,
-}
-
-impl Scratch {
-    pub(super) fn make() -> Result<Self, CliError> {
-        let mut random = [0_u8; 4];
-        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-        let run = hex(&random);
-        let path = std::env::temp_dir().join(format!("greenroom-kit-{run}"));
-        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Self { path, run })
-    }
-
-    pub(super) fn ssh(&self) -> Ssh {
-        Ssh::new(SshSettings::new(self.path.join("keys")))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.path).ok();
     }
 }

@@ -3,18 +3,20 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::args::TestOptions;
-use super::{progress, run, text};
+use super::{progress, run};
 use crate::cli::error::CliError;
+use crate::cli::kit::ask::ask;
+use crate::cli::kit::interrupts::Interrupts;
+use crate::cli::kit::{scratch, show};
 use crate::cli::ui;
 use crate::provider::external::kit::cheap::{self, Reach};
-use crate::provider::external::kit::check::{Group, Verdict};
 use crate::provider::external::kit::live::{Live, Options, POOLS};
-use crate::provider::external::kit::report::Report;
 use crate::provider::external::kit::session::Session;
 use crate::provider::external::protocol::answers::CapabilitiesAnswer;
+use crate::provider::program::kit::check::Group;
+use crate::provider::program::kit::report::Report;
 
 const GROUPS: [Group; 3] = [Group::Calls, Group::Cheap, Group::Live];
 
@@ -29,9 +31,9 @@ pub(super) async fn test(options: &TestOptions) -> Result<bool, CliError> {
     let empty = "greenroom-kit-none";
     let known = cheap::check(&session, empty, Reach::All).await;
     let (why, left) = match (&known, options.live) {
-        (Err(verdict), _) => (reason(verdict), Vec::new()),
+        (Err(verdict), _) => (verdict.text(), Vec::new()),
         (Ok(_), false) => ("it needs machines: add `--live`".to_owned(), Vec::new()),
-        (Ok(_), true) if failed(&session) > 0 => {
+        (Ok(_), true) if session.outcomes.failures() > 0 => {
             ("machines are made only if all checks without machines pass".to_owned(), Vec::new())
         }
         (Ok(known), true) => (
@@ -39,35 +41,13 @@ pub(super) async fn test(options: &TestOptions) -> Result<bool, CliError> {
             live(options, &session, known).await?,
         ),
     };
-    let outcomes = session.outcomes(&GROUPS, &why);
+    let outcomes = session.outcomes.all(&GROUPS, &why);
     let name = known.ok().map(|known| known.name);
     let mut report = Report::new(options.program.display().to_string(), name, options.live, outcomes);
     report.calls = session.calls();
     report.remaining = left;
-    show(options, &report)?;
+    show(&report, options.json, "program")?;
     Ok(report.conforms)
-}
-
-fn show(options: &TestOptions, report: &Report) -> Result<(), CliError> {
-    if options.json {
-        ui::out(&format!("{}\n", serde_json::to_string_pretty(report)?));
-    } else {
-        ui::out(&text::render(report));
-    }
-    Ok(())
-}
-
-fn reason(verdict: &Verdict) -> String {
-    match verdict {
-        Verdict::Skipped(why) | Verdict::Failed(why) | Verdict::Warned(why) => why.clone(),
-        Verdict::Passed => String::new(),
-    }
-}
-
-/// Failed checks so far.
-fn failed(session: &Session<'_>) -> usize {
-    let outcomes = session.outcomes(&GROUPS, "");
-    outcomes.iter().filter(|outcome| matches!(outcome.verdict, Verdict::Failed(_))).count()
 }
 
 /// Makes machines, and ends them. What is left, by ID.
@@ -76,12 +56,12 @@ async fn live(
     session: &Session<'_>,
     known: &CapabilitiesAnswer,
 ) -> Result<Vec<String>, CliError> {
-    let scratch = run::Scratch::make()?;
+    let scratch = scratch::Scratch::make()?;
     let ssh = scratch.ssh();
     let live = Live::new(session, known.clone(), &ssh, live_options(options, scratch.run.clone())?);
     nothing_before(&live).await?;
     ui::err(&progress::cost(known));
-    if !progress::ask(options.yes)? {
+    if !ask("Make them?", options.yes)? {
         return Err(CliError::say("no machine was made").help("leave out `--live` to check without machines"));
     }
     let mut interrupts = Interrupts::new()?;
@@ -115,7 +95,7 @@ async fn live(
 
 /// An error if an earlier run has left machines, or if lists cannot be trusted.
 async fn nothing_before(live: &Live<'_>) -> Result<(), CliError> {
-    let left = live.left().await.map_err(|verdict| CliError::say(reason(&verdict)))?;
+    let left = live.left().await.map_err(|verdict| CliError::say(verdict.text()))?;
     if left.is_empty() {
         return Ok(());
     }
@@ -130,11 +110,11 @@ async fn clean(options: &TestOptions, session: &Session<'_>) -> Result<bool, Cli
     let known = answer.and_then(|answer: Value| {
         crate::provider::external::kit::session::read::<CapabilitiesAnswer>("capabilities", &answer)
     });
-    let known = known.map_err(|verdict| CliError::say(reason(&verdict)))?;
-    let scratch = run::Scratch::make()?;
+    let known = known.map_err(|verdict| CliError::say(verdict.text()))?;
+    let scratch = scratch::Scratch::make()?;
     let ssh = scratch.ssh();
     let live = Live::new(session, known, &ssh, live_options(options, scratch.run.clone())?);
-    let before = live.left().await.map_err(|verdict| CliError::say(reason(&verdict)))?.len();
+    let before = live.left().await.map_err(|verdict| CliError::say(verdict.text()))?.len();
     let left = live.clean_up().await;
     let ended = before.saturating_sub(left.len());
     ui::out(&format!("{} terminated, {} left\n", ui::plural(ended, "machine"), left.len()));
@@ -150,23 +130,4 @@ fn live_options(options: &TestOptions, run: String) -> Result<Options, CliError>
         host_key_ca: run::authorities(options.host_key_ca.as_deref())?,
         run,
     })
-}
-
-/// SIGINT and SIGTERM, one after the other.
-struct Interrupts {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Interrupts {
-    fn new() -> std::io::Result<Self> {
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
-    }
 }

@@ -3,6 +3,7 @@
 pub mod call;
 pub mod doctor;
 pub mod holder;
+pub mod kit;
 mod output;
 
 pub use call::{Ended, Exit, Program};

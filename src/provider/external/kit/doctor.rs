@@ -5,11 +5,11 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::cheap::{self, Reach};
-use super::check::{Group, Outcome, Verdict};
 use super::program::Program;
 use super::session::Session;
 use crate::core::ids::PoolName;
 use crate::port::finding::{Finding, Severity};
+use crate::provider::program::kit::check::{Group, Outcome, Verdict};
 
 /// A pool that no operator has.
 const NO_POOL: &str = "greenroom-kit-none";
@@ -19,7 +19,7 @@ pub async fn findings(program: &dyn Program, settings: Value, pool: &PoolName, p
     let session = Session::new(program, settings);
     // The outcomes say more than the error.
     let _known = cheap::check(&session, NO_POOL, Reach::Reading).await;
-    let outcomes = session.outcomes(&[Group::Calls, Group::Cheap], "");
+    let outcomes = session.outcomes.all(&[Group::Calls, Group::Cheap], "");
     outcomes.iter().filter_map(|outcome| finding(outcome, pool, path)).collect()
 }
 

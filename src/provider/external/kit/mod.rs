@@ -4,10 +4,9 @@
 
 mod called;
 pub mod cheap;
-pub mod check;
+mod checks;
 pub mod doctor;
 pub mod live;
 pub mod program;
 pub mod reply;
-pub mod report;
 pub mod session;

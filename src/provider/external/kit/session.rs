@@ -2,28 +2,27 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::check::{CHECKS, Check, Group, Judged, Outcome, Verdict, failed, named};
+use super::checks::CHECKS;
 use super::program::{Called, End, Program};
 use super::reply::{Refusal, Reply, judge, quote, short};
 use crate::provider::external::protocol::VERSION;
 use crate::provider::external::protocol::answers::{self, Answer};
 use crate::provider::external::protocol::exit::{INVALID, NOT_FOUND};
+use crate::provider::program::kit::check::{Judged, Verdict, failed};
+use crate::provider::program::kit::outcomes::Outcomes;
 
 /// Calls the program, and collects the outcomes.
 pub struct Session<'a> {
     program: &'a dyn Program,
     settings: Value,
-    /// The first violation of each check that every call is judged by.
-    violated: RefCell<BTreeMap<&'static str, String>>,
     /// Verbs that hung, flooded or did not start: each further call would cost its time limit.
     given_up: RefCell<BTreeMap<String, &'static str>>,
     /// Texts that no output may contain.
     secrets: RefCell<Vec<String>>,
-    outcomes: RefCell<Vec<Outcome>>,
+    pub outcomes: Outcomes,
     calls: Cell<u32>,
 }
 
@@ -38,10 +37,9 @@ impl<'a> Session<'a> {
         Self {
             program,
             settings,
-            violated: RefCell::default(),
             given_up: RefCell::default(),
             secrets: RefCell::default(),
-            outcomes: RefCell::default(),
+            outcomes: Outcomes::new(CHECKS),
             calls: Cell::default(),
         }
     }
@@ -105,7 +103,10 @@ impl<'a> Session<'a> {
 
     pub fn violate(&self, check: &'static str, verb: &str, came: &str) {
         let came = format!("`{verb}`: {came}");
-        self.violated.borrow_mut().entry(check).or_insert(came);
+        // Permitted, but it makes mistakes hard to find.
+        let is_permitted = check == "call-error-reason";
+        self.outcomes
+            .violate(check, if is_permitted { Verdict::Warned(came) } else { Verdict::Failed(came) });
     }
 
     /// The answer to a call; anything else ends the check.
@@ -152,57 +153,6 @@ impl<'a> Session<'a> {
                 Reply::Answer(_) | Reply::Refused(_) => failed(format!("`{verb}` did not end")),
             },
         }
-    }
-
-    /// Makes a check, unless it has been made.
-    pub async fn check(&self, name: &str, work: impl Future<Output = Judged>) -> bool {
-        let begun = Instant::now();
-        let judged = work.await;
-        self.record(name, judged, begun)
-    }
-
-    /// Records a check that began at this moment; true if it passed.
-    pub fn record(&self, name: &str, judged: Judged, begun: Instant) -> bool {
-        let verdict = judged.err().unwrap_or(Verdict::Passed);
-        let is_passed = verdict == Verdict::Passed;
-        if self.is_made(name) {
-            // An earlier look has decided.
-            return self
-                .outcomes
-                .borrow()
-                .iter()
-                .any(|made| made.check.name == name && made.verdict == Verdict::Passed);
-        }
-        self.outcomes.borrow_mut().push(Outcome { check: named(name), verdict, took: begun.elapsed() });
-        is_passed
-    }
-
-    fn is_made(&self, name: &str) -> bool {
-        self.outcomes.borrow().iter().any(|outcome| outcome.check.name == name)
-    }
-
-    /// The outcome of every check of these groups, in the order of the table. `why`: the reason why the rest was not
-    /// made.
-    pub fn outcomes(&self, groups: &[Group], why: &str) -> Vec<Outcome> {
-        let made = self.outcomes.borrow();
-        let outcome = |check: &'static Check| {
-            if check.group == Group::Calls {
-                return self.of_all_calls(check);
-            }
-            let found = made.iter().find(|outcome| outcome.check == check).cloned();
-            let verdict = Verdict::Skipped(why.to_owned());
-            found.unwrap_or(Outcome { check, verdict, took: std::time::Duration::ZERO })
-        };
-        CHECKS.iter().filter(|check| groups.contains(&check.group)).map(outcome).collect()
-    }
-
-    fn of_all_calls(&self, check: &'static Check) -> Outcome {
-        let verdict = match self.violated.borrow().get(check.name) {
-            Some(came) if check.name == "call-error-reason" => Verdict::Warned(came.clone()),
-            Some(came) => Verdict::Failed(came.clone()),
-            None => Verdict::Passed,
-        };
-        Outcome { check, verdict, took: std::time::Duration::ZERO }
     }
 
     /// The number of calls so far.

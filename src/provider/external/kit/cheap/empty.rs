@@ -4,22 +4,22 @@ use serde_json::json;
 
 use super::{Reach, offered};
 use crate::provider::cloud::tags;
-use crate::provider::external::kit::check::{Judged, failed};
 use crate::provider::external::kit::session::{Session, read};
 use crate::provider::external::protocol::answers::{
     CapabilitiesAnswer, ExamineAnswer, ListAnswer, ResourcesAnswer,
 };
+use crate::provider::program::kit::check::{Judged, failed};
 
 /// Concurrent calls of `list`.
 const CONCURRENT: usize = 3;
 
 pub(super) async fn check(session: &Session<'_>, pool: &str, known: &CapabilitiesAnswer, reach: Reach) {
-    session.check("list-of-unknown-pool", empty_list(session, pool)).await;
-    session.check("list-concurrent", concurrent(session, pool)).await;
-    session.check("resources-of-unknown-pool", resources(session, pool, known)).await;
+    session.outcomes.check("list-of-unknown-pool", empty_list(session, pool)).await;
+    session.outcomes.check("list-concurrent", concurrent(session, pool)).await;
+    session.outcomes.check("resources-of-unknown-pool", resources(session, pool, known)).await;
     // `doctor` has called it already.
     if reach == Reach::All {
-        session.check("examine", examine(session, pool, known)).await;
+        session.outcomes.check("examine", examine(session, pool, known)).await;
     }
 }
 

@@ -6,9 +6,9 @@ mod unknown;
 
 use serde_json::json;
 
-use super::check::{Judged, skipped};
 use super::session::Session;
 use crate::provider::external::protocol::answers::CapabilitiesAnswer;
+use crate::provider::program::kit::check::{Judged, skipped};
 
 /// How far the checks may go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

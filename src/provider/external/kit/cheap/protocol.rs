@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::provider::external::kit::check::{Judged, Verdict, failed};
 use crate::provider::external::kit::reply::Reply;
 use crate::provider::external::kit::session::{Session, read, unusable};
 use crate::provider::external::protocol::VERSION;
 use crate::provider::external::protocol::answers::CapabilitiesAnswer;
+use crate::provider::program::kit::check::{Judged, Verdict, failed};
 
 /// A version that no program has.
 const NO_VERSION: u32 = 999;
@@ -23,7 +23,7 @@ pub(super) async fn capabilities(session: &Session<'_>, pool: &str) -> Judged<Ca
     let answer = match answer {
         Ok(answer) => answer,
         Err(verdict) => {
-            session.record("capabilities", Err(verdict), begun);
+            session.outcomes.record("capabilities", Err(verdict), begun);
             return Err(Verdict::Skipped("`capabilities` gave no usable answer".to_owned()));
         }
     };
@@ -31,22 +31,22 @@ pub(super) async fn capabilities(session: &Session<'_>, pool: &str) -> Judged<Ca
     let is_ours = version == json!(VERSION);
     let chosen =
         if is_ours { Ok(()) } else { failed(format!("version {version}, but only {VERSION} was offered")) };
-    session.record("protocol-version", chosen, begun);
+    session.outcomes.record("protocol-version", chosen, begun);
     if !is_ours {
         return Err(Verdict::Skipped("the program speaks another version of the protocol".to_owned()));
     }
     let read = read::<CapabilitiesAnswer>("capabilities", &answer);
-    session.record("capabilities", read.as_ref().map(|_| ()).map_err(Clone::clone), begun);
+    session.outcomes.record("capabilities", read.as_ref().map(|_| ()).map_err(Clone::clone), begun);
     read.map_err(|_| Verdict::Skipped("`capabilities` is not valid".to_owned()))
 }
 
 /// Requests that every program has to refuse.
 pub(super) async fn refusals(session: &Session<'_>, pool: &str) {
-    session.check("protocol-claimed", claimed(session, pool)).await;
+    session.outcomes.check("protocol-claimed", claimed(session, pool)).await;
     let request = session.request(pool, &json!({})).to_string().into_bytes();
-    session.check("verb-unknown", session.refuses("greenroom-kit-no-such-verb", request)).await;
-    session.check("request-unreadable", unreadable(session)).await;
-    session.check("settings-checked", settings(session, pool)).await;
+    session.outcomes.check("verb-unknown", session.refuses("greenroom-kit-no-such-verb", request)).await;
+    session.outcomes.check("request-unreadable", unreadable(session)).await;
+    session.outcomes.check("settings-checked", settings(session, pool)).await;
 }
 
 /// Half of a request, as after a crash. Only a warning: Greenroom sends none.

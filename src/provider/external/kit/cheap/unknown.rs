@@ -3,15 +3,15 @@
 use serde_json::json;
 
 use super::{Reach, no_machine, offered};
-use crate::provider::external::kit::check::{Judged, skipped};
 use crate::provider::external::kit::session::Session;
 use crate::provider::external::protocol::answers::CapabilitiesAnswer;
+use crate::provider::program::kit::check::{Judged, skipped};
 
 pub(super) async fn check(session: &Session<'_>, pool: &str, known: &CapabilitiesAnswer, reach: Reach) {
-    session.check("endpoint-unknown", optional(session, pool, known, "endpoint")).await;
-    session.check("console-unknown", optional(session, pool, known, "console")).await;
-    session.check("terminate-unknown", terminate(session, pool, reach)).await;
-    session.check("delete-unknown", delete(session, pool, known, reach)).await;
+    session.outcomes.check("endpoint-unknown", optional(session, pool, known, "endpoint")).await;
+    session.outcomes.check("console-unknown", optional(session, pool, known, "console")).await;
+    session.outcomes.check("terminate-unknown", terminate(session, pool, reach)).await;
+    session.outcomes.check("delete-unknown", delete(session, pool, known, reach)).await;
 }
 
 async fn optional(session: &Session<'_>, pool: &str, known: &CapabilitiesAnswer, verb: &str) -> Judged {

@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::lists::is_alive;
-use super::{Live, Made, is_reached, poll};
+use super::{Live, Made, is_reached};
 use crate::core::time::Pretty;
 use crate::provider::external::kit::cheap::no_machine;
-use crate::provider::external::kit::check::{Judged, failed, skipped};
 use crate::provider::external::kit::reply::Reply;
 use crate::provider::external::kit::session::{read, unusable};
 use crate::provider::external::protocol::answers::{Ended, TerminateAnswer};
 use crate::provider::external::protocol::exit::NOT_FOUND;
+use crate::provider::program::kit::check::{Judged, failed, skipped};
+use crate::provider::program::kit::poll::poll;
 
 /// How long a login on a machine that is gone may take to fail.
 const REACHED_WITHIN: Duration = Duration::from_secs(5);
@@ -31,14 +32,14 @@ pub(super) enum Step {
 impl Live<'_> {
     /// The terminations of the first machine, while the others run.
     pub(super) async fn check_ends(&self, first: &Made, others: &[Made]) {
-        self.session.check("terminate-unknown-live", self.unknown(first)).await;
+        self.session.outcomes.check("terminate-unknown-live", self.unknown(first)).await;
         let begun = Instant::now();
         let ended = self.end(first).await;
         let is_ended = ended.is_ok();
-        self.session.record("terminate", ended.map(drop), begun);
-        self.session.check("terminate-ends", self.really_ended(first, is_ended)).await;
-        self.session.check("terminate-repeated", self.repeated_end(first, is_ended)).await;
-        self.session.check("terminate-spares-others", self.spared(others)).await;
+        self.session.outcomes.record("terminate", ended.map(drop), begun);
+        self.session.outcomes.check("terminate-ends", self.really_ended(first, is_ended)).await;
+        self.session.outcomes.check("terminate-repeated", self.repeated_end(first, is_ended)).await;
+        self.session.outcomes.check("terminate-spares-others", self.spared(others)).await;
     }
 
     /// One call of `terminate`.
@@ -130,7 +131,7 @@ impl Live<'_> {
 
     /// A machine that the operator's own tool deletes.
     pub(super) async fn check_deleted_elsewhere(&self, made: Option<Made>) {
-        self.session.check("deleted-elsewhere", self.deleted_elsewhere(made)).await;
+        self.session.outcomes.check("deleted-elsewhere", self.deleted_elsewhere(made)).await;
     }
 
     async fn deleted_elsewhere(&self, made: Option<Made>) -> Judged {

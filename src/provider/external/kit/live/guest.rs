@@ -5,15 +5,16 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::specimen::Specimen;
-use super::{Live, Made, POOLS, poll};
+use super::{Live, Made, POOLS};
 use crate::core::endpoint::{Endpoint, certified};
 use crate::core::time::Pretty;
 use crate::port::connector::{ConnectError, Connector};
-use crate::provider::external::kit::check::{Judged, Verdict, failed, skipped};
 use crate::provider::external::kit::reply::Reply;
 use crate::provider::external::kit::session::{read, unusable};
 use crate::provider::external::protocol::answers::{ConsoleAnswer, EndpointAnswer, HostKey, ResourcesAnswer};
 use crate::provider::external::protocol::exit::NOT_FOUND;
+use crate::provider::program::kit::check::{Judged, Verdict, failed, skipped};
+use crate::provider::program::kit::poll::poll;
 
 /// SSH's own port.
 const SSH: u16 = 22;
@@ -68,10 +69,10 @@ impl Live<'_> {
                 (Ok(()), Ok(()), Ok(()))
             }
         };
-        self.session.record("endpoint-answers", answers, begun);
-        self.session.record("host-key", key, begun);
-        self.session.record("login", login, begun);
-        self.session.check("console", self.console(first)).await;
+        self.session.outcomes.record("endpoint-answers", answers, begun);
+        self.session.outcomes.record("host-key", key, begun);
+        self.session.outcomes.record("login", login, begun);
+        self.session.outcomes.check("console", self.console(first)).await;
     }
 
     /// Tries until the login works or the time has passed.
@@ -182,7 +183,7 @@ impl Live<'_> {
 
     /// What else the machines cost.
     pub(super) async fn check_resources(&self) {
-        self.session.check("resources", self.resources()).await;
+        self.session.outcomes.check("resources", self.resources()).await;
     }
 
     async fn resources(&self) -> Judged {

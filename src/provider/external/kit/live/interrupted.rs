@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use super::lists::not_identified;
 use super::specimen::Specimen;
 use super::{Live, Made, OWNERS, POOLS};
-use crate::provider::external::kit::check::{Judged, Verdict, failed};
 use crate::provider::external::kit::reply::Reply;
 use crate::provider::external::kit::session::unusable;
+use crate::provider::program::kit::check::{Judged, Verdict, failed};
 
 /// Between two lists that look for the machine of a launch that is under way.
 const LOOK: Duration = Duration::from_millis(20);
@@ -26,14 +26,14 @@ impl Live<'_> {
     pub(super) async fn check_interrupted(&self, identified: bool) {
         let begun = Instant::now();
         if !identified {
-            self.session.record("launch-killed", Err(not_identified()), begun);
-            self.session.record("launch-answer-lost", Err(not_identified()), begun);
+            self.session.outcomes.record("launch-killed", Err(not_identified()), begun);
+            self.session.outcomes.record("launch-answer-lost", Err(not_identified()), begun);
             return;
         }
         let (half, listed, lost) =
             tokio::join!(self.killed(Moment::HalfTime), self.killed(Moment::Listed), self.answer_lost());
-        self.session.record("launch-killed", half.and(listed), begun);
-        self.session.record("launch-answer-lost", lost, begun);
+        self.session.outcomes.record("launch-killed", half.and(listed), begun);
+        self.session.outcomes.record("launch-answer-lost", lost, begun);
     }
 
     async fn killed(&self, moment: Moment) -> Judged {

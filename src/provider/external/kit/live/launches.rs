@@ -7,10 +7,10 @@ use serde_json::json;
 use super::specimen::Specimen;
 use super::{Live, Made, OWNERS, POOLS};
 use crate::core::time::Pretty;
-use crate::provider::external::kit::check::{Judged, failed, skipped};
 use crate::provider::external::kit::reply::Reply;
 use crate::provider::external::kit::session::refused;
 use crate::provider::external::protocol::exit::INVALID;
+use crate::provider::program::kit::check::{Judged, failed, skipped};
 
 impl Live<'_> {
     /// The first machine; `None`: there is none, and no further check makes sense.
@@ -24,12 +24,12 @@ impl Live<'_> {
         let made = match made.await {
             Ok(made) => made,
             Err(verdict) => {
-                self.session.record("launch", Err(verdict), begun);
+                self.session.outcomes.record("launch", Err(verdict), begun);
                 return None;
             }
         };
-        self.session.record("launch", Ok(()), begun);
-        self.session.check("launch-listed", self.listed(&made)).await;
+        self.session.outcomes.record("launch", Ok(()), begun);
+        self.session.outcomes.check("launch-listed", self.listed(&made)).await;
         Some(made)
     }
 
@@ -48,7 +48,7 @@ impl Live<'_> {
 
     /// The same launch once more.
     pub(super) async fn check_repeated(&self, first: &Made) {
-        self.session.check("launch-repeated", self.repeated(first)).await;
+        self.session.outcomes.check("launch-repeated", self.repeated(first)).await;
     }
 
     async fn repeated(&self, first: &Made) -> Judged {
@@ -79,7 +79,7 @@ impl Live<'_> {
         let (twin, other) = match specimens.await {
             Ok(both) => both,
             Err(verdict) => {
-                self.session.record("launch-concurrent", Err(verdict), begun);
+                self.session.outcomes.record("launch-concurrent", Err(verdict), begun);
                 return Vec::new();
             }
         };
@@ -91,7 +91,7 @@ impl Live<'_> {
         };
         let (one, again, apart) = tokio::join!(self.launch(&twin), again, self.launch(&other));
         let judged = self.judge_concurrent(&twin, &one, again, &apart).await;
-        self.session.record("launch-concurrent", judged, begun);
+        self.session.outcomes.record("launch-concurrent", judged, begun);
         let made = |specimen: Specimen, machine: Judged<String>| {
             machine.ok().map(|machine| Made { specimen, machine })
         };
@@ -118,7 +118,7 @@ impl Live<'_> {
 
     /// A launch of an offering that the program does not have.
     pub(super) async fn check_refused_offering(&self) {
-        self.session.check("offering-unknown", self.refused_offering()).await;
+        self.session.outcomes.check("offering-unknown", self.refused_offering()).await;
     }
 
     async fn refused_offering(&self) -> Judged {

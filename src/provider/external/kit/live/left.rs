@@ -6,14 +6,15 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::ends::Step;
-use super::{Known, Live, OWNERS, POOLS, poll};
+use super::{Known, Live, OWNERS, POOLS};
 use crate::core::ids::{OwnerId, PoolName};
 use crate::provider::cloud::tags;
-use crate::provider::external::kit::check::{Judged, failed};
 use crate::provider::external::kit::reply::Reply;
 use crate::provider::external::kit::session::read;
 use crate::provider::external::protocol::answers::{MachineAnswer, ResourceAnswer, ResourcesAnswer, State};
 use crate::provider::external::protocol::exit::NOT_FOUND;
+use crate::provider::program::kit::check::{Judged, failed};
+use crate::provider::program::kit::poll::poll;
 
 /// The instance and the name of what shows these tags or this name; `None`: it is not the kit's.
 fn of_kit(pool: &str, shown: &BTreeMap<String, String>, name: Option<&str>) -> Option<(String, String)> {
@@ -119,7 +120,7 @@ impl Live<'_> {
                 failed(format!("{} left, one of them `{id}` of the pool `{pool}`", count(left.len())))
             }
         });
-        self.session.record("nothing-left", verdict, begun);
+        self.session.outcomes.record("nothing-left", verdict, begun);
         left
     }
 

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::specimen::Specimen;
-use super::{Live, Made, OWNERS, POOLS, poll};
+use super::{Live, Made, OWNERS, POOLS};
 use crate::core::time::Pretty;
 use crate::provider::cloud::tags;
-use crate::provider::external::kit::check::{Judged, Verdict, failed, skipped};
 use crate::provider::external::kit::session::read;
 use crate::provider::external::protocol::answers::{Identity, ListAnswer, MachineAnswer, State};
+use crate::provider::program::kit::check::{Judged, Verdict, failed, skipped};
+use crate::provider::program::kit::poll::poll;
 
 /// Lists that are compared while nothing changes.
 const COMPARED: u32 = 3;
@@ -36,7 +37,7 @@ impl Live<'_> {
         if let (true, Some((machine, _))) = (list.complete, missing) {
             let came =
                 format!("a complete list of the pool `{pool}` lacks `{machine}`, which an earlier list had");
-            self.session.record("list-complete", failed(came), begun);
+            self.session.outcomes.record("list-complete", failed(came), begun);
         }
         let made = self.made.borrow();
         for listed in list.machines.iter().filter(|listed| is_alive(listed)) {
@@ -85,6 +86,7 @@ impl Live<'_> {
     /// A launched machine is listed with what its launch gave it; true if it is.
     pub(super) async fn check_identity(&self, first: &Made) -> bool {
         self.session
+            .outcomes
             .check("identity-exact", async {
                 let list = self.list(&first.specimen.pool).await?;
                 let listed = list.machines.iter().find(|listed| listed.machine == first.machine);
@@ -104,9 +106,12 @@ impl Live<'_> {
             Ok(pools) => (Ok(()), pools),
             Err(verdict) => (Err(verdict), skipped("a list is not complete, see `list-complete`")),
         };
-        self.session.record("list-other-pools", pools, begun);
-        let is_complete = self.session.record("list-complete", complete, begun);
-        self.session.check("list-other-owners", self.other_owner(others, identified && is_complete)).await;
+        self.session.outcomes.record("list-other-pools", pools, begun);
+        let is_complete = self.session.outcomes.record("list-complete", complete, begun);
+        self.session
+            .outcomes
+            .check("list-other-owners", self.other_owner(others, identified && is_complete))
+            .await;
         is_complete
     }
 

@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::check::{Judged, Verdict, failed};
 use super::reply::Reply;
 use super::session::{Session, read, unusable};
 use crate::core::endpoint::Endpoint;
 use crate::port::connector::Connector;
 use crate::provider::external::protocol::answers::{CapabilitiesAnswer, LaunchAnswer};
+use crate::provider::program::kit::check::{Judged, Verdict, failed};
 use guest::is_reached;
 use specimen::{Origin, Specimen};
 
@@ -36,8 +36,6 @@ pub const CONCURRENT: u32 = 4;
 const OWNERS: [&str; 2] = ["00000000000000a1", "00000000000000b2"];
 /// A refused launch is repeated this often if the refusal is throttling or transient.
 const TRIES: u32 = 4;
-/// Between two polls: at first, and at most.
-const POLL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// How the machines are made and judged.
 #[derive(Debug, Clone)]
@@ -209,7 +207,7 @@ impl<'a> Live<'a> {
             (None, 0 | 1) => Err(Verdict::Skipped("fewer than two machines were made".to_owned())),
             (None, _) => Ok(()),
         };
-        self.session.record("ids-unique", judged, Instant::now());
+        self.session.outcomes.record("ids-unique", judged, Instant::now());
     }
 }
 
@@ -217,22 +215,5 @@ impl Known {
     /// The fields of `terminate`, `endpoint` and `console`.
     fn fields(&self) -> serde_json::Value {
         json!({ "machine": self.machine, "instance": self.instance, "name": self.name })
-    }
-}
-
-/// Polls until a look finds something, or the time has passed.
-async fn poll<T>(within: Duration, mut look: impl AsyncFnMut() -> Judged<Option<T>>) -> Judged<Option<T>> {
-    let begun = Instant::now();
-    let mut pause = POLL.0;
-    loop {
-        let is_last = begun.elapsed() >= within;
-        if let Some(found) = look().await? {
-            return Ok(Some(found));
-        }
-        if is_last {
-            return Ok(None);
-        }
-        tokio::time::sleep(pause.min(within.saturating_sub(begun.elapsed()))).await;
-        pause = (pause * 3 / 2).min(POLL.1);
     }
 }

@@ -10,8 +10,8 @@ use crate::core::text::hex;
 use crate::port::provider::{InstanceKeys, LaunchRequest};
 use crate::provider::cloud::settings::UserData;
 use crate::provider::cloud::{idempotency, tags, user_data};
-use crate::provider::external::kit::check::{Judged, failed};
 use crate::provider::external::protocol::answers::{HostKey, Identity, MachineAnswer};
+use crate::provider::program::kit::check::{Judged, failed};
 
 /// A launch, and the machine that comes of it.
 #[derive(Debug)]

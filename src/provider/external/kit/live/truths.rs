@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::specimen::Specimen;
-use super::{Live, Made, OWNERS, POOLS, poll};
+use super::{Live, Made, OWNERS, POOLS};
 use crate::core::time::Pretty;
-use crate::provider::external::kit::check::{Judged, failed, skipped};
 use crate::provider::external::kit::reply::{Refusal, Reply};
 use crate::provider::external::kit::session::read;
 use crate::provider::external::protocol::answers::{ListAnswer, State};
 use crate::provider::external::protocol::exit::{NO_CAPACITY, QUOTA};
+use crate::provider::program::kit::check::{Judged, failed, skipped};
+use crate::provider::program::kit::poll::poll;
 
 /// The lifetime of the machine that has to end by itself.
 const LIFETIME: Duration = Duration::from_secs(30);
@@ -31,7 +32,7 @@ impl Live<'_> {
             None => failed(refused),
             Some(listed) => {
                 let came = format!("{refused}, but the list has its machine `{}`", listed.machine);
-                self.session.record("launch-refusal", failed(came), begun);
+                self.session.outcomes.record("launch-refusal", failed(came), begun);
                 skipped("a launch was refused although it had made a machine, see `launch-refusal`")
             }
         }
@@ -39,12 +40,12 @@ impl Live<'_> {
 
     /// No launch has been refused wrongly, of those that were repeated.
     pub(super) fn check_refusals(&self) {
-        self.session.record("launch-refusal", self.idempotent(), Instant::now());
+        self.session.outcomes.record("launch-refusal", self.idempotent(), Instant::now());
     }
 
     /// A list of a program that cannot reach its cloud.
     pub(super) async fn check_offline(&self, first: &Made) {
-        self.session.check("list-offline", self.offline(first)).await;
+        self.session.outcomes.check("list-offline", self.offline(first)).await;
     }
 
     async fn offline(&self, first: &Made) -> Judged {
@@ -63,7 +64,7 @@ impl Live<'_> {
 
     /// The state of the machine that has accepted a login.
     pub(super) async fn check_running(&self, first: &Made) {
-        self.session.check("running-listed", self.running(first)).await;
+        self.session.outcomes.check("running-listed", self.running(first)).await;
     }
 
     async fn running(&self, first: &Made) -> Judged {
@@ -100,7 +101,7 @@ impl Live<'_> {
 
     /// Waits for its end.
     pub(super) async fn check_lifetime(&self, mortal: Judged<(Made, Instant)>) {
-        self.session.check("lifetime", self.lifetime(mortal)).await;
+        self.session.outcomes.check("lifetime", self.lifetime(mortal)).await;
     }
 
     async fn lifetime(&self, mortal: Judged<(Made, Instant)>) -> Judged {

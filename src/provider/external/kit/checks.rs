@@ -1,72 +1,9 @@
 //! What the kit checks: each check has a stable name, the promise behind it, and what to do if it fails.
 
-use std::time::Duration;
-
-use serde::Serialize;
-
-/// When a check can be made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Group {
-    /// Judged by every call of the run.
-    Calls,
-    /// Without a machine.
-    Cheap,
-    /// With machines (`--live`).
-    Live,
-}
-
-/// A promise of the protocol.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Check {
-    /// Stable, for scripts and searches.
-    pub name: &'static str,
-    pub group: Group,
-    /// What is expected, in one sentence.
-    pub expects: &'static str,
-    /// What to do if it fails, in the imperative.
-    pub help: &'static str,
-}
-
-/// The result of one check.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
-    Passed,
-    /// Permitted, but it makes mistakes hard to find: what came.
-    Warned(String),
-    /// What came instead.
-    Failed(String),
-    /// Why it could not be made.
-    Skipped(String),
-}
-
-/// The result of a check that may end early: `Err` is any verdict but `Passed`.
-pub type Judged<T = ()> = Result<T, Verdict>;
-
-/// Ends a check with a failure.
-pub fn failed<T>(came: impl Into<String>) -> Judged<T> {
-    Err(Verdict::Failed(came.into()))
-}
-
-/// Ends a check with the reason why it cannot be made.
-pub fn skipped<T>(why: impl Into<String>) -> Judged<T> {
-    Err(Verdict::Skipped(why.into()))
-}
-
-/// A check that was made, or not.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
-    pub check: &'static Check,
-    pub verdict: Verdict,
-    pub took: Duration,
-}
-
-const fn check(name: &'static str, group: Group, expects: &'static str, help: &'static str) -> Check {
-    Check { name, group, expects, help }
-}
+use crate::provider::program::kit::check::{Check, Group, check};
 
 /// All checks, in the order of the report.
-pub const CHECKS: &[Check] = &[
+pub(super) const CHECKS: &[Check] = &[
     check(
         "call-in-time",
         Group::Calls,
@@ -372,34 +309,15 @@ pub const CHECKS: &[Check] = &[
     ),
 ];
 
-/// The check of a name.
-///
-/// # Panics
-/// If there is no such check: names are literals, and a test calls each.
-pub fn named(name: &str) -> &'static Check {
-    CHECKS.iter().find(|check| check.name == name).expect("each name stands in the table")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_are_unique_and_sentences_are_complete() {
-        for (at, check) in CHECKS.iter().enumerate() {
-            assert!(CHECKS[..at].iter().all(|other| other.name != check.name), "{}", check.name);
-            assert!(check.expects.ends_with('.'), "{}", check.name);
-            assert!(!check.help.ends_with('.') && !check.help.is_empty(), "{}", check.name);
-        }
-    }
+    use crate::provider::program::kit::check::hold_to_page;
 
     #[test]
     fn the_documentation_lists_the_same_checks() {
         let page = include_str!("../../../../docs/providers/external-kit.md");
-        for check in CHECKS {
-            let row = format!("| `{}` | {} |", check.name, check.expects);
-            assert!(page.contains(&row), "docs/providers/external-kit.md lacks this line:\n{row}");
-        }
+        hold_to_page(CHECKS, page);
         let rows =
             page.lines().filter(|line| line.starts_with("| `call-") || line.starts_with("| `launch")).count();
         let listed =

@@ -1,4 +1,4 @@
-//! The outcomes of a run, counted and ready for JSON.
+//! The outcomes of a kit's run, counted and ready for JSON.
 
 use serde::Serialize;
 

@@ -1,14 +1,15 @@
-//! The report of the kit, for people.
+//! The report of a kit, for people.
 
 use std::fmt::Write as _;
 
 use anstyle::AnsiColor;
 
 use crate::cli::ui::paint;
-use crate::provider::external::kit::report::{CheckReport, Report, Result};
+use crate::provider::program::kit::report::{CheckReport, Report, Result};
 
-/// The failed checks first, then warnings, what was skipped and why, and the counts.
-pub(super) fn render(report: &Report) -> String {
+/// The failed checks first, then warnings, what was skipped and why, and the counts. `subject`: what was checked, as a
+/// noun.
+pub(in crate::cli) fn render(report: &Report, subject: &str) -> String {
     let mut text = String::new();
     for result in [Result::Failed, Result::Warned] {
         for check in report.checks.iter().filter(|check| check.result == result) {
@@ -31,7 +32,7 @@ pub(super) fn render(report: &Report) -> String {
     for (reason, names) in reasons {
         writeln!(text, "skipped {}: {reason}", names.join(", ")).ok();
     }
-    text.push_str(&summary(report));
+    text.push_str(&summary(report, subject));
     text
 }
 
@@ -53,14 +54,15 @@ fn write_full(text: &mut String, check: &CheckReport) {
     text.push('\n');
 }
 
-fn summary(report: &Report) -> String {
+fn summary(report: &Report, subject: &str) -> String {
     let Report { passed, failed, warned, skipped, .. } = report;
     let mut text = format!("\n{passed} passed, {failed} failed, {warned} warned, {skipped} skipped: ");
-    text += match (report.conforms, report.live) {
-        (true, true) => "the program conforms.\n",
-        (true, false) => "the program conforms as far as it can be judged without machines.\n",
-        (false, _) => "the program does not conform.\n",
+    let verdict = match (report.conforms, report.live) {
+        (true, true) => "conforms",
+        (true, false) => "conforms as far as it can be judged without machines",
+        (false, _) => "does not conform",
     };
+    writeln!(text, "the {subject} {verdict}.").ok();
     if !report.remaining.is_empty() {
         let all = report.remaining.join(", ");
         writeln!(text, "{}: {all}", paint(AnsiColor::Red, "LEFT, and perhaps costing money")).ok();
@@ -73,11 +75,18 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::provider::external::kit::check::{Outcome, Verdict, named};
+    use crate::provider::program::kit::check::{Check, Group, Outcome, Verdict, check, named};
+
+    static CHECKS: [Check; 4] = [
+        check("capabilities", Group::Cheap, "The program describes itself.", "read the log"),
+        check("launch", Group::Live, "`launch` answers.", "call `launch` by hand"),
+        check("login", Group::Live, "The key can log in.", "install the key"),
+        check("host-key", Group::Live, "The host key is the right one.", "install the host key"),
+    ];
 
     #[test]
     fn failures_come_first_with_what_to_do_and_equal_reasons_share_a_line() {
-        let outcome = |name, verdict| Outcome { check: named(name), verdict, took: Duration::ZERO };
+        let outcome = |name, verdict| Outcome { check: named(&CHECKS, name), verdict, took: Duration::ZERO };
         let skipped = || Verdict::Skipped("no machine".to_owned());
         let outcomes = vec![
             outcome("capabilities", Verdict::Passed),
@@ -85,7 +94,7 @@ mod tests {
             outcome("login", skipped()),
             outcome("host-key", skipped()),
         ];
-        let text = render(&Report::new("./mine".to_owned(), None, true, outcomes));
+        let text = render(&Report::new("./mine".to_owned(), None, true, outcomes), "program");
         let text = anstream::adapter::strip_str(&text).to_string();
         assert!(text.starts_with("FAILED launch\n  expected: `launch` answers"), "{text}");
         assert!(text.contains("  help:     call `launch` by hand"), "{text}");

@@ -1,0 +1,20 @@
+//! What the commands of conformance kits have in common.
+
+pub(super) mod ask;
+pub(super) mod interrupts;
+pub(super) mod scratch;
+mod text;
+
+use super::error::CliError;
+use super::ui;
+use crate::provider::program::kit::report::Report;
+
+/// Prints a report. `subject`: what was checked, as a noun.
+pub(super) fn show(report: &Report, json: bool, subject: &str) -> Result<(), CliError> {
+    if json {
+        ui::out(&format!("{}\n", serde_json::to_string_pretty(report)?));
+    } else {
+        ui::out(&text::render(report, subject));
+    }
+    Ok(())
+}
