@@ -218,7 +218,7 @@ Exit status:
     /// Write and check programs for provider `external`
     #[command(subcommand)]
     Provider(ProviderCommand),
-    /// Install and list plugins for provider `fleeting`
+    /// Install, list and check plugins for provider `fleeting`
     #[command(subcommand)]
     Plugin(PluginCommand),
 }

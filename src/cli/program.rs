@@ -38,8 +38,13 @@ fn successor(running: &Path) -> Option<PathBuf> {
 /// missing, except for `doctor`, which reports it.
 pub(super) fn go_on(place: &GlobalOptions, command: &Command) -> Result<(), CliError> {
     let Command::Operator(command) = command else { return Ok(()) };
-    if matches!(command, OperatorCommand::Plugin(PluginCommand::Install(_))) && !provider::has_calls() {
-        return Err(become_program(&backends("the installation of plugins")?));
+    let of_plugins = match command {
+        OperatorCommand::Plugin(PluginCommand::Install(_)) => Some("the installation of plugins"),
+        OperatorCommand::Plugin(PluginCommand::Test(_)) => Some("the conformance kit of plugins"),
+        _ => None,
+    };
+    if let Some(what) = of_plugins.filter(|_| !provider::has_calls()) {
+        return Err(become_program(&backends(what)?));
     }
     if !makes_calls(command) {
         return Ok(());

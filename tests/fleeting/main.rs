@@ -10,6 +10,7 @@ mod dummy;
 mod ends;
 mod fixture;
 mod jobs;
+mod kit;
 mod logs;
 #[path = "../jobs/onslaught.rs"]
 mod onslaught;

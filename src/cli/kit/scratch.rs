@@ -27,6 +27,11 @@ impl Scratch {
         Ok(Self { path, run })
     }
 
+    #[cfg(feature = "fleeting")]
+    pub(in crate::cli) fn path(&self) -> &std::path::Path {
+        &self.path
+    }
+
     pub(in crate::cli) fn ssh(&self) -> Ssh {
         Ssh::new(SshSettings::new(self.path.join("keys")))
     }

@@ -33,6 +33,24 @@ Exit status:
   0  all plugins are installed
   2  failure; stderr states the cause")]
     Install(InstallOptions),
+    /// Check that a plugin keeps what Greenroom relies on: the conformance kit
+    #[command(after_help = "\
+Without --live, the kit makes no instance: it starts the plugin twice, and lists its group. With --live, it makes up to \
+three instances, one after the other removes them again, and kills the plugin once in between. It asks first, and needs \
+an empty group of its own. In the end, also after Ctrl-C, it removes every instance of the group.
+
+Examples:
+  greenroom plugin test googlecloud --table pool.toml
+  greenroom plugin test ./fleeting-plugin-own --table pool.toml --live
+  greenroom plugin test googlecloud --table pool.toml --clean
+
+docs/providers/fleeting-kit.md explains each check.
+
+Exit status:
+  0  the plugin conforms; with --clean: nothing is left
+  1  at least one check failed; with --clean: something is left
+  2  the kit could not be run, or was interrupted; stderr states the cause")]
+    Test(TestOptions),
 }
 
 #[derive(Debug, Args)]
@@ -62,4 +80,35 @@ pub struct InstallOptions {
     /// Path of the plugin directory [default: ~/.config/fleeting/plugins]
     #[arg(long, env = "FLEETING_PLUGIN_PATH", value_name = "DIR", hide_env_values = true)]
     pub dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches of one command")]
+pub struct TestOptions {
+    /// The plugin as a pool names it, or a path [default: the table's key `plugin`]
+    pub plugin: Option<String>,
+    /// TOML file with the keys of a pool's provider table, such as `plugin_config`
+    #[arg(long, value_name = "FILE")]
+    pub table: Option<PathBuf>,
+    /// Make instances, too
+    #[arg(long)]
+    pub live: bool,
+    /// Skip the question
+    #[arg(long)]
+    pub yes: bool,
+    /// With --live: time from a request to a login, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub boot_timeout: u64,
+    /// With --live: time from the request of a removal to its end, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub end_timeout: u64,
+    /// Only remove every instance of the group
+    #[arg(long, conflicts_with = "live")]
+    pub clean: bool,
+    /// Path of the plugin directory [default: ~/.config/fleeting/plugins]
+    #[arg(long, env = "FLEETING_PLUGIN_PATH", value_name = "DIR", hide_env_values = true)]
+    pub dir: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }

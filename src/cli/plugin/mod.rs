@@ -4,6 +4,8 @@ pub(super) mod args;
 mod install;
 mod list;
 mod pools;
+#[cfg(feature = "fleeting")]
+mod test;
 
 use std::path::PathBuf;
 
@@ -18,6 +20,20 @@ pub(super) async fn plugin(place: &GlobalOptions, command: PluginCommand) -> Res
     match command {
         PluginCommand::List(options) => list::list(place, &options),
         PluginCommand::Install(options) => install::install(place, &options).await,
+        PluginCommand::Test(options) => test::test(&options).await,
+    }
+}
+
+#[cfg(not(feature = "fleeting"))]
+mod test {
+    //! A program without plugins: `cli::program` re-executes it as the one that has them.
+
+    use super::args::TestOptions;
+    use crate::cli::error::CliError;
+
+    #[expect(clippy::unused_async, reason = "the signature of the other one")]
+    pub(super) async fn test(_: &TestOptions) -> Result<bool, CliError> {
+        Err(CliError::say("this program was built without the feature `fleeting`, and cannot run plugins"))
     }
 }
 

@@ -1,10 +1,14 @@
 //! The provider `fleeting`: a plugin of GitLab's autoscaler makes the machines.
 
+#[cfg(feature = "fleeting")]
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use super::cloud::delegated::DelegatedCloud;
 use super::cloud::keys::LIFETIME;
 use super::{BuildContext, Built, Calls, Registration};
+#[cfg(feature = "fleeting")]
+use crate::core::ids::PoolName;
 use crate::keys::KeyTable;
 
 #[cfg(any(test, feature = "fleeting"))]
@@ -21,6 +25,8 @@ mod findings;
 pub mod group;
 pub mod holder;
 mod keys;
+#[cfg(feature = "fleeting")]
+pub mod kit;
 #[cfg(any(test, feature = "fleeting"))]
 pub mod lane;
 pub mod locate;
@@ -80,23 +86,44 @@ fn build(context: &BuildContext, table: &toml::Table) -> Built {
         (context.pool.clone(), context.program.clone(), context.state_dir.join("plugins"));
     let group: GroupOf = Rc::new(move |settings, logins| {
         let own = provider::Fleeting::own_key(settings, logins)?;
-        let source = settings.plugin.clone();
-        let located = move || locate::locate(&source, &Places::of_process());
-        Ok(Rc::new(plugin::Plugin::new(plugin::PluginSettings {
+        let around = Around {
             pool: pool.clone(),
             holder: holder.clone(),
-            program: Rc::new(move || {
-                located().map(|found| found.program).map_err(|error| format!("{error}: {}", error.help()))
-            }),
-            config: settings.config.clone(),
-            connector: settings.connector(&own),
-            environment: settings.environment.clone(),
             sockets: sockets.clone(),
-            deadlines: plugin::Deadlines::default(),
-            pauses: plugin::Pauses::default(),
-        })))
+            places: Places::of_process(),
+        };
+        Ok(Rc::new(plugin::Plugin::new(plugin_settings(settings, &own, around))))
     });
     Ok(Rc::new(over(context, settings, group)))
+}
+
+/// Where a plugin runs.
+#[cfg(feature = "fleeting")]
+struct Around {
+    pool: PoolName,
+    holder: PathBuf,
+    sockets: PathBuf,
+    places: Places,
+}
+
+/// What a table's plugin is started with.
+#[cfg(feature = "fleeting")]
+fn plugin_settings(settings: &Settings, own: &login::PoolKey, around: Around) -> plugin::PluginSettings {
+    let (source, places) = (settings.plugin.clone(), around.places);
+    plugin::PluginSettings {
+        pool: around.pool,
+        holder: around.holder,
+        program: Rc::new(move || {
+            let located = locate::locate(&source, &places);
+            located.map(|found| found.program).map_err(|error| format!("{error}: {}", error.help()))
+        }),
+        config: settings.config.clone(),
+        connector: settings.connector(own),
+        environment: settings.environment.clone(),
+        sockets: around.sockets,
+        deadlines: plugin::Deadlines::default(),
+        pauses: plugin::Pauses::default(),
+    }
 }
 
 /// What makes a pool's plugin, when it is first needed.

@@ -13,6 +13,11 @@
 //! | `increase-part`, `decrease-part`, `suspend-part` | does so many, and fails |
 //! | `increase-answer` | answers with this number |
 //! | `decrease-answer` | answers with this id, too |
+//! | `decrease-ignores` | accepts, and removes nothing |
+//! | `decrease-all` | removes all, whatever was asked |
+//! | `decrease-gone-crash` | exits if it is asked to remove what does not exist |
+//! | `init-own-key` | makes a key at each start, instead of using the one that it gets |
+//! | `update-forgets` | lists only what this process has made |
 //! | `update-broken` | sends so many instances, and fails |
 //! | `update-hides` | leaves out ids with this beginning; empty: all |
 //! | `update-twice` | sends each instance twice, creating first |
@@ -20,6 +25,7 @@
 //! | `update-adds` | sends an instance with this id, too |
 //! | `flood` | prints so many lines on each of its three ways, at each `Update` |
 //! | `tell` | logs the credentials of each `ConnectInfo` |
+//! | `address` | "ADDRESS PORT": where each instance is said to be |
 //! | `expires` | makes credentials valid for so many seconds |
 //! | `max-size` | allows so many instances |
 //! | `chance` | "SEED PERCENT": so many of a hundred calls fail, crash, or crash after their work. `calls` has one file each |

@@ -37,6 +37,8 @@ struct Begun {
     /// A file with the private key that certifies host keys.
     host_ca: Option<PathBuf>,
     suspends: bool,
+    /// The ids that this process has made.
+    created: Mutex<Vec<String>>,
 }
 
 pub struct Group {
@@ -107,7 +109,7 @@ impl Group {
         // Go plugins crash, too.
         let connector = request.settings.and_then(|settings| settings.connector_config);
         let Some(connector) = connector else { output::crash() };
-        let key = if connector.key.is_empty() {
+        let key = if connector.key.is_empty() || self.faults.take("init-own-key").is_some() {
             new_key()
         } else {
             PrivateKey::from_openssh(&connector.key)
@@ -120,6 +122,7 @@ impl Group {
             key,
             host_ca: config["host_ca"].as_str().map(PathBuf::from),
             suspends,
+            created: Mutex::default(),
         };
         if self.begun.set(begun).is_err() {
             return Err(Status::unknown("initialized twice"));
@@ -145,7 +148,9 @@ impl Group {
         let state: Option<i32> = self.faults.number("update-state");
         let (twice, added) = (self.faults.take("update-twice").is_some(), self.faults.take("update-adds"));
         let mut all = Vec::new();
-        for id in begun.machines.ids().into_iter().chain(added) {
+        let forgets = self.faults.take("update-forgets").is_some();
+        let known = |id: &String| !forgets || begun.created.lock().unwrap().contains(id);
+        for id in begun.machines.ids().into_iter().filter(known).chain(added) {
             if hidden.as_ref().is_some_and(|hidden| id.starts_with(hidden.as_str())) {
                 continue;
             }
@@ -169,6 +174,7 @@ impl Group {
         for _ in 0..part.unwrap_or(request.n) {
             let id = format!("i-{}", random()?);
             begun.machines.create(&id, &begun.boot(&id)?);
+            begun.created.lock().unwrap().push(id);
         }
         self.crash_after("increase");
         if part.is_some() {
@@ -181,6 +187,17 @@ impl Group {
         let begun = self.begun()?;
         self.faults_of("decrease").await?;
         let part: Option<usize> = self.faults.number("decrease-part");
+        if request.instances.iter().any(|id| !begun.machines.exists(id))
+            && self.faults.take("decrease-gone-crash").is_some()
+        {
+            output::crash();
+        }
+        if self.faults.take("decrease-ignores").is_some() {
+            return Ok(InstancesResponse { succeeded: request.instances });
+        }
+        if self.faults.take("decrease-all").is_some() {
+            begun.machines.ids().iter().for_each(|id| begun.machines.remove(id));
+        }
         let ids = request.instances.into_iter().filter(|id| begun.machines.exists(id));
         let mut succeeded: Vec<String> = ids.take(part.unwrap_or(usize::MAX)).collect();
         for id in &succeeded {
@@ -202,7 +219,12 @@ impl Group {
             // As a plugin of a known cloud does.
             output::crash();
         }
-        let (address, port) = begun.machines.address(id).ok_or_else(|| Status::unknown("no address yet"))?;
+        let told = self.faults.take("address").and_then(|told| {
+            let (address, port) = told.split_once(' ')?;
+            Some((address.to_owned(), port.parse().ok()?))
+        });
+        let known = told.or_else(|| begun.machines.address(id));
+        let (address, port) = known.ok_or_else(|| Status::unknown("no address yet"))?;
         let key = begun.key.to_openssh(LineEnding::LF).map_err(|error| Status::unknown(error.to_string()))?;
         let mut connector = begun.connector.clone();
         connector.key = key.as_bytes().to_vec();

@@ -90,10 +90,11 @@ impl Plugin {
         }
     }
 
-    /// Ends the plugin's process, in order. A later call starts it again.
-    pub async fn close(&self) {
-        if let Some(running) = self.running.lock().await.take() {
-            running.close().await;
+    /// Ends the plugin's process, in order. A later call starts it again. False if it had to be killed.
+    pub async fn close(&self) -> bool {
+        match self.running.lock().await.take() {
+            Some(running) => running.close().await,
+            None => true,
         }
     }
 

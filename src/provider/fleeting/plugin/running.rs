@@ -178,17 +178,19 @@ impl Running {
         Ok(answer)
     }
 
-    /// Asks the plugin to exit, and has it killed if it does not.
-    pub(super) async fn close(&self) {
-        let Some(process) = self.process.take() else { return };
+    /// Asks the plugin to exit, and has it killed if it does not: then, false.
+    pub(super) async fn close(&self) -> bool {
+        let Some(process) = self.process.take() else { return true };
         let call = self.client.unary::<_, messages::Empty>(services::SHUTDOWN, messages::Empty {}, EXITING);
         // The answer is usually a broken connection.
         let ended = async { tokio::join!(call, process.ended()).1 };
-        if tokio::time::timeout(EXITING, ended).await.is_err() {
-            let ended = process.ended();
-            drop(process);
-            let _killed = tokio::time::timeout(KILLING, ended).await;
+        if tokio::time::timeout(EXITING, ended).await.is_ok() {
+            return true;
         }
+        let ended = process.ended();
+        drop(process);
+        let _killed = tokio::time::timeout(KILLING, ended).await;
+        false
     }
 }
 

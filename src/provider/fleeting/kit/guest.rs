@@ -1,0 +1,172 @@
+//! The instance itself: its address, its SSH server, its host key, the login.
+
+use std::time::{Duration, Instant};
+
+use super::Kit;
+use crate::core::endpoint::Endpoint;
+use crate::core::failure::ErrorClass;
+use crate::core::ids::InstanceId;
+use crate::port::connector::ConnectError;
+use crate::provider::fleeting::address;
+use crate::provider::fleeting::group::{CallErrorKind, ConnectInfo, Group as _};
+use crate::provider::program::kit::check::{Judged, failed, skipped};
+use crate::provider::program::kit::poll::poll;
+
+/// Limit of one login.
+const LOGIN_WITHIN: Duration = Duration::from_secs(20);
+
+/// What the last try of a login came to.
+enum Tried {
+    /// The plugin does not say yet how the instance is reached.
+    Unknown(String),
+    /// Nothing answers there.
+    Unreached(String),
+    WrongKey(String),
+    /// The SSH server answers with the right key.
+    Denied(String),
+    In,
+}
+
+impl Kit {
+    /// Logs in to the first instance; true if that works.
+    pub(super) async fn check_guest(&self, id: &str) -> bool {
+        let begun = Instant::now();
+        let earlier = |check: &str| skipped(format!("an earlier step failed, see `{check}`"));
+        let (info, answers, key, login) = match self.tried(id).await {
+            Err(verdict) => {
+                (Err(verdict), earlier("connect-info"), earlier("connect-info"), earlier("connect-info"))
+            }
+            Ok(Tried::Unknown(came)) => {
+                (failed(came), earlier("connect-info"), earlier("connect-info"), earlier("connect-info"))
+            }
+            Ok(Tried::Unreached(came)) => {
+                (Ok(()), failed(came), earlier("endpoint-answers"), earlier("endpoint-answers"))
+            }
+            Ok(Tried::WrongKey(came)) => (Ok(()), Ok(()), failed(came), earlier("host-key")),
+            Ok(Tried::Denied(came)) => (Ok(()), Ok(()), Ok(()), failed(came)),
+            Ok(Tried::In) => (Ok(()), Ok(()), Ok(()), Ok(())),
+        };
+        self.outcomes.record("connect-info", info, begun);
+        self.outcomes.record("endpoint-answers", answers, begun);
+        self.outcomes.record("host-key", key, begun);
+        let is_in = self.outcomes.record("login", login, begun);
+        if !is_in {
+            let why = "no login works, see `login`";
+            self.outcomes.record("heartbeat", skipped(why), begun);
+        }
+        is_in
+    }
+
+    /// Logs in once more to an instance whose first login worked.
+    pub(super) async fn logs_in(&self, id: &str) -> Judged {
+        let is_known = self.known.borrow().iter().any(|known| known.id == id && known.host_key.is_some());
+        if self.is_locked_out.get() {
+            return skipped("no login works any more, see `restart-login`");
+        }
+        if !is_known {
+            return skipped("no login worked before, see `login`");
+        }
+        match self.tried(id).await? {
+            Tried::In => Ok(()),
+            Tried::Unknown(came) | Tried::Unreached(came) | Tried::WrongKey(came) | Tried::Denied(came) => {
+                failed(came)
+            }
+        }
+    }
+
+    /// Tries until the login works or the time has passed.
+    async fn tried(&self, id: &str) -> Judged<Tried> {
+        let mut last = None;
+        let found = poll(self.limits.boot, async || {
+            let tried = self.try_login(id).await?;
+            if matches!(tried, Tried::In) {
+                return Ok(Some(tried));
+            }
+            last = Some(tried);
+            Ok(None)
+        });
+        let found = found.await?;
+        Ok(found.or(last).unwrap_or(Tried::Unknown("nothing was tried".to_owned())))
+    }
+
+    async fn try_login(&self, id: &str) -> Judged<Tried> {
+        let info = self.plugin().connect_info(id).await;
+        if let Err(error) = &info
+            && error.kind == CallErrorKind::Refused
+        {
+            // Many plugins answer so until the instance has an address.
+            return Ok(Tried::Unknown(error.message.clone()));
+        }
+        let info = self.answer("ConnectInfo", info)?;
+        let Some((host, port)) = address::of(&info, self.settings.use_external_address) else {
+            return Ok(Tried::Unknown(format!("`{id}` has no address")));
+        };
+        let (instance, endpoint) = self.endpoint(id, &info, host, port)?;
+        let host_key = match self.host_key(id, &endpoint).await {
+            Ok(host_key) => host_key,
+            Err(tried) => return Ok(tried),
+        };
+        let endpoint = Endpoint { host_key: host_key.clone(), ..endpoint };
+        Ok(match self.connector.check(&instance, &endpoint, LOGIN_WITHIN).await {
+            Ok(()) => {
+                self.remember(id, host_key);
+                Tried::In
+            }
+            Err(error @ ConnectError::HostKey { .. }) => Tried::WrongKey(error.to_string()),
+            Err(error @ ConnectError::Refused { .. }) => Tried::Denied(error.to_string()),
+            Err(error) => Tried::Unreached(error.to_string()),
+        })
+    }
+
+    /// Where the instance is, without a host key.
+    fn endpoint(
+        &self,
+        id: &str,
+        info: &ConnectInfo,
+        address: String,
+        port: Option<u16>,
+    ) -> Judged<(InstanceId, Endpoint)> {
+        if !matches!(info.protocol.as_str(), "" | "ssh") {
+            return failed(format!(
+                "the protocol is `{}`, and Greenroom connects with SSH only",
+                info.protocol
+            ));
+        }
+        if info.expires.is_some_and(|at| at <= jiff::Timestamp::now().as_second()) {
+            return failed("the credentials have expired");
+        }
+        let named = Some(info.username.clone()).filter(|name| !name.is_empty());
+        let Some(user) = named.or_else(|| self.settings.user.clone()) else {
+            return failed("the plugin reports no account for the login, and `user` is not set");
+        };
+        // The plugin's IDs are no names of files.
+        let number = self.known.borrow().iter().position(|known| known.id == id);
+        let instance = InstanceId::new(format!("{}-{}", super::POOL, number.unwrap_or_default()));
+        let key = self.logins.of(&instance, info, &self.own).or_else(failed)?;
+        let port = port.or(info.port).unwrap_or(self.settings.ssh_port);
+        let host_key = String::new();
+        Ok((instance, Endpoint { address, port, user, host_key, key: Some(key), jump: None, metadata: None }))
+    }
+
+    /// The key that the instance must present: that of the first login, or what `host_keys` says.
+    async fn host_key(&self, id: &str, at: &Endpoint) -> Result<String, Tried> {
+        if let Some(certified) = self.trust.certified(id, &at.address) {
+            return Ok(certified);
+        }
+        let first =
+            self.known.borrow().iter().find(|known| known.id == id).and_then(|known| known.host_key.clone());
+        if let Some(first) = first {
+            return Ok(first);
+        }
+        self.trust.establish(id, at).await.map_err(|error| match error.class() {
+            ErrorClass::Denied => Tried::WrongKey(error.to_string()),
+            _ => Tried::Unreached(error.to_string()),
+        })
+    }
+
+    fn remember(&self, id: &str, host_key: String) {
+        if let Some(known) = self.known.borrow_mut().iter_mut().find(|known| known.id == id) {
+            known.host_key.get_or_insert(host_key);
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! The conformance kit on the tests' plugin: as it should be, and with one fault each, which the kit has to name.
+
+#![cfg(test)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::fixture::{GREENROOM, TEST_PLUGIN};
+use crate::platform::Platform;
+use crate::skipped::skipped;
+
+/// Long enough for every machine on a busy host.
+const AMPLE: &str = "60";
+
+/// A plugin's group, with real machines or without.
+struct Site {
+    platform: Platform,
+    /// Homes of the runs.
+    home: tempfile::TempDir,
+}
+
+impl Site {
+    /// `None`: this host has no SSH server.
+    fn new() -> Option<Self> {
+        if !std::path::Path::new("/usr/sbin/sshd").exists() {
+            skipped("`sshd` is missing");
+            return None;
+        }
+        Some(Self { platform: Platform::new(), home: tempfile::tempdir().unwrap() })
+    }
+
+    /// A run with machines that nothing starts: they count as running immediately.
+    fn without_machines(self) -> (Self, Value) {
+        (self, json!(false))
+    }
+
+    fn kit(&self, machines: &Value, arguments: &[&str]) -> Command {
+        let account = Command::new("id").arg("-un").output().unwrap().stdout;
+        let mut table = toml::Table::new();
+        let config = json!({ "dir": self.platform.dir.path(), "platform": machines, "suspends": true });
+        table.insert("plugin_config".to_owned(), toml::Value::try_from(config).unwrap());
+        table.insert("user".to_owned(), String::from_utf8(account).unwrap().trim().into());
+        let where_file = self.home.path().join("where");
+        fs::write(&where_file, self.platform.dir.path().to_str().unwrap()).unwrap();
+        let secrets =
+            toml::Table::from_iter([("TEST_PLUGIN_DIR".to_owned(), where_file.to_str().unwrap().into())]);
+        table.insert("secrets".to_owned(), secrets.into());
+        let file = self.home.path().join("pool.toml");
+        fs::write(&file, table.to_string()).unwrap();
+        let mut command = crate::support::program::command(GREENROOM, self.home.path());
+        command.args(["plugin", "test", TEST_PLUGIN, "--json", "--table"]).arg(file).args(arguments);
+        // A killed run leaves its directory.
+        command.current_dir(self.home.path()).env("TMPDIR", self.home.path());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.kit(&json!(true), arguments).output().unwrap()
+    }
+
+    /// The ids of instances that were not removed.
+    fn instances(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.platform.dir.path().join("machines")).unwrap().flatten();
+        let living = entries.filter(|entry| !entry.path().join("end").exists());
+        let names = living.map(|entry| entry.file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with("i-")).collect()
+    }
+}
+
+fn report(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| {
+        panic!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    })
+}
+
+fn checks<'a>(report: &'a Value, result: &str) -> BTreeSet<&'a str> {
+    let all = report["checks"].as_array().unwrap().iter();
+    all.filter(|check| check["result"] == result).filter_map(|check| check["name"].as_str()).collect()
+}
+
+/// Runs the kit on a plugin with faults: exactly these checks have to fail.
+fn names(faults: &[(&str, &str)], boot: &str, end: &str, expected: &[&str]) {
+    let Some(site) = Site::new() else { return };
+    for (fault, content) in faults {
+        site.platform.fault(fault, content);
+    }
+    judge(&site.run(&["--live", "--yes", "--boot-timeout", boot, "--end-timeout", end]), expected);
+}
+
+/// The same where no login is needed to find the fault, and so no machine. A login fails there in any case.
+fn names_without_machines(faults: &[(&str, &str)], expected: &[&str]) {
+    let Some((site, machines)) = Site::new().map(Site::without_machines) else { return };
+    for (fault, content) in faults {
+        site.platform.fault(fault, content);
+    }
+    let output =
+        site.kit(&machines, &["--live", "--yes", "--boot-timeout", "2", "--end-timeout", "2"]).output();
+    judge(&output.unwrap(), expected);
+}
+
+fn judge(output: &Output, expected: &[&str]) {
+    let report = report(output);
+    assert_eq!(checks(&report, "failed"), expected.iter().copied().collect::<BTreeSet<_>>(), "{report:#}");
+    assert_eq!(output.status.code(), Some(1));
+    for check in report["checks"].as_array().unwrap().iter().filter(|check| check["result"] == "failed") {
+        let is_told = |field: &str| check[field].as_str().is_some_and(|text| !text.is_empty());
+        assert!(is_told("expected") && is_told("actual") && is_told("help"), "{check:#}");
+    }
+}
+
+#[test]
+fn a_plugin_without_faults_passes_and_leaves_nothing() {
+    let Some(site) = Site::new() else { return };
+    let output = site.run(&["--live", "--yes", "--boot-timeout", AMPLE, "--end-timeout", AMPLE]);
+    let report = report(&output);
+    assert_eq!(output.status.code(), Some(0), "{report:#}");
+    let all = report["checks"].as_array().unwrap().len();
+    assert_eq!(checks(&report, "passed").len(), all, "each check was made and passed: {report:#}");
+    assert_eq!((site.instances(), &report["remaining"]), (Vec::new(), &json!([])));
+    let asked = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(asked.contains("The kit makes 3 instances in the group `test "), "{asked}");
+}
+
+#[test]
+fn without_instances_only_the_start_the_list_and_the_end_are_checked() {
+    let Some(site) = Site::new() else { return };
+    let output = site.run(&[]);
+    let report = report(&output);
+    assert_eq!(output.status.code(), Some(0), "{report:#}");
+    let expected = ["call-answers", "end", "group-named", "list", "list-states", "start", "start-again"];
+    assert_eq!(checks(&report, "passed"), BTreeSet::from(expected));
+    assert_eq!(site.instances(), Vec::<String>::new());
+}
+
+#[test]
+fn a_plugin_that_refuses_its_configuration() {
+    names(&[("init-error", "no such project")], AMPLE, AMPLE, &["start"]);
+}
+
+#[test]
+fn a_plugin_that_cannot_list() {
+    names(&[("update-error", "forbidden")], AMPLE, AMPLE, &["list"]);
+}
+
+#[test]
+fn a_plugin_that_exits_in_a_call() {
+    names(&[("done-increase-crash.once", "")], AMPLE, AMPLE, &["call-answers"]);
+}
+
+#[test]
+fn a_plugin_that_has_to_be_killed_is_warned_of() {
+    let Some(site) = Site::new() else { return };
+    site.platform.fault("ignore-shutdown", "");
+    site.platform.fault("ignore-sigterm", "");
+    let report = report(&site.run(&[]));
+    assert_eq!(checks(&report, "warned"), BTreeSet::from(["end"]), "{report:#}");
+}
+
+#[test]
+fn a_plugin_that_makes_nothing() {
+    names(&[("increase-error", "no quota")], AMPLE, AMPLE, &["increase"]);
+    names(&[("increase-answer", "0")], AMPLE, AMPLE, &["increase"]);
+}
+
+#[test]
+fn a_plugin_that_hides_its_instances() {
+    names(&[("update-hides", "")], "2", "2", &["increase-listed"]);
+}
+
+#[test]
+fn a_plugin_with_a_state_of_its_own() {
+    names_without_machines(&[("update-state", "99")], &["list-states", "running"]);
+}
+
+#[test]
+fn a_plugin_whose_instances_are_never_ready() {
+    names_without_machines(&[("update-state", "0")], &["running"]);
+}
+
+#[test]
+fn a_plugin_that_does_not_say_how_an_instance_is_reached() {
+    names_without_machines(&[("connect-info-error", "no address")], &["connect-info"]);
+}
+
+#[test]
+fn an_instance_without_an_ssh_server() {
+    let Some((site, machines)) = Site::new().map(Site::without_machines) else { return };
+    // Port 1 of loopback: nothing listens there.
+    site.platform.fault("address", "127.0.0.1 1");
+    let output =
+        site.kit(&machines, &["--live", "--yes", "--boot-timeout", "2", "--end-timeout", AMPLE]).output();
+    judge(&output.unwrap(), &["endpoint-answers"]);
+}
+
+#[test]
+fn a_plugin_that_calls_its_instances_sick() {
+    names(&[("heartbeat-error", "sick")], AMPLE, AMPLE, &["heartbeat"]);
+}
+
+#[test]
+fn a_plugin_that_counts_wrongly() {
+    names(&[("increase-answer", "1")], AMPLE, AMPLE, &["increase-count"]);
+}
+
+#[test]
+fn a_plugin_with_a_key_of_each_process() {
+    names(&[("init-own-key", "")], "15", AMPLE, &["restart-login"]);
+}
+
+#[test]
+fn a_plugin_that_forgets_its_instances() {
+    let expected = ["restart-listed", "list-complete", "suspend", "decrease-spares-others"];
+    names(&[("update-forgets", "")], "5", "3", &expected);
+}
+
+#[test]
+fn a_plugin_that_cannot_suspend_what_it_says_it_can() {
+    names(&[("suspend-error", "not permitted")], AMPLE, AMPLE, &["suspend"]);
+    names(&[("resume-error", "not permitted")], AMPLE, AMPLE, &["resume"]);
+}
+
+#[test]
+fn a_plugin_that_does_not_remove() {
+    names(&[("decrease-error", "protected")], AMPLE, "2", &["decrease", "nothing-left"]);
+    names(&[("decrease-ignores", "")], AMPLE, "2", &["decrease-ends", "nothing-left"]);
+}
+
+#[test]
+fn a_plugin_that_removes_others_too() {
+    names(&[("decrease-all", "")], AMPLE, AMPLE, &["decrease-spares-others"]);
+}
+
+#[test]
+fn a_plugin_that_exits_if_a_removal_is_repeated() {
+    names(&[("decrease-gone-crash", "")], AMPLE, AMPLE, &["call-answers"]);
+}
+
+#[test]
+fn a_group_that_is_not_empty_is_left_alone() {
+    let Some(site) = Site::new() else { return };
+    site.platform.fault("update-adds", "i-of-others");
+    let output = site.run(&["--live", "--yes"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("is not empty: i-of-others") && said.contains("`--clean`"), "{said}");
+    assert_eq!((output.status.code(), site.instances()), (Some(2), Vec::new()));
+}
+
+#[test]
+fn a_question_without_a_terminal_names_the_option() {
+    let Some(site) = Site::new() else { return };
+    let mut kit = site.kit(&json!(true), &["--live"]);
+    let output = kit.stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("add `--yes`"), "{said}");
+    assert_eq!((output.status.code(), site.instances()), (Some(2), Vec::new()));
+}
+
+#[test]
+fn bad_tables_are_explained() {
+    let Some(site) = Site::new() else { return };
+    let file = site.home.path().join("bad.toml");
+    for (text, expected) in [
+        ("plugin_config = ", "is not valid TOML"),
+        ("host_keys = \"never\"", "host_keys"),
+        ("colour = 1", "colour"),
+        ("host_keys = \"ca\"", "`host_key_ca` is missing"),
+    ] {
+        fs::write(&file, text).unwrap();
+        let mut command = crate::support::program::command(GREENROOM, site.home.path());
+        let output = command.args(["plugin", "test", TEST_PLUGIN, "--table"]).arg(&file).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains(expected), "{text}: {said}");
+        assert_eq!(output.status.code(), Some(2), "{said}");
+    }
+}
+
+/// Waits until the run has made an instance.
+fn made(site: &Site, run: &mut Child) {
+    let begun = Instant::now();
+    while site.instances().is_empty() {
+        assert!(begun.elapsed() < Duration::from_mins(1), "no instance was made");
+        assert_eq!(run.try_wait().unwrap(), None, "the kit has ended");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn an_interrupted_run_removes_its_instances() {
+    let Some(site) = Site::new() else { return };
+    site.platform.fault("connect-info-error", "not yet");
+    let mut kit = site.kit(&json!(true), &["--live", "--yes", "--end-timeout", AMPLE]);
+    let mut run = kit.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    made(&site, &mut run);
+    let pid = rustix::process::Pid::from_child(&run);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let output = run.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("interrupted; the instances are removed"), "{said}");
+    assert_eq!((output.status.code(), site.instances()), (Some(2), Vec::new()));
+}
+
+#[test]
+fn what_a_killed_run_has_left_is_cleaned() {
+    let Some(site) = Site::new() else { return };
+    site.platform.fault("connect-info-error", "not yet");
+    let mut kit = site.kit(&json!(true), &["--live", "--yes"]);
+    let mut run = kit.stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    made(&site, &mut run);
+    run.kill().unwrap();
+    run.wait().unwrap();
+    assert_ne!(site.instances(), Vec::<String>::new());
+    let output = site.run(&["--clean", "--yes", "--end-timeout", AMPLE]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("1 instance removed, 0 left"), "{said}");
+    assert_eq!((output.status.code(), site.instances()), (Some(0), Vec::new()));
+}
