@@ -30,7 +30,7 @@ const PACKAGE: &str =
 const OLDEST_GO: (u32, u32) = (1, 26);
 
 /// The plugin's program, built once; `None`: the test is skipped.
-fn dummy() -> Option<PathBuf> {
+pub fn dummy() -> Option<PathBuf> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let built = BUILT.get_or_init(build);
     built.clone().map_err(skipped).ok()

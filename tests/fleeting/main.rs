@@ -8,6 +8,7 @@
 mod calls;
 mod dummy;
 mod ends;
+mod figures;
 mod fixture;
 mod jobs;
 mod kit;
