@@ -122,11 +122,11 @@ fn observe(
         let found = listing.location.as_ref().filter(|location| instance.location.as_ref() != Some(location));
         let found = found.map(|location| Change::Located { instance: id(), location: location.clone() });
         let observation = match listed.status {
-            Status::Starting => Observation::Starting,
             Status::Running => Observation::Running,
+            Status::Stopping if !instance.is_static() => Observation::Stopping,
+            Status::Starting | Status::Stopping if is_ready_since(instance, listing) => Observation::Unknown,
             // A stopping host may start again, and nothing of Greenroom's is lost with it.
-            Status::Stopping if instance.is_static() => Observation::Starting,
-            Status::Stopping => Observation::Stopping,
+            Status::Starting | Status::Stopping => Observation::Starting,
         };
         return (observation, back.into_iter().chain(found).collect());
     }
@@ -165,6 +165,12 @@ fn missing_for_long(first: Stamp, listing: &Listing, policy: &Policy) -> bool {
 /// a list names its location.
 fn is_denied(instance: &Instance, listing: &Listing, observed: &Observed) -> bool {
     observed.denied.get(&instance.id).is_some_and(|at| listing.begun.reached(at.seen_from(listing.begun)))
+}
+
+/// True if an instance became ready after a list was begun, which shows it as it was before.
+fn is_ready_since(instance: &Instance, listing: &Listing) -> bool {
+    let is_later = |ready: Stamp| !listing.begun.reached(ready.seen_from(listing.begun));
+    instance.phase == Phase::Ready && instance.ready.is_some_and(is_later)
 }
 
 /// True if the list was begun after the launch was answered. An earlier one proves nothing.

@@ -104,6 +104,9 @@ fn an_instance_that_something_is_wrong_with_is_held_back() {
         does,
         &[
             ("max 1 | idle 5m starting; waits 8", "i1 drains: maderoom; terminate i1"),
+            // What became ready after the list was begun is not starting any more.
+            ("max 1, list 10s | idle 5s starting; waits 8", "a8 gets i1"),
+            ("max 1, list 10s | static idle 5s stopping; waits 8", "a8 gets h1"),
             ("max 1 | idle 5m named 9; waits 8", ""),
             ("max 1, cap 2 | held 5m by 7 named 9; waits 8", ""),
             ("drained | static idle 5m; waits 8", ""),

@@ -49,9 +49,11 @@ fn is_listed_as(world: &World, id: &InstanceId, status: Status) -> bool {
 
 /// True if this job could run there now.
 fn could_serve(world: &World, instance: &Instance, job: &Reservation) -> bool {
+    let is_shown = |listing: &Listing| instance.ready.is_none_or(|ready| listing.begun.reached(ready));
+    let is_recent = world.observed.listing.as_ref().is_ok_and(is_shown);
     let rebooting = is_listed_as(world, &instance.id, Status::Starting)
         || (instance.is_static() && is_listed_as(world, &instance.id, Status::Stopping));
-    let is_held_back = is_claimed(world, instance) || (rebooting && instance.holders.is_empty());
+    let is_held_back = is_claimed(world, instance) || (rebooting && is_recent && instance.holders.is_empty());
     let of_this_boot = instance.ready.is_some_and(|ready| ready.boot == world.now.boot);
     let has_room = instance.holders.len() < instance.capacity as usize && instance.uses_left != Some(0);
     let has_room = has_room && !instance.awaits_stage_check();

@@ -34,6 +34,9 @@ fn nothing_is_pulled_where_a_job_runs_or_none_will() {
             ("warm a, cap 2 | held 5m by 7", ""),
             ("warm a | idle 5m busy", ""),
             ("warm a | idle 5m starting", ""),
+            // It has become ready since the list: nothing else would wake the keeper.
+            ("warm a, list 10s | idle 5s starting", "pull a on i1"),
+            ("warm a, list 3s | idle 5s starting", ""),
             // The grant comes first.
             ("warm a | idle 5m; waits 8 wants a", "a8 gets i1"),
         ],
