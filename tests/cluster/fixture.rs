@@ -1,0 +1,112 @@
+//! The cluster of all tests of this process: it ends with the process, however that ends.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::skipped::skipped;
+
+/// How long a wait lasts at most. Each ends with its event, so that the limit only finds what never comes.
+pub const PATIENCE: Duration = Duration::from_mins(2);
+
+#[derive(Debug)]
+pub struct Cluster {
+    /// Has the files that `tests/cluster/up` describes.
+    pub dir: PathBuf,
+    /// Ends the cluster when its standard input is closed.
+    _up: Child,
+}
+
+static CLUSTER: OnceLock<Result<Cluster, String>> = OnceLock::new();
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cluster").join(name)
+}
+
+/// What keeps this machine from having a cluster, in one line.
+fn obstacle() -> Option<String> {
+    let say = |command: &mut Command| {
+        let output = command.stdin(Stdio::null()).output().ok()?;
+        let text = [output.stdout, output.stderr].concat();
+        (!output.status.success()).then(|| String::from_utf8_lossy(&text).trim().to_owned())
+    };
+    say(&mut Command::new(script("missing")))
+        .or_else(|| say(Command::new(script("build")).arg("--check")))
+        .map(|why| format!("a Kubernetes cluster: {}", why.trim_start_matches("tests/cluster/build: ")))
+}
+
+/// The cluster, or none where it cannot be had: the test is skipped then.
+pub fn cluster() -> Option<&'static Cluster> {
+    let cluster = CLUSTER.get_or_init(|| obstacle().map_or_else(|| Ok(Cluster::start()), Err));
+    cluster.as_ref().inspect_err(|why| skipped(why)).ok()
+}
+
+impl Cluster {
+    fn start() -> Self {
+        let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clusters");
+        // The logs of earlier runs were kept until now. A cluster that runs has a `pid`.
+        for earlier in fs::read_dir(&home).into_iter().flatten().flatten() {
+            if !earlier.path().join("pid").exists() {
+                fs::remove_dir_all(earlier.path()).ok();
+            }
+        }
+        let dir = home.join(std::process::id().to_string());
+        fs::create_dir_all(&dir).expect("a directory for the cluster");
+        let mut up = Command::new(script("up"))
+            .arg(&dir)
+            .arg("--attached")
+            // Since 1.34, an API server can answer pages of versions that etcd has forgotten. Others say that they expired.
+            .arg("--feature-gates=ListFromCacheSnapshot=false")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("tests/cluster/up starts");
+        let mut line = String::new();
+        BufReader::new(up.stdout.take().expect("a pipe")).read_line(&mut line).expect("its word");
+        let mut errors = up.stderr.take().expect("a pipe");
+        if line != "ready\n" {
+            errors.read_to_string(&mut line).expect("its errors");
+            panic!("the cluster does not start:\n{line}");
+        }
+        Self { dir, _up: up }
+    }
+
+    /// A command in the cluster's network, with the files of this machine.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(script("enter"));
+        command.arg(&self.dir).arg(program);
+        command
+    }
+
+    /// Runs a shell's line among the node's processes and mounts.
+    pub fn on_node(&self, line: &str) -> String {
+        let mut command = Command::new(script("enter"));
+        command.arg("--node").arg(&self.dir).args(["sh", "-c", line]).stdin(Stdio::null());
+        let output = command.output().expect("a shell on the node");
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    }
+}
+
+/// Waits until there is something, at most as long as any wait lasts.
+pub fn try_for<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    let began = Instant::now();
+    loop {
+        let found = look();
+        if found.is_some() || began.elapsed() > PATIENCE {
+            return found;
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The same, where it has to come.
+#[track_caller]
+pub fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    try_for(look).unwrap_or_else(|| panic!("{what}: not after {PATIENCE:?}"))
+}
