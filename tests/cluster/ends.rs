@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::api::{has_condition, is_ready};
 use crate::fixture::{Cluster, cluster, wait_for};
-use crate::manifests::{busybox, eviction, sleeper};
+use crate::manifests::{busybox, deletion, eviction, sleeper};
 use crate::recording::{end_of, expect_recorded};
 
 /// Creates a pod and records its status as soon as that is so.
@@ -89,16 +89,55 @@ fn pods_that_end() {
     record(cluster, &namespace, "out-of-memory", &greedy, terminated);
 }
 
-/// The kubelet looks at the disk every ten seconds.
+/// The kubelet looks at the disk every ten seconds. It gives no reason if the first process exits with 0 when it is told to end.
 #[test]
 fn a_pod_that_fills_its_disk_is_evicted_by_the_kubelet() {
     let Some(cluster) = cluster() else { return };
     let namespace = cluster.namespace("disk");
-    let mut full = busybox("linux-1", &["sh", "-c", "dd if=/dev/zero of=/fill bs=1M count=32; sleep 1000"]);
-    full["spec"]["containers"][0]["resources"] = json!({"limits": {"ephemeral-storage": "8Mi"}});
-    record(cluster, &namespace, "out-of-disk", &full, |pod| {
-        pod["status"]["reason"] == "Evicted" && terminated(pod)
-    });
+    let pods = format!("{namespace}/pods");
+    for (name, status) in [("out-of-disk", 143), ("out-of-disk-status-0", 0)] {
+        let script = format!(
+            "trap 'exit {status}' TERM; dd if=/dev/zero of=/fill bs=1M count=32; while :; do sleep 0.1; done"
+        );
+        let mut full = busybox(name, &["sh", "-c", &script]);
+        full["spec"]["containers"][0]["resources"] = json!({"limits": {"ephemeral-storage": "8Mi"}});
+        cluster.create(&pods, &full);
+        let mut end = end_of(&cluster.pod(&format!("{pods}/{name}"), "terminated", terminated));
+        // Sometimes the kubelet has lost the container by now, and says 137 and `ContainerStatusUnknown`.
+        end.as_object_mut().expect("an object").remove("state");
+        expect_recorded(&format!("pod-{name}"), &end);
+    }
+}
+
+/// A client that waits for the deletion of a pod sees its container end first.
+#[test]
+fn what_a_watch_shows_of_a_pod_that_is_deleted() {
+    let Some(cluster) = cluster() else { return };
+    let pods = format!("{}/pods", cluster.namespace("watch"));
+    let path = format!("{pods}/linux-1");
+    let created = cluster
+        .create(&pods, &busybox("linux-1", &["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.1; done"]));
+    let pod = cluster.pod(&path, "ready", is_ready);
+    cluster.call("DELETE", &path, Some(&deletion(&pod["metadata"]["uid"]))).done();
+    wait_for("the pod is gone", || cluster.is_gone(&path).then_some(()));
+
+    let since = created["metadata"]["resourceVersion"].as_str().expect("a version");
+    let watch = cluster.get(&format!("{pods}?watch=1&resourceVersion={since}&timeoutSeconds=1"));
+    let mut seen: Vec<Value> = Vec::new();
+    for line in watch.text.lines() {
+        let event: Value = serde_json::from_str(line).expect("an event");
+        let pod = &event["object"];
+        let state =
+            pod["status"]["containerStatuses"][0]["state"].as_object().and_then(|state| state.keys().next());
+        let step = json!({
+            "type": event["type"], "deleting": pod["metadata"]["deletionTimestamp"].is_string(),
+            "phase": pod["status"]["phase"], "state": state,
+        });
+        if seen.last() != Some(&step) {
+            seen.push(step);
+        }
+    }
+    expect_recorded("watch-deleted", &json!(seen));
 }
 
 /// The condition lasts as long as the pod, which holds on here until it is killed.
@@ -158,4 +197,28 @@ fn a_pod_that_is_evicted_or_preempted_says_by_whom() {
     cluster.pod(&rival, "ready", is_ready);
     cluster.call("DELETE", &rival, None).done();
     release(&rival);
+}
+
+/// A cluster of its own, because a lost node loses the pods of other tests, too.
+#[test]
+fn a_lost_node_keeps_its_pod_listed_until_it_is_back() {
+    let Some(cluster) = Cluster::of_its_own("lost") else { return };
+    let mut neighbour = cluster.neighbour();
+    let pods = format!("{}/pods", cluster.namespace("lost"));
+    let path = format!("{pods}/linux-1");
+    let mut pod = sleeper("linux-1");
+    let unreachable = json!({
+        "key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1,
+    });
+    pod["spec"]["tolerations"] = json!([unreachable]);
+    cluster.create(&pods, &pod);
+    cluster.pod(&path, "ready", is_ready);
+    cluster.on_node("touch /mnt/own/stopped/kubelet; kill -9 $(cat /mnt/own/pids/kubelet)");
+
+    // The node counts as lost 50 s after its last sign of life. Its pod is deleted then, and still listed as running.
+    let lost = cluster.pod(&path, "deleted", |pod| pod["metadata"]["deletionTimestamp"].is_string());
+    expect_recorded("pod-node-lost", &end_of(&lost));
+    cluster.on_node("rm /mnt/own/stopped/kubelet");
+    wait_for("the pod is gone once its node is back", || cluster.is_gone(&path).then_some(()));
+    neighbour.kill().and_then(|()| neighbour.wait()).expect("it ends");
 }

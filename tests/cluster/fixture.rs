@@ -41,20 +41,29 @@ fn obstacle() -> Option<String> {
 
 /// The cluster, or none where it cannot be had: the test is skipped then.
 pub fn cluster() -> Option<&'static Cluster> {
-    let cluster = CLUSTER.get_or_init(|| obstacle().map_or_else(|| Ok(Cluster::start()), Err));
+    let cluster = CLUSTER.get_or_init(|| obstacle().map_or_else(|| Ok(Cluster::start("shared")), Err));
     cluster.as_ref().inspect_err(|why| skipped(why)).ok()
 }
 
 impl Cluster {
-    fn start() -> Self {
+    /// Another one, for a test that harms its cluster.
+    pub fn of_its_own(name: &str) -> Option<Self> {
+        let obstacle = obstacle();
+        obstacle.iter().for_each(skipped);
+        obstacle.is_none().then(|| Self::start(name))
+    }
+
+    fn start(name: &str) -> Self {
         let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clusters");
-        // The logs of earlier runs were kept until now. A cluster that runs has a `pid`.
+        // The logs of earlier runs were kept until now.
         for earlier in fs::read_dir(&home).into_iter().flatten().flatten() {
-            if !earlier.path().join("pid").exists() {
+            let name = earlier.file_name().to_string_lossy().into_owned();
+            let process = name.split('-').next().unwrap_or_default();
+            if !Path::new("/proc").join(process).exists() {
                 fs::remove_dir_all(earlier.path()).ok();
             }
         }
-        let dir = home.join(std::process::id().to_string());
+        let dir = home.join(format!("{}-{name}", std::process::id()));
         fs::create_dir_all(&dir).expect("a directory for the cluster");
         let mut up = Command::new(script("up"))
             .arg(&dir)
@@ -81,6 +90,17 @@ impl Cluster {
         let mut command = Command::new(script("enter"));
         command.arg(&self.dir).arg(program);
         command
+    }
+
+    /// Gives the cluster a second node, which is healthy and gets no pods.
+    pub fn neighbour(&self) -> Child {
+        let mut command = Command::new(script("neighbour"));
+        command.arg(&self.dir).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut neighbour = command.spawn().expect("tests/cluster/neighbour starts");
+        let mut line = String::new();
+        BufReader::new(neighbour.stdout.take().expect("a pipe")).read_line(&mut line).expect("its word");
+        assert_eq!(line, "ready\n");
+        neighbour
     }
 
     /// Runs a shell's line among the node's processes and mounts.
