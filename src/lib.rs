@@ -20,6 +20,7 @@ pub mod names;
 pub mod port;
 pub mod provider;
 pub mod remove;
+pub mod rsa;
 #[cfg(test)]
 #[path = "../tests/support/shells.rs"]
 mod shells;

@@ -16,7 +16,7 @@ pub struct Endpoint {
     /// The host's public key in OpenSSH format (`ssh-ed25519 AAAA…`); no other key is accepted. Or what `certified` makes:
     /// each key is accepted for which the host has a certificate. With the comment of `on_first_use`, nothing verified it.
     pub host_key: String,
-    /// The operator's key for the login; `None`: the instance's own, which Greenroom created.
+    /// The key or the password for the login; `None`: the instance's own key, which Greenroom created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<LoginKey>,
     /// The jump host; `None`: it is reached directly.
@@ -27,12 +27,14 @@ pub struct Endpoint {
     pub metadata: Option<MetadataService>,
 }
 
-/// The location of an operator's key, never the key itself.
+/// The location of a key or a password for the login, never the secret itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LoginKey {
-    /// A private key without a passphrase, Ed25519 or ECDSA.
+    /// A private key without a passphrase: Ed25519, ECDSA or RSA.
     File(PathBuf),
+    /// A file with a password. One line break at its end does not count.
+    Password(PathBuf),
     /// A key in an ssh-agent, of any kind.
     Agent {
         /// The agent's socket (`SSH_AUTH_SOCK`).

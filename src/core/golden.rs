@@ -157,7 +157,7 @@ mod tests {
         .into()
     }
 
-    fn endpoints() -> [Endpoint; 4] {
+    fn endpoints() -> [Endpoint; 5] {
         let plain = Endpoint {
             address: "192.0.2.7".to_owned(),
             port: 22,
@@ -179,6 +179,7 @@ mod tests {
             Endpoint { key: Some(LoginKey::File("/etc/greenroom/key".into())), ..plain.clone() },
             Endpoint { key: Some(agent), jump: Some(Box::new(jump)), ..plain.clone() },
             Endpoint { metadata: Some(MetadataService::AwsEc2), ..plain.clone() },
+            Endpoint { key: Some(LoginKey::Password("/etc/greenroom/password".into())), ..plain.clone() },
             plain,
         ]
     }

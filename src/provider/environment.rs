@@ -1,10 +1,7 @@
 //! The program's environment: a few variables of this process, those that the table names, and secrets from files.
 
 use std::ffi::OsString;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
-
-use fs_err as fs;
 
 use crate::keys::problem::{Place, Problem, join};
 use crate::keys::table::Table;
@@ -70,14 +67,6 @@ impl Environment {
     pub fn missing(&self) -> impl Iterator<Item = &str> {
         self.named.iter().map(String::as_str).filter(|name| std::env::var_os(name).is_none())
     }
-
-    /// Files of secrets that others may read, too.
-    pub fn exposed(&self) -> impl Iterator<Item = &PathBuf> {
-        let exposed = |file: &&PathBuf| {
-            fs::metadata(file.as_path()).is_ok_and(|known| known.permissions().mode() & 0o077 != 0)
-        };
-        self.secrets.iter().map(|(_, file)| file).filter(exposed)
-    }
 }
 
 fn is_name(name: &str) -> bool {
@@ -102,6 +91,8 @@ fn secret(file: &PathBuf) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use fs_err as fs;
+
     use super::*;
 
     #[test]
@@ -118,10 +109,6 @@ mod tests {
         assert_eq!(value("PATH"), std::env::var_os("PATH"));
         assert_eq!(value("CARGO_MANIFEST_DIR"), None, "not named");
         assert_eq!(environment.missing().collect::<Vec<_>>(), ["GREENROOM_TEST_UNSET"]);
-        fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
-        assert_eq!(environment.exposed().count(), 1);
-        fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
-        assert_eq!(environment.exposed().count(), 0);
         fs::remove_file(&file).unwrap();
         assert!(environment.variables().unwrap_err().contains("cannot be read"));
     }

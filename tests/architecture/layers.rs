@@ -13,6 +13,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("names", &[]),
     ("threads", &[]),
     ("remove", &[]),
+    ("rsa", &["skipped"]),
     ("keys", &[]),
     // What unit tests need of the machine, and where they note that it is missing.
     ("skipped", &[]),
@@ -26,11 +27,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("gitlab", &["core", "faulty"]),
     (
         "provider/*",
-        &["core", "port", "names", "remove", "threads", "keys", "provider", "skipped", "shells", "faulty"],
+        &[
+            "core", "port", "names", "remove", "rsa", "threads", "keys", "provider", "skipped", "shells",
+            "faulty",
+        ],
     ),
     (
         "connector/*",
-        &["core", "port", "names", "threads", "connector", "shells", "skipped", "metadata_service"],
+        &["core", "port", "names", "rsa", "threads", "connector", "shells", "skipped", "metadata_service"],
     ),
     ("store/*", &["core", "port", "threads", "store"]),
     ("host/*", &["core", "port", "remove", "threads", "host"]),

@@ -147,6 +147,9 @@ fn boot_machine(dir: &Path, request: &Value) -> (Child, u16) {
     private(&dir.join("host_key"), &format!("{}\n", request["host_key"].as_str().unwrap().trim()));
     private(&dir.join("authorized_keys"), request["authorized_key"].as_str().unwrap());
     let at = dir.display();
+    // With this file, machines accept passwords only. Those of the runner host's accounts are not touched.
+    let shadow = dir.ancestors().nth(2).map(|root| root.join("shadow")).filter(|shadow| shadow.exists());
+    let (passwords, keys) = if shadow.is_some() { ("yes", "no") } else { ("no", "yes") };
     if rustix::process::getuid().is_root() {
         // The chroot of its unprivileged half, which the service's unit makes at boot.
         fs::create_dir_all("/run/sshd").unwrap();
@@ -156,7 +159,8 @@ fn boot_machine(dir: &Path, request: &Value) -> (Child, u16) {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut config = format!(
             "Port {port}\nListenAddress 127.0.0.1\nHostKey {at}/host_key\nAuthorizedKeysFile {at}/authorized_keys\n\
-             StrictModes no\nPidFile none\nUsePAM no\nPermitRootLogin yes\nPasswordAuthentication no\n"
+             StrictModes no\nPidFile none\nUsePAM no\nPermitRootLogin yes\nPasswordAuthentication {passwords}\n\
+             PubkeyAuthentication {keys}\n"
         );
         if let Some(certificate) = request["host_certificate"].as_str().filter(|text| !text.is_empty()) {
             fs::write(dir.join("host_key-cert.pub"), certificate).unwrap();
@@ -164,7 +168,10 @@ fn boot_machine(dir: &Path, request: &Value) -> (Child, u16) {
         }
         fs::write(dir.join("sshd_config"), config).unwrap();
         let log = fs::File::create(dir.join("console")).unwrap();
-        let mut sshd = Command::new("/usr/sbin/sshd");
+        let mut sshd = match &shadow {
+            None => Command::new("/usr/sbin/sshd"),
+            Some(shadow) => with_shadow(shadow, "/usr/sbin/sshd"),
+        };
         sshd.args(["-D", "-e", "-f"]).arg(dir.join("sshd_config")).stdin(Stdio::null()).stderr(log);
         let mut sshd =
             sshd.spawn().expect("these tests need OpenSSH's server: `apt-get install openssh-server`");
@@ -175,6 +182,14 @@ fn boot_machine(dir: &Path, request: &Value) -> (Child, u16) {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
+}
+
+/// Starts a program in a namespace where this file is the machine's `/etc/shadow`.
+fn with_shadow(shadow: &Path, program: &str) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", "mount --bind \"$0\" /etc/shadow && exec \"$@\""]);
+    command.arg(shadow).arg(program);
+    command
 }
 
 fn private(path: &Path, text: &str) {

@@ -17,9 +17,18 @@ use crate::place::Place;
 use crate::platform::Platform;
 use crate::processes::{Kind, wait_for};
 use crate::setting::Setting;
+use crate::skipped::skipped;
 use crate::support::dice::number;
 use crate::support::job::Job;
 use crate::support::record::Outcome;
+
+const PASSWORD: &str = "hunter2 and more";
+
+/// The account that runs the tests.
+fn account() -> String {
+    let output = process::Command::new("id").arg("-un").output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
 
 /// Fields are dropped in this order: the platform outlives all processes of the place.
 struct Site {
@@ -38,10 +47,15 @@ impl Deref for Site {
 impl Site {
     /// A pool of at most three machines, with so many idle ones. Each machine serves one job.
     fn new(idle: i64, keys: &[(&str, Value)]) -> Self {
-        let platform = Platform::new();
+        Self::on(Platform::new(), idle, keys, &[])
+    }
+
+    /// On this platform; `config` is for the plugin.
+    fn on(platform: Platform, idle: i64, keys: &[(&str, Value)], config: &[(&str, &str)]) -> Self {
         let path = |name: &str| platform.dir.path().join(name).display().to_string();
-        let account = String::from_utf8(process::Command::new("id").arg("-un").output().unwrap().stdout);
-        let config = [("dir".to_owned(), path("").into()), ("platform".to_owned(), true.into())];
+        let own = [("dir".to_owned(), path("").into()), ("platform".to_owned(), true.into())];
+        let config = config.iter().map(|(key, value)| ((*key).to_owned(), Value::from(*value)));
+        let config = own.into_iter().chain(config);
         let mut setting = Setting::new()
             .pool("idle_count", idle)
             .pool("builds_dir", path("builds"))
@@ -49,14 +63,21 @@ impl Site {
             .timing("launch_timeout", "30s")
             .provider("kind", "fleeting")
             .provider("plugin", TEST_PLUGIN)
-            .provider("plugin_config", toml::Table::from_iter(config))
+            .provider("plugin_config", config.collect::<toml::Table>())
             .provider("host_keys", "first-use")
-            .provider("user", account.unwrap().trim());
+            .provider("user", account());
         for (key, value) in keys {
             setting = setting.provider(key, value.clone());
         }
         setting.patience = Duration::from_mins(2);
         Self { place: setting.open(), platform }
+    }
+
+    /// A job succeeds, and its machine goes.
+    #[track_caller]
+    fn expect_a_job(&self) {
+        self.run(&Job::new(1).script(["true"])).expect_outcome(&Outcome::Success);
+        self.expect_nothing_left(0);
     }
 
     /// Calls of the plugin fail in so many of a hundred, by a seed.
@@ -104,6 +125,37 @@ fn a_job_runs_on_a_machine_of_the_plugin_and_explain_tells_its_way() {
     let explained = String::from_utf8(site.greenroom(&["explain", "1"]).stdout).unwrap();
     assert!(explained.contains("boot"), "{explained}");
     site.expect_nothing_left(0);
+}
+
+#[test]
+fn a_job_runs_with_an_rsa_key_of_the_plugins() {
+    let platform = Platform::new();
+    let key = platform.dir.path().join("rsa_key");
+    let mut keygen = process::Command::new("ssh-keygen");
+    keygen.args(["-q", "-N", "", "-t", "rsa", "-b", "2048", "-m", "PEM", "-f"]).arg(&key);
+    assert!(keygen.status().unwrap().success());
+    let key = key.display().to_string();
+    Site::on(platform, 0, &[], &[("key_file", &key)]).expect_a_job();
+}
+
+#[test]
+fn a_job_runs_with_a_password_that_is_in_no_file_of_the_state() {
+    if !rustix::process::getuid().is_root() {
+        return skipped("passwords: this is not root, which may give sshd a shadow file of its own");
+    }
+    let platform = Platform::new();
+    // The machines' accounts and passwords.
+    let hashed = process::Command::new("openssl").args(["passwd", "-6", PASSWORD]).output().unwrap();
+    let hash = String::from_utf8(hashed.stdout).unwrap();
+    let shadow = format!("{}:{}:19000:0:99999:7:::\n", account(), hash.trim());
+    fs::write(platform.dir.path().join("shadow"), shadow).unwrap();
+    let file = platform.dir.path().join("password");
+    fs::write(&file, format!("{PASSWORD}\n")).unwrap();
+    let keys = [("password_file", file.display().to_string().into()), ("static_credentials", true.into())];
+    let site = Site::on(platform, 0, &keys, &[]);
+    site.expect_a_job();
+    let found = process::Command::new("grep").args(["-rlF", PASSWORD]).arg(&site.state_dir).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&found.stdout), "");
 }
 
 #[test]

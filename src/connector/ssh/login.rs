@@ -1,20 +1,24 @@
-//! Logs in with the right key.
+//! Logs in with the right key or password.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fs_err as fs;
 use russh::client::{AuthResult, Handle};
+use russh::keys::agent::AgentIdentity;
 use russh::keys::agent::client::AgentClient;
 use russh::keys::{self, Algorithm, HashAlg, PrivateKey, PrivateKeyWithHashAlg, PublicKey};
+use russh::{SendError, Signer};
 use tokio::net::UnixStream;
 
 use super::handler::Client;
 use super::keys::KeyStore;
+use super::password::Password;
 use crate::core::endpoint::LoginKey;
 use crate::core::ids::InstanceId;
 use crate::core::text::clean_line;
 use crate::port::connector::ConnectError;
+use crate::rsa::{self, RsaKey};
 
 /// Keys of an agent that are tried before servers disconnect (`MaxAuthTries` is 6).
 const AGENT_TRIES: usize = 5;
@@ -22,6 +26,8 @@ const AGENT_TRIES: usize = 5;
 /// What a login uses.
 pub(super) enum Credential {
     Key(Arc<PrivateKey>),
+    Rsa(Box<RsaKey>),
+    Password(Password),
     Agent {
         socket: PathBuf,
         only: Option<PublicKey>,
@@ -40,7 +46,7 @@ pub(super) enum LoginError {
 }
 
 impl Credential {
-    /// The operator's key if there is one, else the instance's own.
+    /// The given key or password if there is one, else the instance's own key.
     pub(super) fn find(
         given: Option<&LoginKey>,
         keys: &KeyStore,
@@ -52,10 +58,11 @@ impl Credential {
         }
     }
 
-    /// An operator's key.
+    /// A given key or password.
     pub(super) fn of(given: &LoginKey) -> Result<Self, ConnectError> {
         match given {
-            LoginKey::File(path) => Ok(Self::Key(Arc::new(read_user_key(path)?))),
+            LoginKey::File(path) => read_user_key(path),
+            LoginKey::Password(path) => Ok(Self::Password(Password::read(path)?)),
             LoginKey::Agent { socket, key } => {
                 let only = key.as_deref().map(parse_wanted).transpose()?;
                 Ok(Self::Agent { socket: socket.clone(), only })
@@ -70,6 +77,19 @@ impl Credential {
                 let answer = handle.authenticate_publickey(user, with).await.map_err(|_| LoginError::Gone)?;
                 judge(handle, answer, key.public_key()).await
             }
+            Self::Rsa(key) => {
+                let hash = rsa_hash(handle).await?;
+                let (public, mut signer) = (key.public().clone(), RsaSigner(key));
+                match handle.authenticate_publickey_with(user, public, Some(hash), &mut signer).await {
+                    Ok(answer) => judge(handle, answer, key.public()).await,
+                    Err(SignError::Gone) => Err(LoginError::Gone),
+                    Err(SignError::Failed) => Err(LoginError::Local(format!(
+                        "the RSA key {} does not sign: its numbers do not belong together",
+                        key.public().fingerprint(HashAlg::Sha256)
+                    ))),
+                }
+            }
+            Self::Password(password) => password.log_in(handle, user).await,
             Self::Agent { socket, only } => {
                 let mut agent = Agent::open(socket).await.map_err(LoginError::Local)?;
                 let offered = agent.keys(only.as_ref()).await.map_err(LoginError::Local)?;
@@ -94,8 +114,47 @@ fn parse_wanted(key: &str) -> Result<PublicKey, ConnectError> {
     })
 }
 
-/// Reads an Ed25519 or ECDSA key.
-fn read_user_key(path: &Path) -> Result<PrivateKey, ConnectError> {
+/// The hash for signatures of RSA keys that the server prefers.
+async fn rsa_hash(handle: &Handle<Client>) -> Result<HashAlg, LoginError> {
+    let known = handle.best_supported_rsa_hash().await.map_err(|_| LoginError::Gone)?;
+    Ok(known.flatten().unwrap_or(HashAlg::Sha512))
+}
+
+/// Signs what the server has to verify.
+struct RsaSigner<'a>(&'a RsaKey);
+
+enum SignError {
+    /// The session ended meanwhile.
+    Gone,
+    Failed,
+}
+
+impl From<SendError> for SignError {
+    fn from(_: SendError) -> Self {
+        Self::Gone
+    }
+}
+
+impl Signer for RsaSigner<'_> {
+    type Error = SignError;
+
+    async fn auth_sign(
+        &mut self,
+        _: &AgentIdentity,
+        hash: Option<HashAlg>,
+        mut message: Vec<u8>,
+    ) -> Result<Vec<u8>, SignError> {
+        let signature = hash.and_then(|hash| self.0.sign(hash, &message)).ok_or(SignError::Failed)?;
+        // The signature follows what it signs.
+        let length = u32::try_from(signature.len()).map_err(|_| SignError::Failed)?;
+        message.extend(length.to_be_bytes());
+        message.extend(signature);
+        Ok(message)
+    }
+}
+
+/// Reads an Ed25519, ECDSA or RSA key.
+fn read_user_key(path: &Path) -> Result<Credential, ConnectError> {
     let local = |what| ConnectError::Local { what };
     let text = fs::read_to_string(path).map_err(|e| local(e.to_string()))?;
     let file = path.display();
@@ -105,27 +164,27 @@ fn read_user_key(path: &Path) -> Result<PrivateKey, ConnectError> {
              name the agent's socket, or use an Ed25519 key (`ssh-keygen -t ed25519`)"
         ))
     };
-    let rsa = || instead("an RSA key", "no RSA implementation in Rust resists timing attacks yet");
+    match rsa::read(&text) {
+        Some(Ok(key)) => return Ok(Credential::Rsa(Box::new(key))),
+        Some(Err(why)) => return Err(instead("an RSA key", &why)),
+        None => {}
+    }
+    let passphrase = || instead("a key with a passphrase", "there is no terminal to type it");
     let key = match keys::decode_secret_key(&text, None) {
         Ok(key) => key,
-        Err(keys::Error::KeyIsEncrypted) => {
-            return Err(instead("a key with a passphrase", "there is no terminal to type it"));
-        }
-        Err(_) if text.contains("ENCRYPTED") => {
-            return Err(instead("a key with a passphrase", "there is no terminal to type it"));
-        }
-        Err(keys::Error::UnsupportedKeyType { .. } | keys::Error::UnknownAlgorithm(_)) => return Err(rsa()),
+        Err(keys::Error::KeyIsEncrypted) => return Err(passphrase()),
+        Err(_) if text.contains("ENCRYPTED") => return Err(passphrase()),
         Err(error) => {
             let message = clean_line(error.to_string().as_bytes(), 120);
             return Err(local(format!("{file} is not a private key: {message}")));
         }
     };
     match key.algorithm() {
-        Algorithm::Ed25519 | Algorithm::Ecdsa { .. } => Ok(key),
-        Algorithm::Rsa { .. } => Err(rsa()),
-        other => {
-            Err(instead(&format!("a key of type `{other}`"), "only Ed25519 and ECDSA keys are supported"))
-        }
+        Algorithm::Ed25519 | Algorithm::Ecdsa { .. } => Ok(Credential::Key(Arc::new(key))),
+        other => Err(instead(
+            &format!("a key of type `{other}`"),
+            "only Ed25519, ECDSA and RSA keys are supported",
+        )),
     }
 }
 
@@ -166,10 +225,7 @@ impl Agent {
         key: PublicKey,
     ) -> Result<(), LoginError> {
         let hash = match key.algorithm() {
-            Algorithm::Rsa { .. } => {
-                let known = handle.best_supported_rsa_hash().await.map_err(|_| LoginError::Gone)?;
-                known.flatten().or(Some(HashAlg::Sha512))
-            }
+            Algorithm::Rsa { .. } => Some(rsa_hash(handle).await?),
             _ => None,
         };
         match handle.authenticate_publickey_with(user, key.clone(), hash, &mut self.0).await {
@@ -207,14 +263,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(name);
         fs::write(&path, text).unwrap();
-        read_user_key(&path).unwrap_err().to_string()
+        read_user_key(&path).err().unwrap().to_string()
     }
 
     #[test]
-    fn an_rsa_key_file_is_refused_with_the_reason_and_the_way_out() {
+    fn an_rsa_key_that_cannot_be_used_is_refused_with_the_reason_and_the_way_out() {
         let text =
             refusal("id_rsa", "-----BEGIN RSA PRIVATE KEY-----\nMIIB\n-----END RSA PRIVATE KEY-----\n");
-        for part in ["id_rsa is an RSA key", "timing attacks", "ssh-agent", "ssh-keygen -t ed25519"] {
+        for part in ["id_rsa is an RSA key", "not accepted", "ssh-agent", "ssh-keygen -t ed25519"] {
             assert!(text.contains(part), "{part}: {text}");
         }
     }
@@ -223,7 +279,7 @@ mod tests {
     fn what_is_no_key_is_called_so() {
         let text = refusal("id", "hello");
         assert!(text.contains("id is not a private key"), "{text}");
-        let text = read_user_key(Path::new("/nowhere/id")).unwrap_err().to_string();
+        let text = read_user_key(Path::new("/nowhere/id")).err().unwrap().to_string();
         assert!(text.contains("/nowhere/id"), "{text}");
     }
 }

@@ -18,6 +18,7 @@ mod inspect;
 mod keys;
 pub mod link;
 mod login;
+mod password;
 mod prompt;
 mod proof;
 mod quote;

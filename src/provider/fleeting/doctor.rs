@@ -44,6 +44,11 @@ fn of_settings(context: &BuildContext, settings: &Settings) -> Vec<Finding> {
     if let Some(file) = &settings.key_file {
         found.extend(program::readable(file, &format!("the key of pool `{pool}`"), &CODES));
     }
+    if let Some(file) = &settings.password_file {
+        let what = format!("the password of pool `{pool}`");
+        found.extend(program::readable(file, &what, &CODES));
+        found.extend(program::exposed(file, &what, &CODES));
+    }
     found
 }
 
@@ -101,5 +106,10 @@ mod tests {
         mode(&secret, 0o600);
         assert_eq!(codes(&with_secret), Vec::<&str>::new());
         assert_eq!(codes(&format!("{table}key_file = '/nowhere/at/all'")), ["fleeting-secret"]);
+        assert_eq!(codes(&format!("{table}password_file = '/nowhere/at/all'")), ["fleeting-secret"]);
+        let with_password = format!("{table}password_file = '{}'", secret.display());
+        assert_eq!(codes(&with_password), Vec::<&str>::new());
+        mode(&secret, 0o644);
+        assert_eq!(codes(&with_password), ["fleeting-secret-mode"]);
     }
 }

@@ -51,10 +51,14 @@ pub(super) const TABLES: &[KeyTable] = &[KeyTable {
             .means("Port of the image's SSH server.")
             .interacts("A port that the plugin reports comes first."),
         key("key_file", HostPath, Words("one that Greenroom makes for the pool"), Pass)
-            .means("The private key of logins, Ed25519 or ECDSA and without a passphrase.")
+            .means("The private key of logins, without a passphrase: Ed25519, ECDSA, or RSA of 2048 to 4096 bits.")
             .interacts("The plugin gets it, in order to put its public half on the machines."),
+        key("password_file", HostPath, Words("none"), Pass)
+            .means("A file with the password of `user`, for images that accept no key.")
+            .interacts("The plugin gets the password, and no key. Refused with `key_file`. Only the keeper's account may be able \
+                        to read the file."),
         key("static_credentials", Flag, Value("false"), Pass)
-            .means("Whether the plugin uses `user` and the key as they are, and makes no credentials of its own.")
+            .means("Whether the plugin uses `user` and the key or password as they are, and makes no credentials of its own.")
             .interacts("Some plugins need `true`, such as Hetzner's; others refuse it."),
         key("use_external_address", Flag, Value("false"), Launch)
             .means("Whether Greenroom connects to the external address of an instance.")

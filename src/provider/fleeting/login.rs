@@ -1,4 +1,4 @@
-//! The keys of logins: the pool's own, which plugins put on machines, and those that plugins give.
+//! Keys and passwords of logins: the pool's own, which plugins put on machines, and those that plugins give.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use super::group::ConnectInfo;
 use super::record::private;
 use crate::core::endpoint::LoginKey;
 use crate::core::ids::InstanceId;
+use crate::rsa;
 
 /// A pool's directory.
 #[derive(Debug, Clone)]
@@ -19,16 +20,39 @@ pub struct Logins {
     dir: PathBuf,
 }
 
-/// The key that plugins get.
+/// What plugins get for logins.
 #[derive(Clone, PartialEq, Eq)]
-pub struct PoolKey {
-    pub path: PathBuf,
+pub struct OwnLogin {
+    /// Where the private key or the password is.
+    pub at: LoginKey,
     pub text: String,
 }
 
-impl std::fmt::Debug for PoolKey {
+impl std::fmt::Debug for OwnLogin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PoolKey").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("OwnLogin").field("at", &self.at).finish_non_exhaustive()
+    }
+}
+
+impl OwnLogin {
+    /// The operator's key.
+    pub fn key_file(path: &Path) -> io::Result<Self> {
+        Ok(Self { at: LoginKey::File(path.to_owned()), text: fs::read_to_string(path)? })
+    }
+
+    /// The operator's password.
+    pub fn password_file(path: &Path) -> io::Result<Self> {
+        let text = fs::read_to_string(path)?;
+        let password = text.strip_suffix('\n').unwrap_or(&text);
+        let password = password.strip_suffix('\r').unwrap_or(password);
+        if password.is_empty() {
+            return Err(io::Error::other(format!("{} has no password", path.display())));
+        }
+        Ok(Self { at: LoginKey::Password(path.to_owned()), text: password.to_owned() })
+    }
+
+    pub fn is_password(&self) -> bool {
+        matches!(self.at, LoginKey::Password(_))
     }
 }
 
@@ -38,10 +62,10 @@ impl Logins {
     }
 
     /// The pool's own key, made once: machines that exist accept it, whichever process asks.
-    pub fn pool_key(&self) -> io::Result<PoolKey> {
+    pub fn pool_key(&self) -> io::Result<OwnLogin> {
         let path = self.dir.join("login_key");
         if let Some(text) = read(&path)? {
-            return Ok(PoolKey { path, text });
+            return Ok(OwnLogin { at: LoginKey::File(path), text });
         }
         std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o700)
             .create(&self.dir)?;
@@ -57,35 +81,41 @@ impl Logins {
             _ => fs::File::open(&self.dir)?.sync_all()?,
         }
         let text = read(&path)?.ok_or_else(|| io::Error::other("the key is gone"))?;
-        Ok(PoolKey { path, text })
+        Ok(OwnLogin { at: LoginKey::File(path), text })
     }
 
-    /// The login of an instance. A key of the plugin's is stored as long as the instance is.
-    pub fn of(&self, instance: &InstanceId, info: &ConnectInfo, own: &PoolKey) -> Result<LoginKey, String> {
-        let own_login = || LoginKey::File(own.path.clone());
-        if info.key.is_empty() && info.password.is_empty() {
-            return Ok(own_login());
+    /// The login of an instance: the plugin's key, else its password, else the pool's own login. A secret of the plugin's is
+    /// stored as long as the instance is.
+    pub fn of(&self, instance: &InstanceId, info: &ConnectInfo, own: &OwnLogin) -> Result<LoginKey, String> {
+        if !info.key.is_empty() {
+            return self.of_key(instance, &info.key, own);
         }
-        if info.key.is_empty() {
-            return Err("the plugin gives a password for the login, and Greenroom logs in with keys only: set up the \
-                        image for a key, and name it with `key_file`"
-                .to_owned());
+        if info.password.is_empty() || (own.is_password() && info.password == own.text) {
+            return Ok(own.at.clone());
         }
-        let given = std::str::from_utf8(&info.key).map_err(|_| not_a_key("it is not a text"))?;
+        let path = self.file(instance, PASSWORD);
+        // One line break at the end does not count.
+        self.keep(&path, &format!("{}\n", info.password)).map_err(|error| not_stored("password", &error))?;
+        Ok(LoginKey::Password(path))
+    }
+
+    fn of_key(&self, instance: &InstanceId, given: &[u8], own: &OwnLogin) -> Result<LoginKey, String> {
+        let given = std::str::from_utf8(given).map_err(|_| not_a_key("it is not a text"))?;
         if given.trim() == own.text.trim() {
-            return Ok(own_login());
+            return Ok(own.at.clone());
         }
         let key = usable(given)?;
-        if usable(&own.text).is_ok_and(|own| own.key_data() == key.key_data()) {
-            return Ok(own_login());
+        if !own.is_password() && usable(&own.text).is_ok_and(|own| own.key_data() == key.key_data()) {
+            return Ok(own.at.clone());
         }
-        let path = self.file(instance);
-        let stored = read(&path).ok().flatten();
-        // A refreshed key takes the place of the earlier one: the recorded login stays the same.
-        if stored.as_deref() != Some(given) {
-            self.store(&path, given).map_err(|error| format!("the key cannot be stored: {error}"))?;
-        }
+        let path = self.file(instance, KEY);
+        self.keep(&path, given).map_err(|error| not_stored("key", &error))?;
         Ok(LoginKey::File(path))
+    }
+
+    /// A refreshed secret takes the place of the earlier one: the recorded login stays the same.
+    fn keep(&self, path: &Path, text: &str) -> io::Result<()> {
+        if read(path).ok().flatten().as_deref() == Some(text) { Ok(()) } else { self.store(path, text) }
     }
 
     fn store(&self, path: &Path, text: &str) -> io::Result<()> {
@@ -97,27 +127,34 @@ impl Logins {
         fs::rename(fresh, path)
     }
 
-    /// Removes the key of an instance that is gone.
+    /// Removes the secrets of an instance that is gone.
     pub fn discard(&self, instance: &InstanceId) {
-        // CRASH: a key that stays is removed by `sweep`.
-        fs::remove_file(self.file(instance)).ok();
+        // CRASH: a secret that stays is removed by `sweep`.
+        for kind in [KEY, PASSWORD] {
+            fs::remove_file(self.file(instance, kind)).ok();
+        }
     }
 
-    /// Removes the keys of instances that do not exist.
+    /// Removes the secrets of instances that do not exist.
     pub fn sweep(&self, exists: impl Fn(&InstanceId) -> bool) {
         for entry in fs::read_dir(self.dir.join("logins")).into_iter().flatten().flatten() {
             let name = entry.file_name();
-            if name.to_str().is_none_or(|name| !exists(&InstanceId::new(name))) {
+            let instance = name.to_str().map(|name| name.strip_suffix(PASSWORD).unwrap_or(name));
+            if instance.is_none_or(|name| !exists(&InstanceId::new(name))) {
                 fs::remove_file(entry.path()).ok();
             }
         }
     }
 
     /// Instances have names that are safe as names of files: the pool's, and digits.
-    fn file(&self, instance: &InstanceId) -> PathBuf {
-        self.dir.join("logins").join(instance.as_str())
+    fn file(&self, instance: &InstanceId, kind: &str) -> PathBuf {
+        self.dir.join("logins").join(format!("{instance}{kind}"))
     }
 }
+
+/// Ends of the names of files, after the instance's name.
+const KEY: &str = "";
+const PASSWORD: &str = ".password";
 
 fn read(path: &Path) -> io::Result<Option<String>> {
     match fs::read_to_string(path) {
@@ -129,21 +166,22 @@ fn read(path: &Path) -> io::Result<Option<String>> {
 
 /// The public half of a key that Greenroom can log in with.
 fn usable(text: &str) -> Result<keys::PublicKey, String> {
-    let rsa = || {
-        "the plugin gives an RSA key for the login, which Greenroom cannot use: set `key_file` to an Ed25519 key that the \
-         machines accept, with `static_credentials = true` if the plugin needs it"
-            .to_owned()
-    };
+    if let Some(read) = rsa::read(text) {
+        return read
+            .map(|key| key.public().clone())
+            .map_err(|why| not_a_key(&format!("an RSA key, and {why}")));
+    }
     match keys::decode_secret_key(text, None) {
         Ok(key) if matches!(key.algorithm(), Algorithm::Ed25519 | Algorithm::Ecdsa { .. }) => {
             Ok(key.public_key().clone())
         }
-        Ok(key) if matches!(key.algorithm(), Algorithm::Rsa { .. }) => Err(rsa()),
         Ok(key) => Err(not_a_key(&format!("its type is `{}`", key.algorithm()))),
-        Err(_) if text.contains("RSA PRIVATE KEY") => Err(rsa()),
-        Err(keys::Error::UnsupportedKeyType { .. } | keys::Error::UnknownAlgorithm(_)) => Err(rsa()),
         Err(error) => Err(not_a_key(&error.to_string())),
     }
+}
+
+fn not_stored(what: &str, error: &io::Error) -> String {
+    format!("the {what} of the login cannot be stored: {error}")
 }
 
 fn not_a_key(why: &str) -> String {
@@ -166,54 +204,98 @@ mod tests {
         }
     }
 
+    fn path(login: &OwnLogin) -> &Path {
+        match &login.at {
+            LoginKey::File(path) | LoginKey::Password(path) => path,
+            LoginKey::Agent { .. } => panic!("{login:?}"),
+        }
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
     #[test]
     fn a_pool_has_one_key_for_ever() {
         let dir = tempfile::tempdir().unwrap();
         let logins = Logins::new(&dir.path().join("linux"));
         let key = logins.pool_key().unwrap();
         assert_eq!(logins.pool_key().unwrap(), key);
-        assert_eq!(fs::metadata(&key.path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(mode(path(&key)), 0o600);
         assert_eq!(fs::read_dir(dir.path().join("linux")).unwrap().count(), 1);
         let id = InstanceId::new("linux-c0ffee-1");
         for given in [info(b"", ""), info(key.text.as_bytes(), ""), info(key.text.as_bytes(), "ignored")] {
-            assert_eq!(logins.of(&id, &given, &key), Ok(LoginKey::File(key.path.clone())));
+            assert_eq!(logins.of(&id, &given, &key), Ok(key.at.clone()));
         }
     }
 
     #[test]
-    fn a_plugins_key_is_kept_with_its_instance_and_replaced_in_its_place() {
+    fn a_plugins_secret_is_kept_with_its_instance_and_replaced_in_its_place() {
         let dir = tempfile::tempdir().unwrap();
         let logins = Logins::new(&dir.path().join("linux"));
         let own = logins.pool_key().unwrap();
         let others = [(); 2].map(|()| tempfile::tempdir().unwrap());
         let given = others.each_ref().map(|dir| Logins::new(dir.path()).pool_key().unwrap().text);
         let id = InstanceId::new("linux-c0ffee-1");
-        let path = dir.path().join("linux/logins/linux-c0ffee-1");
+        let key_at = dir.path().join("linux/logins/linux-c0ffee-1");
         for key in &given {
-            assert_eq!(logins.of(&id, &info(key.as_bytes(), ""), &own), Ok(LoginKey::File(path.clone())));
-            assert_eq!(fs::read_to_string(&path).unwrap(), *key);
-            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+            // The password beside a key is ignored, and not stored.
+            let info = info(key.as_bytes(), "ignored");
+            assert_eq!(logins.of(&id, &info, &own), Ok(LoginKey::File(key_at.clone())));
+            assert_eq!(fs::read_to_string(&key_at).unwrap(), *key);
+            assert_eq!(mode(&key_at), 0o600);
+        }
+        let password_at = dir.path().join("linux/logins/linux-c0ffee-1.password");
+        assert!(!password_at.exists());
+        for password in ["hunter2", "p w\n"] {
+            assert_eq!(
+                logins.of(&id, &info(b"", password), &own),
+                Ok(LoginKey::Password(password_at.clone()))
+            );
+            assert_eq!(fs::read_to_string(&password_at).unwrap(), format!("{password}\n"));
+            assert_eq!(mode(&password_at), 0o600);
         }
         logins.sweep(|known| *known == id);
-        assert!(path.exists());
+        assert!(key_at.exists() && password_at.exists());
         logins.sweep(|_| false);
-        assert!(!path.exists());
+        assert!(!key_at.exists() && !password_at.exists());
+        logins.of(&id, &info(b"", "hunter2"), &own).unwrap();
+        logins.discard(&id);
+        assert!(!password_at.exists());
     }
 
     #[test]
-    fn what_cannot_be_used_is_a_sentence_with_the_way_out() {
+    fn the_operators_password_is_used_from_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let logins = Logins::new(&dir.path().join("linux"));
+        let file = dir.path().join("password");
+        fs::write(&file, "hunter2\n").unwrap();
+        let own = OwnLogin::password_file(&file).unwrap();
+        assert!(own.text == "hunter2" && !format!("{own:?}").contains("hunter2"));
+        let id = InstanceId::new("linux-c0ffee-1");
+        for given in [info(b"", ""), info(b"", "hunter2")] {
+            assert_eq!(logins.of(&id, &given, &own), Ok(LoginKey::Password(file.clone())));
+        }
+        let key = Logins::new(&dir.path().join("other")).pool_key().unwrap();
+        assert!(matches!(logins.of(&id, &info(key.text.as_bytes(), "hunter2"), &own), Ok(LoginKey::File(_))));
+        fs::write(&file, "\n").unwrap();
+        assert!(OwnLogin::password_file(&file).unwrap_err().to_string().contains("has no password"));
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_a_sentence() {
         let dir = tempfile::tempdir().unwrap();
         let logins = Logins::new(dir.path());
         let own = logins.pool_key().unwrap();
         let rsa = b"-----BEGIN RSA PRIVATE KEY-----\nMIIB\n-----END RSA PRIVATE KEY-----\n";
         for (given, expected) in [
             (info(rsa, ""), "an RSA key"),
-            (info(b"", "hunter2"), "name it with `key_file`"),
-            (info(b"hello", ""), "cannot read"),
+            (info(b"hello", "hunter2"), "cannot read"),
             (info(b"\xff\xfe", ""), "it is not a text"),
         ] {
             let error = logins.of(&InstanceId::new("a"), &given, &own).unwrap_err();
             assert!(error.contains(expected) && !error.contains("hunter2"), "{error}");
         }
+        assert!(!dir.path().join("logins").exists());
     }
 }

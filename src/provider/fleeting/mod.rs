@@ -85,7 +85,7 @@ fn build(context: &BuildContext, table: &toml::Table) -> Built {
     let (pool, holder, sockets) =
         (context.pool.clone(), context.program.clone(), context.state_dir.join("plugins"));
     let group: GroupOf = Rc::new(move |settings, logins| {
-        let own = provider::Fleeting::own_key(settings, logins)?;
+        let own = provider::Fleeting::own_login(settings, logins)?;
         let around = Around {
             pool: pool.clone(),
             holder: holder.clone(),
@@ -108,7 +108,7 @@ struct Around {
 
 /// What a table's plugin is started with.
 #[cfg(feature = "fleeting")]
-fn plugin_settings(settings: &Settings, own: &login::PoolKey, around: Around) -> plugin::PluginSettings {
+fn plugin_settings(settings: &Settings, own: &login::OwnLogin, around: Around) -> plugin::PluginSettings {
     let (source, places) = (settings.plugin.clone(), around.places);
     plugin::PluginSettings {
         pool: around.pool,

@@ -11,7 +11,7 @@ use super::book::entry::{Machine, Progress};
 use super::book::{Book, Entry};
 use super::group::{ConnectInfo, State};
 use super::lane::Lane;
-use super::login::{Logins, PoolKey};
+use super::login::{Logins, OwnLogin};
 use super::settings::Settings;
 use super::trust::Trust;
 use super::{address, console, failures, findings};
@@ -63,14 +63,16 @@ impl std::fmt::Debug for Fleeting {
 }
 
 impl Fleeting {
-    /// The key that the plugin gets, and that logs in unless the plugin gives another one.
-    pub(super) fn own_key(settings: &Settings, logins: &Logins) -> Result<PoolKey, ProviderError> {
-        let key = match &settings.key_file {
-            None => logins.pool_key(),
-            Some(path) => fs_err::read_to_string(path).map(|text| PoolKey { path: path.clone(), text }),
+    /// The key or password that the plugin gets, and that logs in unless the plugin gives another one.
+    pub(super) fn own_login(settings: &Settings, logins: &Logins) -> Result<OwnLogin, ProviderError> {
+        let own = match (&settings.key_file, &settings.password_file) {
+            (Some(path), _) => OwnLogin::key_file(path),
+            (None, Some(path)) => OwnLogin::password_file(path),
+            (None, None) => logins.pool_key(),
         };
-        key.map_err(|error| {
-            ProviderError::new(ErrorClass::Transient, format!("the key of logins cannot be read: {error}"))
+        own.map_err(|error| {
+            let why = format!("the key or the password of logins cannot be read: {error}");
+            ProviderError::new(ErrorClass::Transient, why)
         })
     }
 
@@ -156,7 +158,7 @@ impl Fleeting {
         let user = named.or_else(|| self.settings.user.clone());
         let user = user
             .ok_or_else(|| invalid("the plugin reports no account for the login: set `user`".to_owned()))?;
-        let own = Self::own_key(&self.settings, &self.logins)?;
+        let own = Self::own_login(&self.settings, &self.logins)?;
         let key = self.logins.of(id, info, &own).map_err(invalid)?;
         let port = port.or(info.port).unwrap_or(self.settings.ssh_port);
         let host_key = String::new();

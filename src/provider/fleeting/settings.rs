@@ -38,6 +38,8 @@ pub(super) struct Settings {
     pub(super) ssh_port: u16,
     /// `None`: the pool's own.
     pub(super) key_file: Option<PathBuf>,
+    /// Instead of a key.
+    pub(super) password_file: Option<PathBuf>,
     pub(super) static_credentials: bool,
     pub(super) use_external_address: bool,
     pub(super) os: Option<String>,
@@ -49,13 +51,16 @@ pub(super) struct Settings {
 impl Settings {
     /// What plugins get about the instances.
     #[cfg(feature = "fleeting")]
-    pub(super) fn connector(&self, key: &super::login::PoolKey) -> super::plugin::Connector {
+    pub(super) fn connector(&self, own: &super::login::OwnLogin) -> super::plugin::Connector {
+        let text = own.text.clone();
+        let (key, password) = if own.is_password() { (String::new(), text) } else { (text, String::new()) };
         super::plugin::Connector {
             os: self.os.clone().unwrap_or_default(),
             arch: self.arch.clone().unwrap_or_default(),
             protocol: "ssh".to_owned(),
             username: self.user.clone().unwrap_or_default(),
-            key: key.text.clone().into_bytes(),
+            key: key.into_bytes(),
+            password,
             use_static_credentials: self.static_credentials,
             port: Some(self.ssh_port).filter(|port| *port != 22),
             ..Default::default()
@@ -83,6 +88,12 @@ impl Settings {
         if static_credentials && user.is_none() && !table.has("user") {
             table.refuse("user", "is missing: `static_credentials = true` needs the account that logs in");
         }
+        if table.has("password_file") && table.has("key_file") {
+            table.refuse(
+                "password_file",
+                "has no effect with `key_file`: where there is a key, it alone logs in",
+            );
+        }
         let config =
             table.any("plugin_config").value().map(|values| as_json::table(values)).unwrap_or_default();
         let plugin = table.parsed("plugin", plugin, |text| Source::parse(&text));
@@ -96,6 +107,7 @@ impl Settings {
             user,
             ssh_port: table.count("ssh_port").or(22),
             key_file: table.text("key_file").into_value().map(PathBuf::from),
+            password_file: table.text("password_file").into_value().map(PathBuf::from),
             static_credentials,
             use_external_address: table.flag("use_external_address").or(false),
             os: table.text("os").into_value(),
@@ -191,6 +203,7 @@ mod tests {
             (MINIMAL, "env = \"PLUGIN_CLIENT_CERT\"", "`env` contains \"PLUGIN_CLIENT_CERT\""),
             (MINIMAL, "secrets = { TOKEN = \"hunter2\" }", "`secrets.TOKEN` is not an absolute path"),
             (MINIMAL, "static_credentials = true", "`user` is missing"),
+            (MINIMAL, "key_file = \"/k\"\npassword_file = \"/p\"", "`password_file` has no effect"),
             (MINIMAL, "host_key_command = \"/c\"", "`host_key_command` has no effect"),
             (MINIMAL, "user = \"C I\"", "`user` is \"C I\", expected the name of a Linux user"),
             (command, "", "`host_key_command` is missing"),

@@ -50,6 +50,19 @@ pub fn readable(file: &Path, what: &str, codes: &Codes) -> Option<Finding> {
     Some(Finding { code: codes.secret, severity: Severity::Error, message, remedy: Some(remedy) })
 }
 
+/// A file with a secret, `what`, that other users can read.
+pub fn exposed(file: &Path, what: &str, codes: &Codes) -> Option<Finding> {
+    let mode = fs::metadata(file).ok()?.permissions().mode();
+    let message = format!("`{}`, {what}, can be read by others", file.display());
+    let remedy = Some(format!("run `chmod 600 {}`", file.display()));
+    (mode & 0o077 != 0).then_some(Finding {
+        code: codes.secret_mode,
+        severity: Severity::Warning,
+        message,
+        remedy,
+    })
+}
+
 /// Variables that are not set, and secrets that cannot be read, or that others can.
 pub fn environment(pool: &PoolName, environment: &Environment, codes: &Codes) -> Vec<Finding> {
     let warning = |code, message: String, remedy: String| Finding {
@@ -67,9 +80,7 @@ pub fn environment(pool: &PoolName, environment: &Environment, codes: &Codes) ->
         .secrets
         .iter()
         .filter_map(|(name, file)| readable(file, &format!("the secret `{name}` of pool `{pool}`"), codes));
-    let exposed = environment.exposed().map(|file| {
-        let message = format!("`{}`, a secret of pool `{pool}`, can be read by others", file.display());
-        warning(codes.secret_mode, message, format!("run `chmod 600 {}`", file.display()))
-    });
+    let what = format!("a secret of pool `{pool}`");
+    let exposed = environment.secrets.iter().filter_map(|(_, file)| exposed(file, &what, codes));
     missing.chain(unreadable).chain(exposed).collect()
 }

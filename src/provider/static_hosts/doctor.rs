@@ -26,7 +26,7 @@ pub(super) fn doctor(context: &BuildContext, table: &toml::Table) -> Vec<Finding
         }
         match &server.key {
             LoginKey::File(path) if !files.contains(&path) => files.push(path),
-            LoginKey::File(_) | LoginKey::Agent { .. } => {}
+            LoginKey::File(_) | LoginKey::Password(_) | LoginKey::Agent { .. } => {}
         }
     }
     found.extend(files.into_iter().filter_map(|path| key_file(path)));

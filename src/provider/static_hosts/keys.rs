@@ -80,7 +80,7 @@ const CLEAN_USER: Key = key("clean_user", Text, Required, Pass).means(
 );
 const PORT: Key = key("port", Range(1, 65535), Required, Pass).means("Port of the SSH server.");
 const KEY: Key = key("key", HostPath, Required, Pass)
-    .means("File of the private key that logs in, Ed25519 or ECDSA, without a passphrase.")
+    .means("File of the private key that logs in, without a passphrase: Ed25519, ECDSA, or RSA of 2048 to 4096 bits.")
     .interacts("Excludes `agent`.");
 const AGENT: Key = key("agent", HostPath, Words("none"), Pass)
     .means("Socket of an ssh-agent that logs in instead of `key`.")

@@ -96,11 +96,15 @@ async fn an_instance_without_keys_is_our_own_fault() {
 #[tokio::test]
 async fn a_key_file_of_the_operators_logs_in() {
     let sshd = Sshd::start().await;
-    let kinds: [&[&str]; 4] = [
+    let kinds: [&[&str]; 8] = [
         &["-t", "ed25519"],
         &["-t", "ecdsa", "-b", "256"],
         &["-t", "ecdsa", "-b", "384"],
         &["-t", "ecdsa", "-b", "521", "-m", "PKCS8"],
+        &["-t", "rsa", "-b", "2048"],
+        &["-t", "rsa", "-b", "3072", "-m", "PEM"],
+        &["-t", "rsa", "-b", "2048", "-m", "PKCS8"],
+        &["-t", "rsa", "-b", "4096"],
     ];
     for (n, kind) in kinds.into_iter().enumerate() {
         let path = sshd.path(&format!("user{n}"));
@@ -116,9 +120,12 @@ async fn a_key_file_of_the_operators_logs_in() {
 async fn a_key_file_that_cannot_be_used_is_refused_with_the_reason_and_the_way_out() {
     let sshd = Sshd::start().await;
     let cases: [(&[&str], &str); 5] = [
-        (&["-t", "rsa", "-b", "2048"], "is an RSA key"),
-        (&["-t", "rsa", "-b", "2048", "-m", "PEM"], "is an RSA key"),
-        (&["-t", "rsa", "-b", "2048", "-m", "PKCS8"], "is an RSA key"),
+        (
+            &["-t", "rsa", "-b", "1024"],
+            "an RSA key, which Greenroom cannot read from a file (it has less than 2048",
+        ),
+        (&["-t", "rsa", "-b", "1024", "-m", "PEM"], "it has less than 2048 bits"),
+        (&["-t", "rsa", "-b", "2048", "-m", "PEM", "-N", "secret"], "a key with a passphrase"),
         (&["-t", "ed25519", "-N", "secret"], "a key with a passphrase"),
         (&["-t", "ecdsa", "-m", "PEM", "-N", "secret"], "a key with a passphrase"),
     ];

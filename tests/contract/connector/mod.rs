@@ -15,6 +15,7 @@ mod certificates;
 mod guest;
 mod hostile;
 mod jump;
+mod passwords;
 pub(crate) mod sshd;
 mod stopping;
 pub(crate) mod support;

@@ -173,14 +173,17 @@ fn listen(dir: &Path, variables: &str, more: &str) -> (Child, u16) {
         // tried.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let at = dir.display();
+        let shadow = dir.join("shadow").exists();
+        let passwords = if shadow { "yes" } else { "no" };
         let more = more.replace("DIR", &at.to_string());
         let config = format!(
             "Port {port}\nListenAddress 127.0.0.1\nHostKey {at}/host_key\nAuthorizedKeysFile {at}/authorized_keys\n\
-             StrictModes no\nPidFile none\nUsePAM no\nPermitRootLogin yes\nPasswordAuthentication no\n\
+             StrictModes no\nPidFile none\nUsePAM no\nPermitRootLogin yes\nPasswordAuthentication {passwords}\n\
              KbdInteractiveAuthentication no\nPrintMotd no\nSetEnv HOME={at}/home{variables}\nLogLevel VERBOSE\n{more}\n"
         );
         fs::write(dir.join("sshd_config"), config).unwrap();
-        let mut child = Command::new(sshd)
+        let mut command = if shadow { with_shadow(dir, sshd) } else { Command::new(sshd) };
+        let mut child = command
             .args(["-D", "-e", "-f"])
             .arg(dir.join("sshd_config"))
             .stdin(Stdio::null())
@@ -203,6 +206,14 @@ fn listen(dir: &Path, variables: &str, more: &str) -> (Child, u16) {
         assert!(said.contains("in use"), "sshd does not start: {said}");
     }
     panic!("no port to be had");
+}
+
+/// Starts a program in a namespace where `shadow` of the directory is the machine's.
+fn with_shadow(dir: &Path, program: &str) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", "mount --bind \"$0\" /etc/shadow && exec \"$@\""]);
+    command.arg(dir.join("shadow")).arg(program);
+    command
 }
 
 fn io_copy(mut from: impl std::io::Read, mut to: fs::File) {

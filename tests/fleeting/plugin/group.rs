@@ -34,6 +34,8 @@ struct Begun {
     connector: ConnectorConfig,
     /// A private key, which its instances let in.
     key: PrivateKey,
+    /// A file with a key instead, in any format; its public half is beside it.
+    key_file: Option<PathBuf>,
     /// A file with the private key that certifies host keys.
     host_ca: Option<PathBuf>,
     suspends: bool,
@@ -120,6 +122,7 @@ impl Group {
             machines: Machines::new(directory, config["platform"].as_bool().unwrap_or(false)),
             connector,
             key,
+            key_file: config["key_file"].as_str().map(PathBuf::from),
             host_ca: config["host_ca"].as_str().map(PathBuf::from),
             suspends,
             created: Mutex::default(),
@@ -225,9 +228,11 @@ impl Group {
         });
         let known = told.or_else(|| begun.machines.address(id));
         let (address, port) = known.ok_or_else(|| Status::unknown("no address yet"))?;
-        let key = begun.key.to_openssh(LineEnding::LF).map_err(|error| Status::unknown(error.to_string()))?;
         let mut connector = begun.connector.clone();
-        connector.key = key.as_bytes().to_vec();
+        // Static credentials without a key: the password alone.
+        if !(connector.use_static_credentials && connector.key.is_empty()) {
+            connector.key = begun.private_key()?;
+        }
         "linux".clone_into(&mut connector.os);
         "amd64".clone_into(&mut connector.arch);
         connector.protocol_port = port;
@@ -309,6 +314,16 @@ impl Group {
 }
 
 impl Begun {
+    fn private_key(&self) -> Result<Vec<u8>, Status> {
+        let Some(file) = &self.key_file else {
+            let key = self.key.to_openssh(LineEnding::LF);
+            return key
+                .map(|key| key.as_bytes().to_vec())
+                .map_err(|error| Status::unknown(error.to_string()));
+        };
+        Ok(std::fs::read(file)?)
+    }
+
     fn boot(&self, id: &str) -> Result<Boot, Status> {
         let wrong = |error: &dyn std::fmt::Display| Status::unknown(error.to_string());
         let host = new_key();
@@ -317,7 +332,10 @@ impl Begun {
             Some(ca) => certificate(ca, &host, id).map_err(|error| wrong(&error))?,
             None => String::new(),
         };
-        let authorized_key = self.key.public_key().to_openssh().map_err(|error| wrong(&error))?;
+        let authorized_key = match &self.key_file {
+            None => self.key.public_key().to_openssh().map_err(|error| wrong(&error))?,
+            Some(file) => std::fs::read_to_string(file.with_extension("pub"))?,
+        };
         Ok(Boot { host_key, host_certificate, authorized_key })
     }
 }

@@ -68,7 +68,7 @@ pub const CHECKS: &[Check] = &[
         "connect-info",
         Group::Live,
         "`ConnectInfo` says how an instance is reached: an address, SSH, an account, and credentials that Greenroom can use.",
-        "read docs/providers/fleeting.md about logins; `user`, `key_file` and `static_credentials` replace what is missing",
+        "read docs/providers/fleeting.md about logins; `user`, `key_file`, `password_file` and `static_credentials` replace what is missing",
     ),
     check(
         "endpoint-answers",

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::group::{CallError, CallErrorKind, Group as _, GroupInfo, Seen, State};
 use super::locate::Places;
-use super::login::{Logins, PoolKey};
+use super::login::{Logins, OwnLogin};
 use super::plugin::Plugin;
 use super::provider::Fleeting;
 use super::settings::Settings;
@@ -74,7 +74,7 @@ pub struct Kit {
     make: Box<dyn Fn() -> Plugin>,
     plugin: RefCell<Rc<Plugin>>,
     logins: Logins,
-    own: PoolKey,
+    own: OwnLogin,
     trust: Trust,
     connector: Rc<dyn Connector>,
     limits: Limits,
@@ -109,7 +109,7 @@ impl Kit {
         let pool = PoolName::new(POOL);
         let settings = Settings::read(&pool, table).map_err(NotBegun::Table)?;
         let logins = Logins::new(&site.dir);
-        let own = Fleeting::own_key(&settings, &logins).map_err(NotBegun::Key)?;
+        let own = Fleeting::own_login(&settings, &logins).map_err(NotBegun::Key)?;
         let how = super::plugin_settings(
             &settings,
             &own,

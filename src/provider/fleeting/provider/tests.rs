@@ -226,7 +226,7 @@ async fn what_greenroom_cannot_log_in_to_is_a_sentence() {
         ((|info| "winrm".clone_into(&mut info.protocol)) as fn(&mut ConnectInfo), "connects with SSH only"),
         (|info| info.internal_address.clear(), "no address yet"),
         (|info| info.username.clear(), "set `user`"),
-        (|info| "hunter2".clone_into(&mut info.password), "a password"),
+        (|info| info.key = b"hunter2".to_vec(), "cannot read"),
     ] {
         let site = Site::new();
         let provider = site.provider("");
@@ -239,6 +239,28 @@ async fn what_greenroom_cannot_log_in_to_is_a_sentence() {
         let error = provider.endpoint(&id(1)).await.unwrap_err().to_string();
         assert!(error.contains(expected) && !error.contains("hunter2"), "{error}");
     }
+}
+
+#[tokio::test]
+async fn a_password_logs_in_where_the_plugin_gives_no_key() {
+    let site = Site::new();
+    let provider = site.provider("");
+    provider.launch(&request(1)).await.unwrap();
+    site.cloud.all(State::Running);
+    provider.list(&PoolName::new("linux")).await.unwrap();
+    let mut info = site.cloud.connect_info_now().await;
+    "hunter2".clone_into(&mut info.password);
+    site.cloud.info.replace(Some(info));
+    let login = provider.endpoint(&id(1)).await.unwrap().key;
+    let Some(LoginKey::Password(path)) = login else { panic!("{login:?}") };
+    assert!(path.ends_with("fleeting/linux/logins/linux-c0ffee-1.password"), "{}", path.display());
+    assert_eq!(fs_err::read_to_string(&path).unwrap(), "hunter2\n");
+    site.cloud.machines.borrow_mut().clear();
+    for _ in 0..7 {
+        site.pass(3);
+        provider.list(&PoolName::new("linux")).await.unwrap();
+    }
+    assert!(!path.exists(), "it goes with its instance");
 }
 
 #[tokio::test]
