@@ -12,6 +12,8 @@ pub mod engine;
 mod faulty;
 pub mod gitlab;
 pub mod host;
+#[cfg(feature = "https")]
+pub mod https;
 pub mod keys;
 #[cfg(test)]
 #[path = "../tests/support/metadata_service.rs"]

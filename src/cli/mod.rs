@@ -58,8 +58,14 @@ use error::CliError;
 /// The same, with the calls to clouds that this program was built with.
 #[cfg(feature = "backends")]
 pub fn run_with_backends(args: impl Iterator<Item = OsString>) -> ExitCode {
+    let args: Vec<OsString> = args.collect();
+    #[cfg(feature = "https")]
+    if matches!(args.as_slice(), [_, only] if only == notify::helper::COMMAND) {
+        core_dumps::forbid();
+        return notify::https::main();
+    }
     crate::provider::install(crate::provider::WITH_BACKENDS);
-    run(args)
+    run(args.into_iter())
 }
 
 /// Parses, dispatches, prints errors, maps the exit status.

@@ -83,7 +83,7 @@ pub(super) fn other(config: &Config) -> Result<Option<PathBuf>, CliError> {
 }
 
 /// The path of `greenroom-backends`; an error that names what needs it if it is missing.
-fn backends(for_what: &str) -> Result<PathBuf, CliError> {
+pub(super) fn backends(for_what: &str) -> Result<PathBuf, CliError> {
     let backends = std::env::current_exe()?.with_file_name(BACKENDS);
     if backends.exists() {
         return Ok(backends);

@@ -15,9 +15,11 @@ pub struct Notify {
     pub min_interval: Duration,
 }
 
-/// An `http://` URL, in parts.
+/// A URL, in parts.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Webhook {
+    /// `https://`, else `http://`.
+    pub tls: bool,
     pub host: String,
     pub port: u16,
     /// With the query, which may have a secret: never shown.
@@ -37,16 +39,17 @@ impl std::fmt::Debug for Notify {
 
 impl std::fmt::Debug for Webhook {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "http://{}:{}/…", self.host, self.port)
+        write!(f, "{}://{}:{}/…", self.scheme(), self.bracketed(), self.port)
     }
 }
 
 impl Webhook {
     fn parse(url: &str) -> Result<Self, String> {
-        if url.starts_with("https://") {
-            return Err("cannot be an `https://` URL: let `command` call a client such as `curl`".to_owned());
-        }
-        let rest = url.strip_prefix("http://").ok_or("must be an `http://` URL")?;
+        let (tls, rest) = match (url.strip_prefix("https://"), url.strip_prefix("http://")) {
+            (Some(rest), _) => (true, rest),
+            (None, Some(rest)) => (false, rest),
+            (None, None) => return Err("must be an `https://` or `http://` URL".to_owned()),
+        };
         let at = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, path) = rest.split_at(at);
         if authority.contains('@') {
@@ -60,14 +63,34 @@ impl Webhook {
             Some((host, port)) if !port.ends_with(']') => {
                 (host, port.parse().ok().filter(|port| *port > 0).ok_or("has an invalid port")?)
             }
-            _ => (authority, 80),
+            _ => (authority, if tls { 443 } else { 80 }),
         };
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         if host.is_empty() {
             return Err("must have a host".to_owned());
         }
         let target = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-        Ok(Self { host: host.to_owned(), port, target })
+        Ok(Self { tls, host: host.to_owned(), port, target })
+    }
+
+    fn scheme(&self) -> &'static str {
+        if self.tls { "https" } else { "http" }
+    }
+
+    /// The host as a URL has it.
+    fn bracketed(&self) -> String {
+        if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() }
+    }
+
+    /// Host and port as a request names them: without the scheme's own port.
+    pub fn authority(&self) -> String {
+        let own = if self.tls { 443 } else { 80 };
+        if self.port == own { self.bracketed() } else { format!("{}:{}", self.bracketed(), self.port) }
+    }
+
+    /// All of it, with its secret.
+    pub fn url(&self) -> String {
+        format!("{}://{}{}", self.scheme(), self.authority(), self.target)
     }
 }
 
@@ -104,16 +127,19 @@ mod tests {
             read("[notify]\ncommand = [\"/bin/mail\", \"-s\"]\nmin_interval = \"1h\"").unwrap().unwrap();
         assert_eq!(command.command, Some(vec!["/bin/mail".to_owned(), "-s".to_owned()]));
         assert_eq!(command.min_interval, Duration::from_hours(1));
-        let webhook = |host: &str, port, target: &str| Webhook {
+        let webhook = |tls, host: &str, port, target: &str| Webhook {
+            tls,
             host: host.to_owned(),
             port,
             target: target.to_owned(),
         };
         for (url, expected) in [
-            ("http://127.0.0.1:9093/hook?key=1", webhook("127.0.0.1", 9093, "/hook?key=1")),
-            ("http://relay.corp", webhook("relay.corp", 80, "/")),
-            ("http://[::1]:8080/a#b", webhook("::1", 8080, "/a")),
-            ("http://[::1]?a", webhook("::1", 80, "/?a")),
+            ("http://127.0.0.1:9093/hook?key=1", webhook(false, "127.0.0.1", 9093, "/hook?key=1")),
+            ("http://relay.corp", webhook(false, "relay.corp", 80, "/")),
+            ("https://chat.corp/hook?a", webhook(true, "chat.corp", 443, "/hook?a")),
+            ("https://[::1]:8443", webhook(true, "::1", 8443, "/")),
+            ("http://[::1]:8080/a#b", webhook(false, "::1", 8080, "/a")),
+            ("http://[::1]?a", webhook(false, "::1", 80, "/?a")),
         ] {
             let found = read(&format!("[notify]\nwebhook = \"{url}\"")).unwrap().unwrap();
             assert_eq!(found.webhook, Some(expected), "{url}");
@@ -126,10 +152,10 @@ mod tests {
             ("[notify]", "`command` or `webhook` is missing"),
             ("[notify]\ncommand = [\"mail\"]", "absolute path of a program"),
             ("[notify]\ncommand = []", "command"),
-            ("[notify]\nwebhook = \"https://a/\"", "such as `curl`"),
-            ("[notify]\nwebhook = \"ftp://a/\"", "must be an `http://` URL"),
+            ("[notify]\nwebhook = \"ftp://a/\"", "must be an `https://` or `http://` URL"),
             ("[notify]\nwebhook = \"http://user:secret@a/\"", "no password"),
             ("[notify]\nwebhook = \"http://a:0/\"", "invalid port"),
+            ("[notify]\nwebhook = \"https://user:secret@a/\"", "no password"),
             ("[notify]\nwebhook = \"http:///x\"", "must have a host"),
             ("[notify]\nwebhook = \"http://a/b c\"", "no spaces"),
         ] {
@@ -139,9 +165,18 @@ mod tests {
     }
 
     #[test]
+    fn a_url_is_put_together_as_it_was() {
+        for url in ["http://a/", "https://a/b?c", "https://a:80/", "http://a:443/", "https://[::1]:8443/x"] {
+            let webhook = read(&format!("[notify]\nwebhook = \"{url}\"")).unwrap().unwrap().webhook;
+            assert_eq!(webhook.unwrap().url(), url);
+        }
+    }
+
+    #[test]
     fn what_is_logged_has_no_secret() {
-        let notify = read("[notify]\nwebhook = \"http://a/hook?key=secret\"").unwrap().unwrap();
-        assert!(!format!("{notify:?}").contains("secret"));
+        let notify = read("[notify]\nwebhook = \"https://a/hook?key=secret\"").unwrap().unwrap();
+        let shown = format!("{notify:?}");
+        assert!(shown.contains("https://a:443/…") && !shown.contains("secret"), "{shown}");
         let notify = read("[notify]\ncommand = [\"/bin/x\", \"secret\"]").unwrap().unwrap();
         assert!(!format!("{notify:?}").contains("secret"));
     }

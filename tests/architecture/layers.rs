@@ -11,6 +11,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("core", &[]),
     ("port", &["core"]),
     ("names", &[]),
+    ("https", &["names"]),
     ("threads", &[]),
     ("remove", &[]),
     ("rsa", &["skipped"]),
@@ -28,8 +29,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "provider/*",
         &[
-            "core", "port", "names", "remove", "rsa", "threads", "keys", "provider", "skipped", "shells",
-            "faulty",
+            "core", "port", "names", "https", "remove", "rsa", "threads", "keys", "provider", "skipped",
+            "shells", "faulty",
         ],
     ),
     (

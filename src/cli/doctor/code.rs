@@ -86,6 +86,7 @@ codes! {
     METRICS_EXPOSED Warning "metrics-exposed" "Metrics are served at an address that other machines may reach.";
     METRICS_MISSING Warning "metrics-missing" "A keeper runs, but it does not serve the metrics that the configuration names.";
     NOTIFY_COMMAND Error "notify-command" "The program in `command` of `[notify]` does not exist, or cannot be executed.";
+    NOTIFY_BACKENDS Error "notify-backends" "`webhook` of `[notify]` is an `https://` URL, and `greenroom-backends` is not in the directory of `greenroom`.";
     NOTIFY_UNDELIVERED Warning "notify-undelivered" "The last delivery of a notice failed.";
 
     KEEPER_MISSING Error "keeper-missing" "There is work to do, but no keeper is running.";

@@ -137,7 +137,7 @@ pub(super) async fn examine(
         if let Some(notify) = &config.notify {
             let notices = crate::cli::notify::read(&state_path);
             let failed = machine.as_ref().ok().and_then(|clock| notify::deliveries(&notices, clock.now()));
-            examined.add("notices", notify::check(notify).into_iter().chain(failed));
+            examined.add("notices", notify::check(notify).chain(failed));
         }
     }
     for pool in config.iter().flat_map(|config| config.pools.values()) {

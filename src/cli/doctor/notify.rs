@@ -1,16 +1,28 @@
-//! Notices: whether their command can be executed, and whether the last one was delivered.
+//! Notices: whether the programs that deliver them can be executed, and whether the last one was delivered.
 
 use std::os::unix::fs::PermissionsExt as _;
 
 use super::code;
+use crate::cli::notify::helper;
 use crate::cli::ui::plural;
 use crate::config::Notify;
 use crate::core::notice::Notices;
 use crate::core::time::{Pretty, Stamp};
 use crate::port::finding::Finding;
 
-/// Does not run it.
-pub(super) fn check(notify: &Notify) -> Option<Finding> {
+/// Runs none of them.
+pub(super) fn check(notify: &Notify) -> impl Iterator<Item = Finding> {
+    let missing = notify.webhook.as_ref().and_then(helper::missing).map(|problem| without_backends(&problem));
+    command(notify).into_iter().chain(missing)
+}
+
+fn without_backends(problem: &str) -> Finding {
+    let what = format!("notices cannot be delivered: {problem}");
+    code::NOTIFY_BACKENDS
+        .found(what, "install `greenroom-backends` of the same version in the directory of `greenroom`")
+}
+
+fn command(notify: &Notify) -> Option<Finding> {
     let program = notify.command.as_ref()?.first()?;
     let problem = match std::fs::metadata(program) {
         Err(error) => error.to_string(),
@@ -31,8 +43,12 @@ pub(super) fn deliveries(notices: &Notices, now: Stamp) -> Option<Finding> {
         Pretty(now.age_of(failure.at)),
         failure.problem
     );
-    let help =
-        "correct `[notify]`, then restart the keeper; notices that wait are delivered within ten minutes";
+    let help = if failure.problem.contains("certificate") {
+        "correct the host of `webhook`, or add the certificate authority of its server to those of the system or of \
+         `SSL_CERT_FILE`, then restart the keeper; notices that wait are delivered within ten minutes"
+    } else {
+        "correct `[notify]`, then restart the keeper; notices that wait are delivered within ten minutes"
+    };
     Some(code::NOTIFY_UNDELIVERED.found(what, help))
 }
 
@@ -64,11 +80,15 @@ pub(super) mod tests {
         );
         notices.delivered(NOW);
         assert_eq!(deliveries(&notices, NOW), None);
+        let mut notices = failed();
+        notices.failed(NOW, "https://a:443/…: invalid peer certificate: UnknownIssuer");
+        let help = deliveries(&notices, NOW).unwrap().remedy.unwrap();
+        assert!(help.contains("SSL_CERT_FILE"), "{help}");
     }
 
     fn found(program: &str) -> Option<Finding> {
         let command = Some(vec![program.to_owned(), "secret".to_owned()]);
-        check(&Notify { command, webhook: None, min_interval: Duration::ZERO })
+        check(&Notify { command, webhook: None, min_interval: Duration::ZERO }).next()
     }
 
     #[test]
@@ -84,6 +104,7 @@ pub(super) mod tests {
 
     /// One finding of each code.
     pub(in crate::cli::doctor) fn provoked() -> Vec<Finding> {
-        found("/no/such").into_iter().chain(deliveries(&failed(), NOW)).collect()
+        let missing = without_backends("the program `greenroom-backends` is missing");
+        found("/no/such").into_iter().chain(deliveries(&failed(), NOW)).chain([missing]).collect()
     }
 }

@@ -4,13 +4,11 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Serialize;
-use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::webhook;
+use super::{child, helper, webhook};
 use crate::cli::when::rfc3339;
 use crate::config::Notify;
 use crate::core::notice::Notice;
@@ -60,7 +58,12 @@ pub(super) async fn deliver(
         command(words, &body).await?;
     }
     if let Some(url) = &notify.webhook {
-        let posted = timeout(WITHIN, webhook::post(url, &body)).await;
+        let post = async {
+            if url.tls { helper::post(url, &body, WITHIN).await } else { webhook::post(url, &body).await }
+        };
+        // The helper has a limit of its own.
+        let limit = if url.tls { WITHIN + helper::MORE } else { WITHIN };
+        let posted = timeout(limit, post).await;
         posted.unwrap_or_else(|_| Err(format!("{url:?} did not answer within {} s", WITHIN.as_secs())))?;
     }
     Ok(())
@@ -69,41 +72,11 @@ pub(super) async fn deliver(
 async fn command(words: &[String], body: &str) -> Result<(), String> {
     let Some((program, arguments)) = words.split_first() else { return Err("no command".to_owned()) };
     let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-    // With what it starts, so that a limit ends all of it.
-    let mut child = command
-        .process_group(0)
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(|error| format!("`{program}`: {error}"))?;
-    let group = Group(child.id().and_then(|id| Pid::from_raw(id.cast_signed())));
-    let input = child.stdin.take();
-    let work = async {
-        if let Some(mut input) = input {
-            // A program need not read it.
-            input.write_all(body.as_bytes()).await.ok();
-        }
-        child.wait().await
-    };
-    match timeout(WITHIN, work).await {
-        Ok(Ok(status)) if status.success() => Ok(()),
-        Ok(Ok(status)) => Err(format!("`{program}`: {status}")),
+    command.args(arguments).stdout(Stdio::null());
+    match timeout(WITHIN, child::run(&mut command, body)).await {
+        Ok(Ok((status, _))) if status.success() => Ok(()),
+        Ok(Ok((status, _))) => Err(format!("`{program}`: {status}")),
         Ok(Err(error)) => Err(format!("`{program}`: {error}")),
-        Err(_) => {
-            drop(group);
-            Err(format!("`{program}` did not end within {} s", WITHIN.as_secs()))
-        }
-    }
-}
-
-/// A process group that is killed when this is dropped, unless its leader has ended.
-struct Group(Option<Pid>);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        if let Some(group) = self.0 {
-            // An error: nothing of it is left.
-            kill_process_group(group, Signal::KILL).ok();
-        }
+        Err(_) => Err(format!("`{program}` did not end within {} s", WITHIN.as_secs())),
     }
 }

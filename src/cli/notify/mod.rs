@@ -2,7 +2,11 @@
 //!
 //! What was told and what waits stands in `notices.json`. A killed keeper repeats at most the delivery that was under way.
 
+mod child;
 mod deliver;
+pub(super) mod helper;
+#[cfg(feature = "https")]
+pub(super) mod https;
 mod webhook;
 
 use std::collections::BTreeMap;
@@ -47,6 +51,9 @@ impl Notifier {
         let (reports, received) = mpsc::channel(REPORTS);
         let (stop, stopped) = oneshot::channel();
         let root = state_path.to_owned();
+        if let Some(problem) = notify.webhook.as_ref().and_then(helper::missing) {
+            tracing::error!("notices are not delivered: {problem}");
+        }
         let work = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let watched = runtime.map_err(|error| error.to_string()).and_then(|runtime| {

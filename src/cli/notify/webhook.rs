@@ -1,7 +1,7 @@
 //! Posts a text to an `http://` URL, with HTTP/1.1 and one connection for each.
 //!
-//! There is no TLS: a client for it would double the libraries of a program that starts ten times a job. `command` may call
-//! one that the machine has.
+//! There is no TLS: a client for it would double the libraries of a program that starts ten times a job. `helper.rs` starts
+//! another program for it.
 
 use std::fmt::Write as _;
 
@@ -34,11 +34,7 @@ pub(super) async fn post(url: &Webhook, body: &str) -> Result<(), String> {
 }
 
 fn request(url: &Webhook, body: &str) -> String {
-    let host = if url.host.contains(':') { format!("[{}]", url.host) } else { url.host.clone() };
-    let mut text = format!("POST {} HTTP/1.1\r\nHost: {host}", url.target);
-    if url.port != 80 {
-        write!(text, ":{}", url.port).ok();
-    }
+    let mut text = format!("POST {} HTTP/1.1\r\nHost: {}", url.target, url.authority());
     let version = env!("CARGO_PKG_VERSION");
     write!(
         text,
@@ -64,7 +60,7 @@ mod tests {
 
     #[test]
     fn a_request_has_what_a_server_needs() {
-        let url = Webhook { host: "::1".to_owned(), port: 8080, target: "/hook?a=1".to_owned() };
+        let url = Webhook { tls: false, host: "::1".to_owned(), port: 8080, target: "/hook?a=1".to_owned() };
         let text = request(&url, "{}\n");
         assert!(text.starts_with("POST /hook?a=1 HTTP/1.1\r\nHost: [::1]:8080\r\n"), "{text}");
         assert!(text.contains("\r\nContent-Length: 3\r\n") && text.ends_with("\r\n\r\n{}\n"), "{text}");

@@ -14,8 +14,9 @@ pub(in crate::config) const NOTIFY: KeyTable = KeyTable {
             .means("Program and arguments that get each notice as JSON on standard input.")
             .interacts("The program has 30 seconds; exit status 0 means that the notice is delivered."),
         key("webhook", Text, Words("none"), Start)
-            .means("`http://` URL that each notice is posted to as JSON.")
-            .interacts("For HTTPS, let `command` call a client such as `curl`."),
+            .means("`https://` or `http://` URL that each notice is posted to as JSON.")
+            .interacts("HTTPS needs `greenroom-backends` in the directory of `greenroom`, and uses the system's certificates or those \
+                        of `SSL_CERT_FILE`."),
         key("min_interval", Duration(1), Value("\"10m\""), Start)
             .means("For how long the same condition is not reported again after it ended."),
     ],

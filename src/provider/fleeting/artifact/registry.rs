@@ -1,12 +1,9 @@
 //! Calls of an OCI registry, for one repository.
 
 use std::cell::RefCell;
-use std::error::Error;
 use std::io::Write;
-use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode, Url};
@@ -17,7 +14,7 @@ use super::credentials::Credentials;
 use super::digest::{Digest, Summing};
 use super::document::{ACCEPTED, Descriptor};
 use crate::core::text::clean_line;
-use crate::names;
+use crate::https::{self, causes};
 use crate::provider::fleeting::reference::PluginName;
 
 /// Limit for a connection.
@@ -89,16 +86,12 @@ struct Failure {
 impl Registry {
     /// For the repository of a plugin. `insecure` allows plain HTTP, which is always allowed on loopback.
     pub fn new(plugin: &PluginName, credentials: Credentials, insecure: bool) -> Result<Self, RegistryError> {
-        // A second installation in the same process changes nothing.
-        drop(rustls::crypto::ring::default_provider().install_default());
         let (host, plain) = (plugin.registry.clone(), insecure || is_loopback(&plugin.registry));
-        let client = Client::builder()
-            .user_agent(concat!("greenroom/", env!("CARGO_PKG_VERSION")))
+        let client = https::client()
             .connect_timeout(CONNECT)
             .read_timeout(SILENCE)
             .https_only(!plain)
             .redirect(Policy::limited(5))
-            .dns_resolver(Arc::new(HostNames))
             .build()
             .map_err(|error| RegistryError::Unreachable { host: host.clone(), cause: causes(&error) })?;
         let (scheme, authorization) = (RefCell::new(None), RefCell::new(None));
@@ -305,37 +298,10 @@ impl std::fmt::Debug for Registry {
     }
 }
 
-/// Looks up names as the rest of the program does.
-struct HostNames;
-
-impl Resolve for HostNames {
-    fn resolve(&self, name: Name) -> Resolving {
-        Box::pin(async move {
-            let addresses = names::look_up(name.as_str(), 0).await?;
-            Ok(Box::new(addresses.into_iter()) as Addrs)
-        })
-    }
-}
-
 /// The registry is on the runner host.
 fn is_loopback(registry: &str) -> bool {
     let host = registry.split(':').next().unwrap_or(registry);
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
-}
-
-/// The causes of a failure, without the sentences that only name the URL and the library's part.
-fn causes(error: &reqwest::Error) -> String {
-    let mut causes = Vec::new();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let text = cause.to_string();
-        // Wrappers repeat what they wrap.
-        causes.retain(|outer: &String| !outer.contains(&text));
-        causes.push(text);
-        next = cause.source();
-    }
-    causes.retain(|cause| !cause.starts_with("client error"));
-    if causes.is_empty() { error.to_string() } else { causes.join(": ") }
 }
 
 /// The registry's own explanation, if it has one.

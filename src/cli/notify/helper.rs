@@ -1,0 +1,104 @@
+//! The process that posts a notice over HTTPS: `greenroom-backends`, which has the libraries for it.
+//!
+//! The URL, which may have a secret, and the notice come on its standard input; neither is among its arguments. It prints one
+//! sentence if it fails.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::process::Command;
+
+use super::child;
+use crate::cli::program;
+use crate::config::Webhook;
+use crate::core::text::clean_line;
+use crate::core::time::millis;
+
+/// Its only argument.
+pub(in crate::cli) const COMMAND: &str = "post-notice";
+/// How much longer than its own limit it may take to start, and to end.
+pub(super) const MORE: Duration = Duration::from_secs(5);
+/// Longest sentence, in characters.
+const SHOWN: usize = 300;
+/// What needs the second program, in an error.
+const WHAT: &str = "`https://` in `webhook` of `[notify]`";
+
+/// What the process reads.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Order {
+    pub(super) url: String,
+    /// The URL without its secret.
+    pub(super) shown: String,
+    pub(super) body: String,
+    #[serde(with = "millis")]
+    pub(super) within: Duration,
+}
+
+/// Why no notice can be posted to this URL: the second program is missing.
+pub(in crate::cli) fn missing(webhook: &Webhook) -> Option<String> {
+    program::backends(WHAT).err().filter(|_| webhook.tls).map(|error| error.in_a_line())
+}
+
+pub(super) async fn post(webhook: &Webhook, body: &str, within: Duration) -> Result<(), String> {
+    let program = program::backends(WHAT).map_err(|error| error.in_a_line())?;
+    let (url, shown, body) = (webhook.url(), format!("{webhook:?}"), body.to_owned());
+    run(&program, &Order { url, shown, body, within }).await
+}
+
+async fn run(program: &Path, order: &Order) -> Result<(), String> {
+    let shown = program.file_name().unwrap_or_default().display();
+    let input = serde_json::to_string(order).map_err(|error| error.to_string())?;
+    let mut command = Command::new(program);
+    let ended = child::run(command.arg(COMMAND).stdout(Stdio::piped()), &input).await;
+    let (status, output) = ended.map_err(|error| format!("`{shown}`: {error}"))?;
+    let problem = clean_line(&output, SHOWN);
+    match (status.success(), problem.is_empty()) {
+        (true, _) => Ok(()),
+        (false, false) if status.code() == Some(1) => Err(problem),
+        (false, _) => Err(format!("`{shown}`: {status}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use fs_err as fs;
+
+    use super::*;
+
+    async fn posted(script: &str) -> Result<(), String> {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("helper");
+        fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let order = Order {
+            url: "https://a/secret".to_owned(),
+            shown: "https://a:443/…".to_owned(),
+            body: "{}".to_owned(),
+            within: Duration::from_secs(1),
+        };
+        run(&program, &order).await
+    }
+
+    #[tokio::test]
+    async fn its_sentence_or_its_end_is_the_reason_and_the_url_is_no_argument() {
+        let reads = "read -r order; case $order in *https://a/secret*) ;; *) exit 7 ;; esac; [ \"$*\" = post-notice ] || exit 8";
+        assert_eq!(posted(&format!("{reads}; echo ignored")).await, Ok(()));
+        for (script, expected) in [
+            ("echo 'the server is away'; exit 1", "the server is away"),
+            ("exit 1", "`helper`: exit status: 1"),
+            ("echo usage; exit 2", "`helper`: exit status: 2"),
+            ("kill -9 $$", "`helper`: signal: 9 (SIGKILL)"),
+            ("head -c 100000 /dev/zero | tr '\\0' x; exit 1", "xxx"),
+        ] {
+            let problem = posted(&format!("cat >/dev/null; {script}")).await.unwrap_err();
+            assert!(
+                problem.starts_with(expected) && problem.chars().count() <= SHOWN + 1,
+                "{script}: {problem}"
+            );
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! What the process that posts a notice over HTTPS does.
+
+use std::io::Read as _;
+use std::process::ExitCode;
+
+use reqwest::header::CONTENT_TYPE;
+use reqwest::redirect::Policy;
+
+use super::helper::Order;
+use crate::cli::ui;
+use crate::https::{self, causes};
+
+/// Exit status: 0 delivered, 1 not delivered, with a sentence.
+pub(in crate::cli) fn main() -> ExitCode {
+    let mut input = String::new();
+    let order =
+        std::io::stdin().read_to_string(&mut input).ok().and_then(|_| serde_json::from_str(&input).ok());
+    let Some(order) = order else { return ExitCode::from(2) };
+    match posted(order) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            ui::out(&problem);
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn posted(order: Order) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let late = format!("{} did not answer within {} s", order.shown, order.within.as_secs());
+    let posted = runtime.block_on(async { tokio::time::timeout(order.within, post(order)).await });
+    // A name that is still being looked up must not delay the end.
+    runtime.shutdown_background();
+    posted.unwrap_or(Err(late))
+}
+
+async fn post(order: Order) -> Result<(), String> {
+    let Order { url, shown, body, .. } = order;
+    let failed = |error: reqwest::Error| format!("{shown}: {}", causes(&error));
+    let client = https::client().https_only(true).redirect(Policy::none()).build().map_err(failed)?;
+    let request = client.post(url).header(CONTENT_TYPE, "application/json").body(body);
+    let response = request.send().await.map_err(failed)?;
+    let status = response.status();
+    if status.is_success() {
+        Ok(())
+    } else {
+        Err(format!("{shown} answered with status {}", status.as_u16()))
+    }
+}
