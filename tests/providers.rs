@@ -18,6 +18,7 @@ const PAPER: Registration = Registration {
     build,
     guest_dirs: None,
     lifetime: None,
+    suspends: false,
     static_hosts: None,
     doctor: |_, _| Vec::new(),
 };

@@ -121,6 +121,19 @@ impl EventFixture {
         self.then(seconds + 24.7, Change::BecameReady { instance: id(number) })
     }
 
+    /// Suspension requested, over after 6 s.
+    pub(crate) fn stopped(&mut self, number: u32, seconds: f64) -> &mut Self {
+        self.then(seconds, Change::SuspendIntended { instance: id(number) });
+        self.then(seconds + 6.0, Change::Suspended { instance: id(number) })
+    }
+
+    /// Resume requested, ready after 4 s.
+    pub(crate) fn resumed(&mut self, number: u32, seconds: f64) -> &mut Self {
+        self.then(seconds, Change::ResumeIntended { instance: id(number) });
+        self.then(seconds + 3.0, Change::Reached { instance: id(number), endpoint: endpoint() });
+        self.then(seconds + 4.0, Change::BecameReady { instance: id(number) })
+    }
+
     pub(crate) fn asks(&mut self, name: &str, job: u64, project: &str, seconds: f64) -> &mut Self {
         self.asks_as(name, facts(job, project), seconds)
     }

@@ -44,6 +44,9 @@ fn waiting(pool: &PoolName, on: &WaitingOn, usual_boot: Option<Duration>, now: S
         WaitingOn::Boot { instance } => {
             format!("no idle instance in pool `{pool}`: booting {instance}{usually}")
         }
+        WaitingOn::Resume { instance } => {
+            format!("no idle instance in pool `{pool}`: resuming {instance}, which was stopped")
+        }
         WaitingOn::Backoff { until, .. } | WaitingOn::Paused { until, .. } | WaitingOn::Rate { until } => {
             format!("waiting: {on}; next try in {}", Pretty(now.until(*until)))
         }
@@ -170,7 +173,12 @@ mod tests {
 
     #[test]
     fn a_warm_start_is_one_line() {
-        let account = StartAccount { start: Start::Warm, idle_for: Duration::from_secs(192), others: 0 };
+        let account = StartAccount {
+            start: Start::Warm,
+            idle_for: Duration::from_secs(192),
+            others: 0,
+            resume_time: Duration::ZERO,
+        };
         let line = ready(&InstanceId::new("linux-7f3a"), Duration::from_millis(14), account);
         assert_eq!(line, "instance linux-7f3a ready in 14 ms (warm, idle for 3m 12s)");
     }

@@ -138,7 +138,8 @@ pub(super) fn build(
     })?;
     let provider = (registration.build)(&context, &pool.provider.table).map_err(invalid)?;
     let launches = provider.capabilities().launches;
-    if let Some(objection) = config.objection(pool, launches) {
+    let vain = || config.vain_idle_stopped(pool).filter(|_| !registration.suspends);
+    if let Some(objection) = config.objection(pool, launches).or_else(vain) {
         return Err(CliError::config(objection.into()));
     }
     let mut policy = pool.policy_where(launches, registration.lifetime);
@@ -209,6 +210,27 @@ mod tests {
         let without = built(&text.replace("clean_user = \"root\"\n", "")).unwrap_err();
         let without = format!("{without:?}");
         assert!(without.contains("containers on static hosts need `clean_user`"), "{without}");
+    }
+
+    #[test]
+    fn a_tier_of_stopped_instances_needs_a_provider_that_may_suspend() {
+        let built = |provider: &str| {
+            let text = format!(
+                "[pool.linux]\nmax_instances = 2\nidle_stopped = 1\n[pool.linux.provider]\n{provider}"
+            );
+            let config = Config::parse(&text, "greenroom.toml").unwrap();
+            let clock = Rc::new(ManualClock::default());
+            let around = ProviderContext { state_dir: "/s".into(), program: "/p".into(), clock };
+            build(&config, config.pools.values().next().unwrap(), &around)
+        };
+        let refused = format!("{:?}", built("kind = \"local\"\nallow_root = true").unwrap_err());
+        assert!(refused.contains("provider `local` cannot suspend instances"), "{refused}");
+        let plugin = "kind = \"fleeting\"\nplugin = \"/p\"\nhost_keys = \"first-use\"";
+        assert_eq!(built(plugin).unwrap().policy.idle_stopped, 1);
+        let many =
+            "[pool.linux]\nmax_instances = 2\nidle_stopped = 3\n[pool.linux.provider]\nkind = \"local\"";
+        let refused = Config::parse(many, "greenroom.toml").unwrap_err().to_string();
+        assert!(refused.contains("`idle_stopped` = 3 is more than `max_instances` = 2"), "{refused}");
     }
 
     #[tokio::test]

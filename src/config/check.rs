@@ -20,6 +20,7 @@ pub(super) struct PoolDraft {
     pub(super) max_use_count: Got<u32>,
     pub(super) max_lifetime: Got<Duration>,
     pub(super) idle: IdleDraft,
+    pub(super) idle_stopped: Got<u32>,
     pub(super) builds_dir: Got<String>,
     pub(super) cache_dir: Got<String>,
 }
@@ -49,6 +50,7 @@ pub(super) fn pool(draft: &PoolDraft, table: &Table<'_>) {
     uses(draft, table);
     lifetime(draft, table);
     idle(draft, &draft.idle, table);
+    stopped(draft, table);
     if let (Got::Good(builds, at), Got::Good(cache, other)) = (&draft.builds_dir, &draft.cache_dir)
         && builds == cache
     {
@@ -86,6 +88,17 @@ fn lifetime(draft: &PoolDraft, table: &Table<'_>) {
         let title = format!("`max_lifetime` = {} is too short for any job", Pretty(*limit));
         let problem = Problem::new(title).at(at.clone(), "too short");
         table.report(problem.help("set it to at least 1s, or to 0 for no limit"));
+    }
+}
+
+/// More stopped instances than the pool may have.
+fn stopped(draft: &PoolDraft, table: &Table<'_>) {
+    if let (Got::Good(wanted, at), Got::Good(most, limit_at)) = (&draft.idle_stopped, &draft.max_instances)
+        && wanted > most
+    {
+        let title = format!("`idle_stopped` = {wanted} is more than `max_instances` = {most}");
+        let problem = Problem::new(title).at(at.clone(), "stopped instances count, too");
+        table.report(problem.at(limit_at.clone(), "the limit in any phase"));
     }
 }
 

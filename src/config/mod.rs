@@ -131,6 +131,19 @@ impl Config {
         self.origins.line(key)
     }
 
+    /// `idle_stopped` for a provider that never suspends instances.
+    pub fn vain_idle_stopped(&self, pool: &PoolConfig) -> Option<Diagnostics> {
+        (pool.policy.idle_stopped > 0).then(|| {
+            let kind = &pool.provider.kind;
+            let problem = Problem::new(format!(
+                "`idle_stopped` is set, and provider `{kind}` cannot suspend instances"
+            ));
+            let help = "remove it; `idle_count` keeps instances ready with every provider that launches them";
+            let key = Place::name_of(join(&format!("pool.{}", pool.name), "idle_stopped"));
+            self.diagnostics(problem.at(key, "not possible here").help(help))
+        })
+    }
+
     /// The mistake in a pool's settings that depends on whether its provider's instances are disposable. To be called
     /// for each pool once its provider exists.
     pub fn objection(&self, pool: &PoolConfig, disposable: bool) -> Option<Diagnostics> {

@@ -123,6 +123,7 @@ fn read(table: &Table<'_>, name: PoolName, timing: &Timing) -> Option<PoolConfig
         max_use_count: table.count("max_use_count"),
         max_lifetime: table.duration("max_lifetime"),
         idle: idle(table),
+        idle_stopped: table.count("idle_stopped"),
         builds_dir: table.text("builds_dir"),
         cache_dir: table.text("cache_dir"),
     };
@@ -151,6 +152,7 @@ fn read(table: &Table<'_>, name: PoolName, timing: &Timing) -> Option<PoolConfig
         reuse,
         clean_unbinds: clean_unbinds.unwrap_or(false),
         schedules: schedules(table, &draft, &idle_policy),
+        idle_stopped: draft.idle_stopped.or(default.idle_stopped),
         idle: idle_policy,
         timing,
         warm: WarmPolicy::default(),

@@ -46,7 +46,7 @@ impl Default for HostTiming {
 pub(super) fn read(table: &Table<'_>) -> (Timing, HostTiming) {
     let mut timing = Timing::default();
     let mut host = HostTiming::default();
-    let fields: [(&str, &mut Duration); 35] = [
+    let fields: [(&str, &mut Duration); 37] = [
         ("acquire_timeout", &mut timing.acquire_timeout),
         ("launch_timeout", &mut timing.launch_timeout),
         ("relaunch_after", &mut timing.relaunch_after),
@@ -69,6 +69,8 @@ pub(super) fn read(table: &Table<'_>) -> (Timing, HostTiming) {
         ("connect_timeout", &mut timing.connect_timeout),
         ("ready_timeout", &mut timing.ready_timeout),
         ("clean_timeout", &mut timing.clean_timeout),
+        ("suspend_timeout", &mut timing.suspend_timeout),
+        ("resume_timeout", &mut timing.resume_timeout),
         ("health_interval", &mut timing.health_interval),
         ("stop_grace", &mut timing.stop_grace),
         ("container_start_timeout", &mut timing.container_start_timeout),

@@ -60,6 +60,9 @@ impl PoolState {
             }
             Change::Reached { instance, endpoint } => return self.reached(instance, endpoint, at),
             Change::BecameReady { instance } => return self.became_ready(instance, at),
+            Change::SuspendIntended { instance } => return self.suspend(instance, at),
+            Change::Suspended { instance } => return self.suspended(instance, at),
+            Change::ResumeIntended { instance } => return self.resume(instance, at),
             Change::Adopted { instance, endpoint, capacity, uses_left } => {
                 return self.adopted(instance, endpoint, *capacity, *uses_left, at);
             }
@@ -124,6 +127,7 @@ impl PoolState {
             Change::PoolResumed => {
                 self.drained = None;
                 self.launches.failures = 0;
+                self.suspensions.failures = 0;
                 self.availability.forgive();
             }
         }
@@ -266,6 +270,10 @@ impl PoolState {
 
     fn reached(&mut self, id: &InstanceId, endpoint: &Endpoint, at: Stamp) -> Result<(), InapplicableEvent> {
         let reached = self.change(id)?;
+        if reached.phase.is_resuming() {
+            reached.endpoint = Some(endpoint.clone());
+            return Ok(());
+        }
         if reached.phase != Phase::Launching || reached.is_refused() {
             return Err(WRONG_PHASE);
         }
@@ -301,11 +309,17 @@ impl PoolState {
         if instance.phase == Phase::Ready && instance.unreachable.take().is_some() {
             return Ok(());
         }
-        if instance.phase != Phase::Checking {
+        // Reached since it was resumed.
+        let resumed = instance.phase.is_resuming() && instance.endpoint.is_some();
+        if instance.phase != Phase::Checking && !resumed {
             return Err(WRONG_PHASE);
         }
         become_(instance, Phase::Ready, at)?;
         instance.ready = Some(at);
+        if resumed {
+            self.suspensions.failures = 0;
+            return Ok(());
+        }
         if let Some(launch) = &instance.launch {
             let took = u64::try_from(at.since(launch.requested_at).as_millis()).unwrap_or(u64::MAX);
             let health = &mut self.launches;
@@ -520,7 +534,11 @@ impl PoolState {
             Phase::Cleaning => host.since = at,
             // It is cleaned when the operator returns it to service.
             Phase::OutOfService { .. } => {}
-            Phase::Launching | Phase::Checking | Phase::Ready | Phase::Draining { .. } => {
+            Phase::Launching
+            | Phase::Checking
+            | Phase::Ready
+            | Phase::Suspended { .. }
+            | Phase::Draining { .. } => {
                 become_(host, Phase::Cleaning, at)?;
             }
         }
@@ -533,11 +551,13 @@ impl PoolState {
         if instance.is_static() {
             return Err(InapplicableEvent("a static host cannot be terminated"));
         }
-        let booting = matches!(instance.phase, Phase::Launching | Phase::Checking);
+        let was = instance.phase.clone();
         become_(instance, Phase::Draining { reason: why.clone() }, at)?;
-        if booting && why.is_launch_failure() {
-            let failure = Failure { class: ErrorClass::Transient, message: format!("{id}: {why}") };
+        let failure = Failure { class: ErrorClass::Transient, message: format!("{id}: {why}") };
+        if matches!(was, Phase::Launching | Phase::Checking) && why.is_launch_failure() {
             self.launch_failed(failure, at);
+        } else if why.is_suspension_failure() {
+            self.suspension_failed(&was, failure, at);
         }
         Ok(())
     }
@@ -551,6 +571,7 @@ fn fresh(id: &InstanceId, capacity: u32, uses_left: Option<u32>, at: Stamp) -> I
         since: at,
         created: at,
         ready: None,
+        resumed: None,
         released: None,
         capacity,
         uses_left,
@@ -575,5 +596,6 @@ fn become_(instance: &mut Instance, next: Phase, at: Stamp) -> Result<(), Inappl
     Ok(())
 }
 
+mod suspension;
 #[cfg(test)]
 mod tests;

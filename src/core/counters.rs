@@ -156,6 +156,9 @@ impl Count {
             | Change::LaunchIntended { .. }
             | Change::LaunchAnswered { .. }
             | Change::Reached { .. }
+            | Change::SuspendIntended { .. }
+            | Change::Suspended { .. }
+            | Change::ResumeIntended { .. }
             | Change::Adopted { .. }
             | Change::Resized { .. }
             | Change::Readdressed { .. }
@@ -264,6 +267,8 @@ pub fn drain_word(reason: &DrainReason) -> &'static str {
         DrainReason::LaunchedAfterRefusal => "launched-after-refusal",
         DrainReason::Announced { .. } => "announced",
         DrainReason::BeginsNoStage { .. } => "begins-no-stage",
+        DrainReason::NotSuspended { .. } => "not-suspended",
+        DrainReason::NotResumed { .. } => "not-resumed",
     }
 }
 

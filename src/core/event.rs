@@ -62,13 +62,26 @@ pub enum Change {
         attempt: u32,
         answer: Answer,
     },
-    /// The first connection to it succeeded.
+    /// The first connection to it succeeded, or the first one since it was resumed.
     Reached {
         instance: InstanceId,
         endpoint: Endpoint,
     },
-    /// Its ready command passed. Or it responds again, after it had become unreachable.
+    /// Its ready command passed, at its first boot or after it was resumed. Or it responds again, after it had become
+    /// unreachable.
     BecameReady {
+        instance: InstanceId,
+    },
+    /// Intent: the call that suspends it follows.
+    SuspendIntended {
+        instance: InstanceId,
+    },
+    /// A list shows it as suspended: it is in the tier *stopped*.
+    Suspended {
+        instance: InstanceId,
+    },
+    /// Intent: the call that resumes it follows. It is probed before it is ready again.
+    ResumeIntended {
         instance: InstanceId,
     },
     /// A static host was found in the provider's list.
@@ -199,7 +212,8 @@ pub enum Change {
     },
     /// The operator drained the pool: no grants, no launches, every instance is drained.
     PoolDrained,
-    /// The operator resumed the pool. Also ends a pause after failed launches, and makes all offerings available.
+    /// The operator resumed the pool. Also ends a pause after failed launches or suspensions, and makes all offerings
+    /// available.
     PoolResumed,
 }
 

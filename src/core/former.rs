@@ -27,9 +27,12 @@ impl FormerHost {
     fn of(host: &Instance) -> Self {
         let out_of_service = match &host.phase {
             Phase::OutOfService { reason } => Some(reason.clone()),
-            Phase::Launching | Phase::Checking | Phase::Ready | Phase::Cleaning | Phase::Draining { .. } => {
-                None
-            }
+            Phase::Launching
+            | Phase::Checking
+            | Phase::Ready
+            | Phase::Suspended { .. }
+            | Phase::Cleaning
+            | Phase::Draining { .. } => None,
         };
         let (id, endpoint, domain) = (host.id.clone(), host.endpoint.clone(), host.domain.clone());
         Self { id, endpoint, domain, released: host.released, out_of_service }

@@ -75,6 +75,8 @@ pub(crate) fn drain_reasons() -> Vec<DrainReason> {
         DrainReason::Unaccounted,
         DrainReason::LaunchedAfterRefusal,
         DrainReason::BeginsNoStage { message: message() },
+        DrainReason::NotSuspended { message: message() },
+        DrainReason::NotResumed { message: message() },
     ]
 }
 
@@ -214,6 +216,12 @@ mod tests {
         Policy { warm: WarmPolicy { images, ..WarmPolicy::default() }, timing, ..Policy::default() }
     }
 
+    fn tier_policy() -> Policy {
+        let (suspend_timeout, resume_timeout) = (Duration::from_mins(1), Duration::from_secs(40));
+        let timing = Timing { suspend_timeout, resume_timeout, ..Timing::default() };
+        Policy { idle_stopped: 2, timing, ..Policy::default() }
+    }
+
     fn learning() -> WarmPolicy {
         WarmPolicy { learn: Some(10 << 30), ..WarmPolicy::default() }
     }
@@ -286,6 +294,10 @@ mod tests {
             Change::GenerationBegun { generation: Generation::new("7f3a09c1") },
             Change::OfferingsChanged { offerings: vec![offering()] },
             Change::BecameReady { instance: instance() },
+            Change::SuspendIntended { instance: instance() },
+            Change::Suspended { instance: instance() },
+            Change::ResumeIntended { instance: instance() },
+            Change::PolicySet { policy: Arc::new(tier_policy()) },
             Change::Resized { instance: instance(), capacity: 3 },
             Change::Readdressed { instance: instance(), endpoint: endpoints()[0].clone() },
             Change::BecameUnreachable { instance: instance(), reason: "no route".to_owned() },
@@ -328,6 +340,7 @@ mod tests {
             "warm ruby | idle 5m has ruby,go checked 1m; held 5m by 7 has ruby; waits 8 wants ruby,go",
             "learn 2000000 | idle 5m; waits 8 wants ruby; waits 9 wants ruby; idle 5m has ruby",
             "bound, forgotten | static idle 5m of b; static out-of-service 1h",
+            "tier 3, unsuspended 2 10s | suspending 5s; stopped 5m; resuming 5s; waits 8",
         ]
         .map(|text| world(text).state)
         .into()
@@ -421,9 +434,13 @@ mod tests {
         let unreadable = Note::AttemptUnreadable { attempt: attempt(), problem };
         let waiting = vec![(attempt(), WaitingOn::StageCheck { instance })];
         let later = Report { waiting, notes: vec![unreadable], ..Report::new(NOW, 43) };
+        let suspensions = Note::SuspensionsFail { failures: 2, failure: failure(), until };
+        let waiting = vec![(attempt(), WaitingOn::Resume { instance: self::instance() })];
+        let notes = vec![Note::CannotSuspend, suspensions];
+        let tier = Report { waiting, notes, ..Report::new(NOW, 45) };
         let api_calls = Some(ApiCalls { ok: 4, failed: 3, throttled: 2, postponed: 1 });
         let counted = Report { listed: Some(NOW), api_calls, ..Report::new(NOW, 44) };
-        hold(REPORTS, &[report, later, counted]);
+        hold(REPORTS, &[report, later, counted, tier]);
         covers::<WaitingOn>(REPORTS, r#"{"waiting_for":"?"}"#);
         covers::<Note>(REPORTS, r#"{"note":"?"}"#);
     }

@@ -29,6 +29,9 @@ pub struct Instance {
     /// When it last became ready; an instance is assigned only in that boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<Stamp>,
+    /// When its last resume was requested; `None`: it was never suspended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed: Option<Stamp>,
     /// When its last job left; `None` again after a cleaning has unbound it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released: Option<Stamp>,
@@ -129,12 +132,26 @@ pub enum Phase {
     Checking,
     /// Serves jobs, or is idle.
     Ready,
+    /// In the tier *stopped*, on its way there, or on its way back. Without jobs.
+    Suspended { step: Suspension },
     /// Being cleaned between jobs.
     Cleaning,
     /// Given no jobs until an operator returns it to service.
     OutOfService { reason: String },
     /// No new jobs; terminated when the present ones have finished.
     Draining { reason: DrainReason },
+}
+
+/// How far an instance of the tier *stopped* is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Suspension {
+    /// Its suspension is requested.
+    Suspending,
+    /// A list has shown it as suspended.
+    Stopped,
+    /// Its resumption is requested; not ready again yet.
+    Resuming,
 }
 
 /// Why an instance is drained.
@@ -173,6 +190,10 @@ pub enum DrainReason {
     Announced { notice: String },
     /// It responds, and stages do not begin there.
     BeginsNoStage { message: String },
+    /// It could not be suspended.
+    NotSuspended { message: String },
+    /// It could not be resumed.
+    NotResumed { message: String },
 }
 
 impl DrainReason {
@@ -191,8 +212,15 @@ impl DrainReason {
             | Self::Unaccounted
             | Self::LaunchedAfterRefusal
             | Self::Announced { .. }
-            | Self::BeginsNoStage { .. } => false,
+            | Self::BeginsNoStage { .. }
+            | Self::NotSuspended { .. }
+            | Self::NotResumed { .. } => false,
         }
+    }
+
+    /// True if this counts as a failed suspension while the instance is suspending or resuming.
+    pub fn is_suspension_failure(&self) -> bool {
+        matches!(self, Self::NotSuspended { .. } | Self::NotResumed { .. } | Self::NotReady { .. })
     }
 }
 
@@ -217,6 +245,8 @@ impl fmt::Display for DrainReason {
             Self::LaunchedAfterRefusal => f.write_str("its launch was refused, but it exists"),
             Self::Announced { notice } => write!(f, "it {notice}"),
             Self::BeginsNoStage { message } => write!(f, "it responds, but begins no stages: {message}"),
+            Self::NotSuspended { message } => write!(f, "it could not be suspended: {message}"),
+            Self::NotResumed { message } => write!(f, "it could not be resumed: {message}"),
         }
     }
 }
@@ -224,18 +254,23 @@ impl fmt::Display for DrainReason {
 impl Phase {
     /// The one place that defines which phase may follow which.
     pub fn may_become(&self, next: &Phase) -> bool {
-        use Phase::{Checking, Cleaning, Draining, Launching, OutOfService, Ready};
+        use Phase::{Checking, Cleaning, Draining, Launching, OutOfService, Ready, Suspended};
         match (self, next) {
             (Launching, Checking | Draining { .. })
             | (Checking, Ready | Cleaning | OutOfService { .. } | Draining { .. })
             | (Ready, Checking | Cleaning | OutOfService { .. } | Draining { .. })
             | (Cleaning, Ready | OutOfService { .. } | Draining { .. })
-            | (OutOfService { .. }, Checking | Cleaning | Draining { .. }) => true,
-            (Launching, Launching | Ready | Cleaning | OutOfService { .. })
-            | (Checking, Launching | Checking)
-            | (Cleaning, Launching | Checking | Cleaning)
+            | (OutOfService { .. }, Checking | Cleaning | Draining { .. })
+            | (Suspended { .. }, Draining { .. }) => true,
+            (Ready, Suspended { step: next }) => *next == Suspension::Suspending,
+            (Suspended { step }, Suspended { step: next }) => step.may_become(*next),
+            (Suspended { step }, Ready) => *step == Suspension::Resuming,
+            (Launching, Launching | Ready | Cleaning | OutOfService { .. } | Suspended { .. })
+            | (Checking, Launching | Checking | Suspended { .. })
+            | (Cleaning, Launching | Checking | Cleaning | Suspended { .. })
             | (Ready, Launching | Ready)
-            | (OutOfService { .. }, Launching | Ready | OutOfService { .. })
+            | (OutOfService { .. }, Launching | Ready | OutOfService { .. } | Suspended { .. })
+            | (Suspended { .. }, Launching | Checking | Cleaning | OutOfService { .. })
             | (Draining { .. }, _) => false,
         }
     }
@@ -246,14 +281,58 @@ impl Phase {
             Self::Launching => "launching",
             Self::Checking => "checking",
             Self::Ready => "ready",
+            Self::Suspended { step } => step.word(),
             Self::Cleaning => "cleaning",
             Self::OutOfService { .. } => "out of service",
             Self::Draining { .. } => "draining",
         }
     }
+
+    pub fn is_stopped(&self) -> bool {
+        *self == Self::Suspended { step: Suspension::Stopped }
+    }
+
+    /// True for an instance that counts for the tier *stopped*.
+    pub fn is_of_tier(&self) -> bool {
+        self.is_stopped() || *self == Self::Suspended { step: Suspension::Suspending }
+    }
+
+    pub fn is_resuming(&self) -> bool {
+        *self == Self::Suspended { step: Suspension::Resuming }
+    }
+}
+
+impl Suspension {
+    /// One that runs although it should not is suspended once more.
+    fn may_become(self, next: Self) -> bool {
+        matches!(
+            (self, next),
+            (Self::Suspending, Self::Stopped) | (Self::Stopped, Self::Suspending | Self::Resuming)
+        )
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Suspending => "suspending",
+            Self::Stopped => "stopped",
+            Self::Resuming => "resuming",
+        }
+    }
 }
 
 impl Instance {
+    /// Since when its lifetime counts for jobs: it became ready, so that an instance that was booted for a job whose timeout
+    /// is just as long serves it. Suspension does not prolong it.
+    pub fn lives_since(&self) -> Stamp {
+        self.ready.filter(|_| self.resumed.is_none()).unwrap_or(self.created)
+    }
+
+    /// How long its last resume took; `None`: it was never suspended, or is not ready again.
+    pub fn resume_time(&self) -> Option<Duration> {
+        let (asked, ready) = (self.resumed?, self.ready?);
+        ready.seen_from(asked).reached(asked).then(|| ready.since(asked))
+    }
+
     /// Its age limit; `None`: no limit. A cloud ends it at the age that was set at its launch.
     pub fn lifetime(&self, policy: &Policy) -> Option<Duration> {
         let launched = self.launch.as_ref()?.lifetime;
@@ -281,6 +360,7 @@ impl Instance {
             Phase::Ready => self.free_slots().min(self.uses_left.unwrap_or(u32::MAX)),
             Phase::Launching
             | Phase::Checking
+            | Phase::Suspended { .. }
             | Phase::Cleaning
             | Phase::OutOfService { .. }
             | Phase::Draining { .. } => 0,
@@ -341,6 +421,7 @@ impl Instance {
             | Phase::Launching
             | Phase::Checking
             | Phase::Ready
+            | Phase::Suspended { .. }
             | Phase::Cleaning
             | Phase::OutOfService { .. } => None,
         }
@@ -352,10 +433,11 @@ impl Instance {
         self.phase == Phase::Launching && self.launch.as_ref().is_some_and(refused)
     }
 
-    /// True in a phase that the keeper will end: launching, checking, cleaning or draining.
+    /// True in a phase that the keeper will end: launching, checking, suspending, resuming, cleaning or draining.
     pub fn is_under_way(&self) -> bool {
         match self.phase {
             Phase::Launching | Phase::Checking | Phase::Cleaning | Phase::Draining { .. } => true,
+            Phase::Suspended { .. } => !self.phase.is_stopped(),
             Phase::Ready | Phase::OutOfService { .. } => false,
         }
     }
@@ -393,18 +475,24 @@ mod tests {
             Phase::Cleaning,
             Phase::OutOfService { reason: String::new() },
             Phase::Draining { reason: DrainReason::Surplus },
+            Phase::Suspended { step: Suspension::Suspending },
+            Phase::Suspended { step: Suspension::Stopped },
+            Phase::Suspended { step: Suspension::Resuming },
         ];
         // From each row to each column, in the order above.
         let drawn = [
-            "launching:      .c...d",
-            "checking:       ..rlsd",
-            "ready:          .c.lsd",
-            "cleaning:       ..r.sd",
-            "out of service: .c.l.d",
-            "draining:       ......",
+            "launching:      .c...d...",
+            "checking:       ..rlsd...",
+            "ready:          .c.lsdu..",
+            "cleaning:       ..r.sd...",
+            "out of service: .c.l.d...",
+            "draining:       .........",
+            "suspending:     .....d.p.",
+            "stopped:        .....du.w",
+            "resuming:       ..r..d...",
         ];
         for (from, row) in phases.iter().zip(drawn) {
-            let letters = phases.iter().zip("tcrlsd".chars());
+            let letters = phases.iter().zip("tcrlsdupw".chars());
             let found: String =
                 letters.map(|(to, letter)| if from.may_become(to) { letter } else { '.' }).collect();
             assert_eq!(format!("{:<16}{found}", format!("{}:", from.word())), row);
@@ -428,6 +516,8 @@ mod tests {
             ("cap 3 | checking 5s", 3, 0),
             ("cap 3 | draining 5s by 7", 2, 0),
             ("cap 3 | static cleaning 5s", 3, 0),
+            ("cap 3 | stopped 5s", 3, 0),
+            ("cap 3 | resuming 5s", 3, 0),
             ("cap 3 | static out-of-service 5s", 3, 0),
         ] {
             let instance = known(line);
@@ -446,6 +536,17 @@ mod tests {
         assert_eq!(NOW.since(cleaned.idle_since()).as_secs(), 9);
         cleaned.ready = Some(crate::core::time::Stamp { boot: BootId(6), ..cleaned.ready.unwrap() });
         assert!(cleaned.idle_since().boot == BootId(6), "across boots the wall clock says so");
+    }
+
+    #[test]
+    fn a_resumed_instance_is_as_old_as_its_launch() {
+        let booted = known("idle 5m");
+        assert_eq!((booted.lives_since(), booted.resume_time()), (booted.ready.unwrap(), None));
+        let resuming = known("resuming 5s");
+        assert_eq!((resuming.lives_since(), resuming.resume_time()), (resuming.created, None));
+        let ready = ago(Duration::from_secs(1));
+        let resumed = Instance { phase: Phase::Ready, ready: Some(ready), ..resuming };
+        assert_eq!(resumed.resume_time(), Some(Duration::from_secs(4)));
     }
 
     #[test]
@@ -470,6 +571,9 @@ mod tests {
         assert_eq!(ask("booting 5m"), "...w.");
         assert_eq!(ask("checking 5m"), "...w.");
         assert_eq!(ask("draining 5m"), "...w.");
+        assert_eq!(ask("suspending 5m"), "...w.");
+        assert_eq!(ask("stopped 5m"), ".....");
+        assert_eq!(ask("resuming 5m"), "...w.");
         assert_eq!(ask("static cleaning 5m"), ".f.w.");
         assert_eq!(ask("static out-of-service 5m"), ".f...");
         let mut later = known("refused 5m");
@@ -495,6 +599,6 @@ mod tests {
         let sentences: std::collections::BTreeSet<String> =
             reasons.iter().map(DrainReason::to_string).collect();
         assert_eq!(sentences.len(), reasons.len());
-        assert_eq!(sentences.iter().filter(|sentence| sentence.ends_with(": exit status 3")).count(), 4);
+        assert_eq!(sentences.iter().filter(|sentence| sentence.ends_with(": exit status 3")).count(), 6);
     }
 }

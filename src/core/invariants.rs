@@ -15,7 +15,7 @@ use super::reservation::{Reservation, Ticket};
 pub enum Broken {
     /// More concurrent jobs than slots.
     Crowded { instance: InstanceId, jobs: usize, capacity: u32 },
-    /// A static host that is drained.
+    /// A static host that is drained or suspended.
     ThrownAway { instance: InstanceId },
     /// A job of another trust domain than the instance is bound to.
     Trespass { instance: InstanceId, attempt: AttemptName },
@@ -50,7 +50,7 @@ impl fmt::Display for Broken {
                 write!(f, "{jobs} jobs on {instance}, which has {capacity} slots")
             }
             Self::ThrownAway { instance } => {
-                write!(f, "{instance} is a static host, but is being terminated")
+                write!(f, "{instance} is a static host, but is being terminated or suspended")
             }
             Self::Trespass { instance, attempt } => {
                 write!(f, "{attempt} is on {instance}, which belongs to another trust domain")
@@ -117,7 +117,7 @@ fn one_instance(state: &PoolState, id: &InstanceId, instance: &Instance, broken:
         match instance.phase {
             // Became unreachable while they were on it.
             Phase::Checking if instance.is_static() => {}
-            Phase::Launching | Phase::Checking | Phase::Cleaning => {
+            Phase::Launching | Phase::Checking | Phase::Suspended { .. } | Phase::Cleaning => {
                 let phase = instance.phase.word();
                 broken.push(Broken::JobsIn { instance: named(), phase });
             }
@@ -130,7 +130,7 @@ fn one_instance(state: &PoolState, id: &InstanceId, instance: &Instance, broken:
         broken.push(Broken::Number { instance: named() });
     }
     match instance.phase {
-        Phase::Draining { .. } if instance.is_static() => {
+        Phase::Draining { .. } | Phase::Suspended { .. } if instance.is_static() => {
             broken.push(Broken::ThrownAway { instance: named() });
         }
         Phase::Ready if instance.ready.is_none() => broken.push(Broken::NeverReady { instance: named() }),
@@ -140,6 +140,7 @@ fn one_instance(state: &PoolState, id: &InstanceId, instance: &Instance, broken:
         Phase::Launching
         | Phase::Checking
         | Phase::Ready
+        | Phase::Suspended { .. }
         | Phase::Cleaning
         | Phase::OutOfService { .. }
         | Phase::Draining { .. } => {}
@@ -298,7 +299,7 @@ mod tests {
         assert_eq!(edited("i1", |i| i.ready = None), "i1 is ready, but its time of readiness is missing");
         assert_eq!(
             edited("h1", |i| i.phase = Phase::Draining { reason: DrainReason::Surplus }),
-            "h1 is a static host, but is being terminated"
+            "h1 is a static host, but is being terminated or suspended"
         );
         let launch = |change: fn(&mut LaunchRecord)| edited("i1", |i| change(i.launch.as_mut().unwrap()));
         assert_eq!(launch(|l| l.number = 99), "i1 has a number that was never issued");

@@ -24,6 +24,8 @@ pub enum Status {
     /// Requested, booting, or rebooting.
     Starting,
     Running,
+    /// Suspended by a call: it may be resumed.
+    Suspended,
     /// Stopping, stopped, failed, or being deleted.
     Stopping,
 }
@@ -164,8 +166,19 @@ pub struct Capabilities {
     pub boots_here: Option<u32>,
     /// How often to list instances for the sake of notices; `None`: the provider has none.
     pub notice_interval: Option<Duration>,
+    /// Whether instances can be suspended and resumed.
+    pub suspends: Suspends,
     /// The offerings, the preferred one first; each launch names one. Empty: the provider has only one way to launch.
     pub offerings: Arc<[OfferingName]>,
+}
+
+/// Whether a provider can suspend instances.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Suspends {
+    No,
+    /// It has not said so yet.
+    Unknown,
+    Yes,
 }
 
 impl Default for Capabilities {
@@ -175,6 +188,7 @@ impl Default for Capabilities {
             idempotent_launch: true,
             boots_here: None,
             notice_interval: None,
+            suspends: Suspends::No,
             offerings: Arc::default(),
         }
     }

@@ -5,15 +5,17 @@
 //! separated by semicolons, each with its age. Launched instances are called `i1`, `i2`, … in their order, static hosts
 //! `h1`, …, unrecorded ones `u1`, …; the attempt of job 7 is `a7`.
 //!
-//! Instances: `requested`, `unknown`, `refused`, `booting`, `checking`, `idle`, `held`, `cleaning`, `out-of-service`,
-//! `draining`; with `static` a static host. Then, in any order: an age, `by 7,8` (jobs on it), `closing 9`, `of b` (a
+//! Instances: `requested`, `unknown`, `refused`, `booting`, `checking`, `idle`, `held`, `suspending`, `stopped`,
+//! `resuming`, `cleaning`, `out-of-service`, `draining`; with `static` a static host. Then, in any order: an age, `by 7,8` (jobs on it), `closing 9`, `of b` (a
 //! job of project b has used it; `of b protected`: on a protected ref), `cap 2`, `uses 3` (left), `missing 40s`, `old`
-//! (from an earlier boot), its status in the list (`starting`, `running`, `stopping`, `gone`, and `denied`: the
+//! (from an earlier boot), its status in the list (`starting`, `running`, `suspended`, `stopping`, `gone`, and `denied`: the
 //! endpoint is unknown, too; `denied-since`: after the list), `named 9` (an open attempt names it), `user 9` (the same,
 //! and it has run a stage), `busy`, `failing 5s`, launched `as c2` (an offering; `refused as c2`: no capacity),
 //! `unbegun` (it began no stage of its past job; `unbegun twice`: nor of one before it), `in there` (its location; the
 //! list's is `here`, with `nowhere` unknown), `ends 2h` or `ends now` (the provider's notice), `announced`
 //! (its metadata service's).
+//! Settings of the tier *stopped*: `tier 2` (`idle_stopped`, and the provider can suspend), `tier 2 unknown`, `tier 2 no`,
+//! `unsuspended 5 10s` (five failures in a row, the last one ten seconds ago).
 //! Settings of offerings: `offerings 3` (`c1` to `c3`), `out c1 30s` (refused then for lack of capacity, `out c1 30s 4`
 //! for the fourth time in a row), `quota c2 1m`.
 //! Unrecorded: `orphan`, `stranger`, `foreign`, `host`. Jobs: `waits 8`, with `of b`, `protected`, `timeout 2h`, `dead`.
@@ -28,7 +30,7 @@ use super::event::{Change, Event};
 use super::failure::{ErrorClass, Failure};
 use super::ids::{AttemptName, Generation, InstanceId, JobKey, Location, OfferingName, OwnerId, PoolName};
 use super::instance::{Answer, DrainReason, Release};
-use super::inventory::{Capabilities, Listed, Listing, Notice, Status, Tags};
+use super::inventory::{Capabilities, Listed, Listing, Notice, Status, Suspends, Tags};
 use super::job::JobFacts;
 use super::plan::{FailingCall, Fresh, Observed, Plan, View, plan};
 use super::policy::{Lifetime, Policy, Reuse};
@@ -232,6 +234,14 @@ impl World {
             "any" => policy.reuse = Reuse::Any,
             "namespace" => policy.reuse = Reuse::Namespace,
             "bound" => policy.clean_unbinds = false,
+            "tier" => {
+                policy.idle_stopped = count();
+                self.observed.capabilities.suspends = match words.get(2) {
+                    Some(&"no") => Suspends::No,
+                    Some(&"unknown") => Suspends::Unknown,
+                    _ => Suspends::Yes,
+                };
+            }
             "hosts" => self.observed.capabilities.launches = false,
             "repeats" => self.observed.capabilities.idempotent_launch = false,
             "notices" => self.observed.capabilities.notice_interval = Some(span(words[1])),
@@ -250,7 +260,8 @@ impl World {
             "moved" => self.observed.moved = Some("moved".into()),
             "partial" => self.listing().complete = false,
             "nowhere" => self.listing().location = None,
-            "drained" | "failures" | "forgotten" | "recent" | "unlisted" | "list" | "out" | "quota" => {}
+            "drained" | "failures" | "unsuspended" | "forgotten" | "recent" | "unlisted" | "list" | "out"
+            | "quota" => {}
             other => panic!("`{other}` is no setting"),
         }
     }
@@ -264,6 +275,10 @@ impl World {
             "failures" => {
                 self.state.launches.failures = words[1].parse().unwrap();
                 self.state.launches.last = Some((ago(span(words[2])), failure(ErrorClass::Transient)));
+            }
+            "unsuspended" => {
+                self.state.suspensions.failures = words[1].parse().unwrap();
+                self.state.suspensions.last = Some((ago(span(words[2])), failure(ErrorClass::Transient)));
             }
             "recent" => {
                 let count: usize = words[1].parse().unwrap();
@@ -408,7 +423,7 @@ impl World {
         age: Duration,
     ) {
         let minute = Duration::from_mins(1);
-        let past = after(words, "of").is_some() || words[0] == "held";
+        let past = after(words, "of").is_some() || words[0] == "held" || is_of_tier(words);
         let boots = matches!(words[0], "requested" | "unknown" | "refused" | "booting");
         let created = match (boots, past) {
             (true, _) => age,
@@ -505,6 +520,7 @@ impl World {
             "cleaning" => self.tell(at, Change::CleaningBegun { instance }),
             "out-of-service" => self.tell(at, Change::OutOfService { instance, reason: "broken".into() }),
             "draining" => self.tell(at, Change::DrainingBegun { instance, reason: DrainReason::ByOperator }),
+            "suspending" | "stopped" | "resuming" => self.suspend(words[0], instance, at),
             "requested" | "unknown" | "refused" | "booting" | "checking" | "idle" | "held" => {}
             other => panic!("`{other}` is no phase"),
         }
@@ -514,13 +530,29 @@ impl World {
         }
     }
 
+    fn suspend(&mut self, step: &str, instance: InstanceId, at: Stamp) {
+        let suspend = Change::SuspendIntended { instance: instance.clone() };
+        let (stop, resume) =
+            (Change::Suspended { instance: instance.clone() }, Change::ResumeIntended { instance });
+        let changes = match step {
+            "suspending" => vec![suspend],
+            "stopped" => vec![suspend, stop],
+            _ => vec![suspend, stop, resume],
+        };
+        let count = u32::try_from(changes.len()).unwrap();
+        for (change, before) in changes.into_iter().zip((0..count).rev()) {
+            self.tell(at.minus(Duration::from_secs(10) * before), change);
+        }
+    }
+
     /// What is observed of it.
     fn witness(&mut self, id: &InstanceId, words: &[&str], is_static: bool) {
         let denials = [("denied", ago(Duration::from_mins(1))), ("denied-since", NOW)];
         let denied = denials.iter().find(|(word, _)| words.contains(word)).map(|(_, at)| *at);
         let hidden = denied.is_some() || ["gone", "missing"].iter().any(|w| words.contains(w));
         let unborn = matches!(words[0], "requested" | "unknown" | "refused");
-        let status = status(words).or((!hidden && !unborn).then_some(Status::Running));
+        let usual = if words[0] == "stopped" { Status::Suspended } else { Status::Running };
+        let status = status(words).or((!hidden && !unborn).then_some(usual));
         if let Some(at) = denied {
             self.observed.denied.insert(id.clone(), at);
         }
@@ -554,6 +586,10 @@ impl World {
             self.observed.failing_calls.insert(id.clone(), failing);
         }
     }
+}
+
+fn is_of_tier(words: &[&str]) -> bool {
+    matches!(words[0], "suspending" | "stopped" | "resuming")
 }
 
 /// True if its jobs are those of protected refs.
@@ -590,6 +626,7 @@ fn status(words: &[&str]) -> Option<Status> {
     words.iter().find_map(|word| match *word {
         "starting" => Some(Status::Starting),
         "running" => Some(Status::Running),
+        "suspended" => Some(Status::Suspended),
         "stopping" => Some(Status::Stopping),
         _ => None,
     })

@@ -121,7 +121,7 @@ pub fn possibly_gone(found: &[Resource], recorded: &PoolState) -> BTreeSet<Insta
 /// One that is being launched may still appear, and a drained one is deleted together with its resources.
 fn may_be_gone(phase: &Phase) -> bool {
     match phase {
-        Phase::Ready | Phase::Cleaning | Phase::OutOfService { .. } => true,
+        Phase::Ready | Phase::Suspended { .. } | Phase::Cleaning | Phase::OutOfService { .. } => true,
         Phase::Launching | Phase::Checking | Phase::Draining { .. } => false,
     }
 }

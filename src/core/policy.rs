@@ -40,6 +40,9 @@ pub struct Policy {
     /// Active inside their periods; the last match wins.
     #[serde(default)]
     pub schedules: Vec<ScheduledIdle>,
+    /// Instances that are launched, checked and suspended. A job that finds no idle instance resumes one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub idle_stopped: u32,
     pub timing: Timing,
     /// What the keeper pulls on idle instances.
     #[serde(default, skip_serializing_if = "WarmPolicy::is_off")]
@@ -161,6 +164,12 @@ pub struct Timing {
     /// How long cleaning may take, and again its `clean_command`. Default 10 min.
     #[serde(with = "millis", default = "clean_timeout")]
     pub clean_timeout: Duration,
+    /// An instance that is not suspended by then is drained. Default 10 min.
+    #[serde(with = "millis", default = "suspend_timeout", skip_serializing_if = "is_suspend_timeout")]
+    pub suspend_timeout: Duration,
+    /// An instance that is not ready this long after its resume was requested is drained. Default 3 min.
+    #[serde(with = "millis", default = "resume_timeout", skip_serializing_if = "is_resume_timeout")]
+    pub resume_timeout: Duration,
     /// Idle instances are probed this often. Default 60 s.
     #[serde(with = "millis", default = "health_interval")]
     pub health_interval: Duration,
@@ -209,6 +218,8 @@ impl Default for Timing {
             connect_timeout: s(10),
             ready_timeout: m(2),
             clean_timeout: clean_timeout(),
+            suspend_timeout: suspend_timeout(),
+            resume_timeout: resume_timeout(),
             health_interval: health_interval(),
             stop_grace: s(10),
             container_start_timeout: container_start(),
@@ -235,6 +246,27 @@ fn stockout_backoff_max() -> Duration {
 
 fn quota_backoff() -> Duration {
     Duration::from_mins(15)
+}
+
+fn suspend_timeout() -> Duration {
+    Duration::from_mins(10)
+}
+
+fn is_suspend_timeout(limit: &Duration) -> bool {
+    *limit == suspend_timeout()
+}
+
+fn resume_timeout() -> Duration {
+    Duration::from_mins(3)
+}
+
+fn is_resume_timeout(limit: &Duration) -> bool {
+    *limit == resume_timeout()
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 fn health_interval() -> Duration {
@@ -277,6 +309,7 @@ impl Default for Policy {
             clean_unbinds: false,
             idle: IdlePolicy::default(),
             schedules: Vec::new(),
+            idle_stopped: 0,
             timing: Timing::default(),
             warm: WarmPolicy::default(),
         }

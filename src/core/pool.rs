@@ -39,6 +39,9 @@ pub struct PoolState {
     /// Every generation that ever began here, with the highest number launched in it.
     pub generations: BTreeMap<Generation, u32>,
     pub launches: LaunchHealth,
+    /// The record of recent suspensions; a failed resume counts as one.
+    #[serde(default, skip_serializing_if = "LaunchHealth::is_unused")]
+    pub suspensions: LaunchHealth,
     /// The offerings and their availability.
     #[serde(default, skip_serializing_if = "Availability::is_empty")]
     pub availability: Availability,
@@ -81,6 +84,10 @@ pub struct LaunchHealth {
 }
 
 impl LaunchHealth {
+    fn is_unused(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// How long an instance usually takes to become ready: the median of the last ones.
     pub fn usual_boot(&self) -> Option<Duration> {
         let mut sorted = self.boot_ms.clone();

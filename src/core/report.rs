@@ -126,6 +126,8 @@ pub enum WaitingOn {
     Paused { until: Stamp, failures: u32, failure: Failure },
     /// All `count` offerings are unavailable; this one is retried first, at `until`.
     NoOffering { until: Stamp, offering: OfferingName, failure: Failure, count: u32 },
+    /// A stopped instance is being resumed for it.
+    Resume { instance: InstanceId },
     /// An instance is being cleaned for it.
     Cleaning { instance: InstanceId },
     /// An instance that may serve it does not respond at present.
@@ -232,6 +234,16 @@ pub enum Note {
         instance: InstanceId,
         reason: String,
     },
+    /// `idle_stopped` is set, and the provider says that it cannot suspend instances.
+    CannotSuspend,
+    /// Instances were not suspended, or not resumed: at `until`, one more is suspended.
+    SuspensionsFail {
+        /// In a row.
+        failures: u32,
+        /// The last one.
+        failure: Failure,
+        until: Stamp,
+    },
     /// A boot failed; reported for some minutes.
     BootFailed(FailedBoot),
     /// The configuration is invalid; the last valid one stays active.
@@ -299,6 +311,7 @@ impl fmt::Display for WaitingOn {
                     availability::summary(failure)
                 )
             }
+            Self::Resume { instance } => write!(f, "{instance} was stopped and is being resumed"),
             Self::Cleaning { instance } => write!(f, "{instance} is being cleaned"),
             Self::Unreachable { instance } => write!(f, "{instance} does not respond, and is checked again"),
             Self::StageCheck { instance } => {
@@ -389,6 +402,13 @@ impl fmt::Display for Note {
                     f,
                     "image `{image}` of `images_warm` is missing on {instances} idle instances: {failure}"
                 )
+            }
+            Self::CannotSuspend => f.write_str(
+                "the provider cannot suspend instances: `idle_stopped` has no effect, and jobs without an idle instance \
+                 wait for a boot",
+            ),
+            Self::SuspensionsFail { failures, failure, .. } => {
+                write!(f, "suspending and resuming failed {failures} times in a row (last: {failure})")
             }
             Self::BootFailed(boot) => {
                 f.write_str(&boot.sentence())?;

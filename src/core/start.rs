@@ -21,10 +21,12 @@ pub enum Start {
     /// The job waited until another job left the instance, or its cleaning ended.
     #[serde(rename = "queue")]
     Freed,
+    /// The job waited until a stopped instance was resumed.
+    Resumed,
 }
 
 impl Start {
-    pub const ALL: [Self; 3] = [Self::Warm, Self::Booted, Self::Freed];
+    pub const ALL: [Self; 4] = [Self::Warm, Self::Booted, Self::Freed, Self::Resumed];
 
     /// The word in tables, in JSON and in metrics.
     pub fn word(self) -> &'static str {
@@ -32,6 +34,7 @@ impl Start {
             Self::Warm => "warm",
             Self::Booted => "booted",
             Self::Freed => "freed",
+            Self::Resumed => "resumed",
         }
     }
 
@@ -50,6 +53,12 @@ impl Start {
         }
     }
 
+    /// The same where the instance was stopped before it last became ready.
+    #[must_use]
+    pub fn after_resume(self, resumed: bool) -> Self {
+        if resumed && self == Self::Booted { Self::Resumed } else { self }
+    }
+
     /// Serializes the word instead of the recorded name.
     pub fn serialize_word<S: serde::Serializer>(start: &Option<Self>, to: S) -> Result<S::Ok, S::Error> {
         start.map(Self::word).serialize(to)
@@ -62,7 +71,8 @@ impl Start {
         let (idle, since) = (instance.idle_since(), instance.since);
         let free = if since.is_after(idle) { since } else { idle };
         let freed = (instance.has_served() || !is_launched).then_some(free);
-        Self::of(requested, granted, instance.ready.filter(|_| is_launched), freed)
+        let start = Self::of(requested, granted, instance.ready.filter(|_| is_launched), freed);
+        start.after_resume(instance.resumed.is_some())
     }
 }
 
@@ -74,6 +84,8 @@ pub struct StartAccount {
     pub idle_for: Duration,
     /// How many other jobs were there.
     pub others: usize,
+    /// How long its last resume took.
+    pub resume_time: Duration,
 }
 
 impl StartAccount {
@@ -83,6 +95,7 @@ impl StartAccount {
             start: Start::on(instance, requested, granted),
             idle_for: requested.since(instance.idle_since()),
             others: instance.holders.keys().filter(|other| *other != attempt).count(),
+            resume_time: instance.resume_time().unwrap_or_default(),
         }
     }
 }
@@ -95,6 +108,7 @@ impl fmt::Display for StartAccount {
             (Start::Warm, others) => write!(f, "warm, beside {others} other jobs"),
             (Start::Booted, _) => f.write_str("booted on demand"),
             (Start::Freed, _) => f.write_str("freed while the job waited"),
+            (Start::Resumed, _) => write!(f, "resumed a stopped instance in {}", Pretty(self.resume_time)),
         }
     }
 }
@@ -134,7 +148,9 @@ mod tests {
             let account = StartAccount::of(instance, &attempt(7), NOW, NOW);
             assert_eq!(account.to_string(), expected, "{line}");
         }
-        let of = |start| StartAccount { start, idle_for: Duration::ZERO, others: 0 }.to_string();
+        let resume_time = Duration::from_secs(4);
+        let of = |start| StartAccount { start, idle_for: Duration::ZERO, others: 0, resume_time }.to_string();
         assert_eq!([of(Start::Booted), of(Start::Freed)], ["booted on demand", "freed while the job waited"]);
+        assert_eq!(of(Start::Resumed), "resumed a stopped instance in 4 s");
     }
 }

@@ -489,6 +489,7 @@ fn is_newly_bound(instance: &Instance) -> bool {
 
 /// How long the boot of a launched instance took, if it became ready after `began`.
 fn boot_since(instance: &Instance, began: Stamp) -> Option<Duration> {
-    let ready = instance.ready.filter(|ready| !instance.is_static() && !began.reached(*ready))?;
+    let booted = !instance.is_static() && instance.resumed.is_none();
+    let ready = instance.ready.filter(|ready| booted && !began.reached(*ready))?;
     Some(ready.since(instance.created))
 }

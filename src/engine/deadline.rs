@@ -35,15 +35,18 @@ pub(super) fn of(effect: &Effect, policy: &Policy) -> Duration {
         // A cloud may look for capacity for minutes. Later than this, the instance would be given up anyway.
         Effect::Launch { .. } => &[CALL, timing.launch_timeout],
         Effect::Probe { .. } => &[timing.pass_interval, reach, timing.ready_timeout],
-        Effect::CheckHealth { .. } => &[reach, timing.probe_interval, reach],
+        Effect::Resume { .. } => &[CALL, timing.pass_interval, reach, timing.ready_timeout],
+        Effect::CheckHealth { .. } => &[CALL, reach, timing.probe_interval, CALL, reach],
         Effect::CheckStages { .. } => &[reach, timing.connect_timeout * 2],
         Effect::Warm { .. } => &[reach, policy.warm.pull_timeout, warm::MARGIN, STOPPING],
         Effect::Clean { .. } => {
             &[reach, timing.clean_timeout.saturating_add(STOPPING).saturating_mul(CLEAN_COMMANDS)]
         }
-        Effect::Adopt { .. } | Effect::Terminate { .. } | Effect::Forget { .. } | Effect::Reap { .. } => {
-            &[CALL]
-        }
+        Effect::Adopt { .. }
+        | Effect::Suspend { .. }
+        | Effect::Terminate { .. }
+        | Effect::Forget { .. }
+        | Effect::Reap { .. } => &[CALL],
         Effect::EndAttempt { .. } | Effect::DropRequest { .. } | Effect::ForgetAttempt { .. } => &[],
     };
     limits.iter().fold(HERE, |sum, limit| sum.saturating_add(*limit))
@@ -92,6 +95,10 @@ mod tests {
         assert!(
             of(&Effect::Probe { instance: instance() }, &policy)
                 > timing.pass_interval + timing.ready_timeout
+        );
+        assert!(
+            of(&Effect::Resume { instance: instance() }, &policy)
+                > CALL + timing.pass_interval + timing.ready_timeout
         );
         assert!(of(&Effect::CheckHealth { instance: instance() }, &policy) > timing.connect_timeout * 2);
         assert!(of(&Effect::CheckStages { instance: instance() }, &policy) > timing.connect_timeout * 3);

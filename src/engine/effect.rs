@@ -84,6 +84,8 @@ impl Engine {
         let outcome = match effect {
             Effect::Launch { instance, repeated } => self.launch(instance, *repeated, setup).await,
             Effect::Probe { instance } => self.probe(instance, setup).await,
+            Effect::Suspend { instance } => self.suspend(instance, setup).await,
+            Effect::Resume { instance } => self.resume_stopped(instance, setup).await,
             Effect::Adopt { instance, capacity } => self.adopt(instance, *capacity, setup).await,
             Effect::CheckHealth { instance } => self.check_health(instance, setup).await,
             Effect::CheckStages { instance } => self.check_stages(instance, setup).await,
@@ -171,7 +173,11 @@ impl Engine {
     }
 
     /// Probes an instance until it responds or the next pass is due; then runs the ready command.
-    async fn probe(&self, id: &InstanceId, setup: &PoolSetup) -> Result<EffectResult, EngineError> {
+    pub(super) async fn probe(
+        &self,
+        id: &InstanceId,
+        setup: &PoolSetup,
+    ) -> Result<EffectResult, EngineError> {
         let timing = &setup.policy.timing;
         let begun = self.now();
         let until = begun.plus(timing.pass_interval);
@@ -189,7 +195,8 @@ impl Engine {
             let close = (now.since(begun) / PART).max(CLOSE_INTERVAL).min(timing.probe_interval);
             self.host.wakeups.pause(if boots_here { close } else { timing.probe_interval }).await;
             let state = self.store.load().await?;
-            let boots = |i: &Instance| matches!(i.phase, Phase::Launching | Phase::Checking);
+            let boots =
+                |i: &Instance| matches!(i.phase, Phase::Launching | Phase::Checking) || i.phase.is_resuming();
             if !state.instance(id).is_some_and(boots) {
                 return Ok(EffectResult::Fine);
             }
@@ -220,15 +227,35 @@ impl Engine {
             return Ok(Err(Unreached { failure, by_instance }));
         }
         let at = self.now();
-        self.commit(|state| match state.instance(id).map(|i| &i.phase) {
-            Some(Phase::Launching) => {
-                let (instance, endpoint) = (id.clone(), endpoint.clone());
-                vec![Change::Reached { instance, endpoint }.at(at)]
+        self.commit(|state| {
+            let is_first = |i: &Instance| {
+                i.phase == Phase::Launching
+                    || (i.phase.is_resuming() && i.endpoint.as_ref() != Some(&endpoint))
+            };
+            if !state.instance(id).is_some_and(is_first) {
+                return Vec::new();
             }
-            _ => Vec::new(),
+            let (instance, endpoint) = (id.clone(), endpoint.clone());
+            vec![Change::Reached { instance, endpoint }.at(at)]
         })
         .await?;
         Ok(Ok(()))
+    }
+
+    /// Whether an idle instance is well: for the provider, and for the login of a job.
+    async fn examine(
+        &self,
+        id: &InstanceId,
+        setup: &PoolSetup,
+    ) -> Result<Result<(), Unreached>, EngineError> {
+        match setup.provider.heartbeat(id).await {
+            Ok(Some(message)) => {
+                let failure = Failure { class: ErrorClass::Transient, message };
+                Ok(Err(Unreached { failure, by_instance: true }))
+            }
+            // A provider that does not answer says nothing about the instance.
+            Ok(None) | Err(_) => self.reach(id, setup).await,
+        }
     }
 
     /// How to reach an instance now. If the operator has changed this for a static host, the new endpoint is recorded.
@@ -257,10 +284,10 @@ impl Engine {
     /// Probes an idle instance the way a job would reach it. A launched one is probed twice before it counts as
     /// unreachable, because a network may fail briefly.
     async fn check_health(&self, id: &InstanceId, setup: &PoolSetup) -> Result<EffectResult, EngineError> {
-        let mut reached = self.reach(id, setup).await?;
+        let mut reached = self.examine(id, setup).await?;
         if reached.is_err() && !setup.has_static_hosts() {
             self.host.wakeups.pause(setup.policy.timing.probe_interval).await;
-            reached = self.reach(id, setup).await?;
+            reached = self.examine(id, setup).await?;
         }
         let Err(problem) = reached else {
             let recovered = |i: &Instance| i.unreachable.is_some();

@@ -342,7 +342,7 @@ impl PoolKeeper {
                 if matches!(done.effect, Effect::CheckHealth { .. } | Effect::CheckStages { .. }) {
                     self.memory.healthy.insert(id, now);
                 }
-                if matches!(done.effect, Effect::Launch { .. }) {
+                if matches!(done.effect, Effect::Launch { .. } | Effect::Resume { .. }) {
                     self.memory.distrust_list();
                 }
             }
@@ -353,6 +353,9 @@ impl PoolKeeper {
                     class: crate::core::failure::ErrorClass::Transient,
                     message: "asked".to_owned(),
                 };
+                if matches!(done.effect, Effect::Suspend { .. } | Effect::Resume { .. }) {
+                    self.memory.distrust_list();
+                }
                 let until = now.plus(timing.probe_interval);
                 self.memory.failing_calls.insert(id, plan::FailingCall { failures: 0, failure, until });
             }

@@ -18,6 +18,7 @@ mod pass;
 pub mod reap;
 pub mod release;
 pub mod stage;
+mod tier;
 mod unbegun;
 mod warm;
 

@@ -191,6 +191,9 @@ pub trait Connector {
     /// Removes the keys of an instance that no longer exists. Idempotent.
     async fn discard_keys(&self, id: &InstanceId);
 
+    /// Closes the connections to an instance that is about to be suspended. It keeps its keys.
+    async fn disconnect(&self, _id: &InstanceId) {}
+
     /// Connects, authenticates and runs `true`: whether the instance responds *now*.
     async fn check(&self, id: &InstanceId, at: &Endpoint, within: Duration) -> Result<(), ConnectError>;
 

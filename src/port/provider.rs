@@ -75,6 +75,8 @@ pub struct Demand {
     pub recorded: u32,
     /// Upper limit of an instance's age; `None`: unlimited.
     pub max_lifetime: Option<Duration>,
+    /// Instances that are to be kept suspended.
+    pub idle_stopped: u32,
 }
 
 /// The answer to a termination.
@@ -96,6 +98,10 @@ impl Termination {
     }
 }
 
+fn cannot_suspend(id: &InstanceId) -> ProviderError {
+    ProviderError::new(ErrorClass::Invalid, format!("this provider cannot suspend instances, such as `{id}`"))
+}
+
 #[async_trait(?Send)]
 pub trait Provider {
     /// Starts an instance and returns when the provider has accepted it, not when it runs. The same token yields the
@@ -106,6 +112,24 @@ pub trait Provider {
     /// Requests termination and returns immediately. Called until it answers `Gone`, or until lists and `endpoint` prove
     /// that the instance is absent. `NotFound` if the provider does not find it, which alone proves nothing.
     async fn terminate(&self, id: &InstanceId) -> Result<Termination, ProviderError>;
+
+    /// Requests that a running instance is suspended, and returns immediately: a list shows when it is. Repeated until then;
+    /// one that is suspending or suspended is `Ok`. Only where `Capabilities::suspends` says so.
+    async fn suspend(&self, id: &InstanceId) -> Result<(), ProviderError> {
+        Err(cannot_suspend(id))
+    }
+
+    /// Requests that a suspended instance is resumed, and returns immediately. Repeated until it responds; one that is
+    /// resuming or running is `Ok`. Its address may be another one afterwards.
+    async fn resume(&self, id: &InstanceId) -> Result<(), ProviderError> {
+        Err(cannot_suspend(id))
+    }
+
+    /// What the provider itself finds wrong with a running instance, beyond its status; `None`: nothing, or it has no check
+    /// of its own. An error: it did not answer, which says nothing about the instance.
+    async fn heartbeat(&self, _id: &InstanceId) -> Result<Option<String>, ProviderError> {
+        Ok(None)
+    }
 
     /// All instances with the pool's tag, of any owner, including those that are being created or terminated.
     async fn list(&self, pool: &PoolName) -> Result<Listing, ProviderError>;

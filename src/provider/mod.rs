@@ -117,6 +117,8 @@ pub struct Registration {
     pub guest_dirs: Option<fn(&std::path::Path) -> GuestDirs>,
     /// Default of `max_lifetime`, after which an instance ends even if its manager is lost. `None`: no limit.
     pub lifetime: Option<Duration>,
+    /// True if it may be able to suspend instances. Whether it can, its capabilities say at run time.
+    pub suspends: bool,
     /// Set for a provider of static hosts; `None`: instances are launched and terminated.
     pub static_hosts: Option<StaticHostCalls>,
     /// Checks whether the provider can work here, without launching anything. If the table does not build, reports

@@ -14,6 +14,7 @@ use super::provider::HERE;
 use super::rig::Order;
 use super::stages;
 use super::steps::Pid;
+use super::stopped;
 use super::truth::{EARLIER, Live, Session};
 use super::world::World;
 use crate::core::event::{Change, Event};
@@ -313,6 +314,7 @@ pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, even
     for event in events {
         choosing::committed(world, machine, pool, event);
         stages::committed(world, machine, &state, event);
+        stopped::committed(world, &event.change);
         match &event.change {
             Change::LaunchIntended { instance, location, .. } => {
                 world.truth.nowhere.remove(instance);

@@ -39,8 +39,14 @@ pub struct Machine {
     /// Responds from then on, unless it is down; `None`: not yet known, or never.
     pub up: Option<u64>,
     pub down: bool,
-    /// `up` is the end of a reboot.
+    /// `up` is the end of a reboot, or of a resume.
     pub rebooted: bool,
+    /// Suspended from then on, and suspending before.
+    pub asleep: Option<u64>,
+    /// When it was last suspended and resumed.
+    pub slept: Option<(u64, u64)>,
+    /// How often it was resumed: each time, it gets another address.
+    pub resumes: u32,
     /// Being deleted.
     pub going: bool,
     /// Its record was lost, and not by Greenroom: it does not count against the limit.
@@ -53,12 +59,25 @@ pub struct Machine {
 impl Machine {
     /// True if it responds.
     pub fn answers(&self, now: u64) -> bool {
-        !self.down && !self.going && self.up.is_some_and(|at| at <= now)
+        !self.down && !self.going && self.asleep.is_none() && self.up.is_some_and(|at| at <= now)
+    }
+
+    pub fn address(&self) -> String {
+        if self.resumes == 0 { self.id.to_string() } else { format!("{}+{}", self.id, self.resumes) }
     }
 
     fn status(&self, now: u64) -> Status {
         if self.down || self.going {
             return Status::Stopping;
+        }
+        // A stale list shows it as it was.
+        if self.slept.is_some_and(|(from, until)| from <= now && now < until) {
+            return Status::Suspended;
+        }
+        match self.asleep {
+            Some(at) if at <= now => return Status::Suspended,
+            Some(_) => return Status::Stopping,
+            None => {}
         }
         // A provider reports `Running` when the machine has power, which is before it responds. While a machine
         // reboots, some report that and some do not.
@@ -73,9 +92,26 @@ impl Machine {
 /// What will happen without a call.
 #[derive(Debug, Clone)]
 pub enum Due {
-    Launch { request: Box<LaunchRequest>, plan: BootPlan, lie: bool },
-    Terminate { id: InstanceId },
-    Gone { id: InstanceId },
+    Launch {
+        request: Box<LaunchRequest>,
+        plan: BootPlan,
+        lie: bool,
+    },
+    Terminate {
+        id: InstanceId,
+    },
+    /// `takes`: how long; `None`: forever.
+    Suspend {
+        id: InstanceId,
+        takes: Option<u64>,
+    },
+    Resume {
+        id: InstanceId,
+        takes: Option<u64>,
+    },
+    Gone {
+        id: InstanceId,
+    },
 }
 
 /// Everything that the provider has.
@@ -137,6 +173,9 @@ impl Cloud {
             up: plan.takes.map(|takes| at + takes),
             down: false,
             rebooted: false,
+            asleep: None,
+            slept: None,
+            resumes: 0,
             going: false,
             orphaned: false,
             begins_no_stage: false,
@@ -167,6 +206,9 @@ impl Cloud {
             up: Some(0),
             down: false,
             rebooted: false,
+            asleep: None,
+            slept: None,
+            resumes: 0,
             going: false,
             orphaned: false,
             begins_no_stage: false,
@@ -196,6 +238,23 @@ impl Cloud {
         machine.going = true;
         let gone = at + machine.plan.goes;
         self.later(gone, Due::Gone { id: id.clone() });
+    }
+
+    /// A suspension arrives.
+    pub fn suspend(&mut self, id: &InstanceId, takes: Option<u64>, at: u64) {
+        if let Some(machine) = self.machines.get_mut(id).filter(|m| m.answers(at)) {
+            machine.asleep = Some(takes.map_or(u64::MAX, |takes| at + takes));
+        }
+    }
+
+    /// A resume arrives.
+    pub fn resume(&mut self, id: &InstanceId, takes: Option<u64>, at: u64) {
+        let Some(machine) = self.machines.get_mut(id) else { return };
+        let Some(since) = machine.asleep.filter(|since| *since <= at) else { return };
+        (machine.asleep, machine.slept) = (None, Some((since, at)));
+        machine.up = takes.map(|takes| at + takes);
+        machine.rebooted = true;
+        machine.resumes += 1;
     }
 
     /// An instance is gone permanently.
@@ -247,7 +306,7 @@ impl Cloud {
     /// Address and host key of an instance.
     pub fn endpoint(&self, id: &InstanceId) -> Option<Endpoint> {
         self.machines.get(id).map(|machine| Endpoint {
-            address: id.to_string(),
+            address: machine.address(),
             port: 22,
             user: "root".to_owned(),
             host_key: machine.host_key.clone(),

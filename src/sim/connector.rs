@@ -13,6 +13,7 @@ use super::process::Proc;
 use super::scenario::IMPOSSIBLE;
 use super::stages;
 use super::steps::Channel;
+use super::stopped;
 use super::truth::Session;
 use super::world::World;
 use crate::core::container::place::EnginePlace;
@@ -72,6 +73,7 @@ impl SimConnector {
                 }
             }
             match world.cloud.machines.get(id).filter(|_| !cut) {
+                Some(m) if m.address() != at.address => Err(unreachable(at)),
                 Some(m) if m.answers(world.now) && m.host_key == at.host_key => Ok(()),
                 Some(m) if m.answers(world.now) => Err(ConnectError::HostKey {
                     at: at.address.clone(),
@@ -82,7 +84,10 @@ impl SimConnector {
             }
         };
         match &answer {
-            Ok(()) => self.proc.log(format_args!("{call} {id}: ok")),
+            Ok(()) => {
+                stopped::reached(&mut self.proc.world.borrow_mut(), id);
+                self.proc.log(format_args!("{call} {id}: ok"));
+            }
             Err(problem) => self.proc.log(format_args!("{call} {id}: {problem}")),
         }
         answer

@@ -37,6 +37,8 @@ pub const CALLS: &[&str] = &[
     "provider.endpoint",
     "provider.launch",
     "provider.list",
+    "provider.resume",
+    "provider.suspend",
     "provider.terminate",
     "reports.read_report",
     "reports.write_report",

@@ -45,8 +45,15 @@ async fn strike(proc: &Proc, starter: &Starter, moment: Moment) {
             world.cloud.end(id, now);
         }),
         Fault::StoppedOutside => unused(proc, dice, |world, id| {
+            let suspends = world.cloud.machines.get(id).map(|m| m.pool.clone());
+            let suspends = suspends.is_some_and(|pool| world.config[&pool].policy.idle_stopped > 0);
+            let now = world.now;
             if let Some(m) = world.cloud.machines.get_mut(id) {
-                m.down = true;
+                if suspends && dice.is_multiple_of(3) && m.answers(now) {
+                    m.asleep = Some(now);
+                } else {
+                    m.down = true;
+                }
             }
         }),
         Fault::Reboots => reboots(proc, dice),
@@ -232,6 +239,7 @@ async fn power_cut(proc: &Proc, starter: &Starter, dice: u64) {
             let newest = directory.attempts.keys().next_back().cloned();
             newest.map(|name| directory.attempts.remove(&name));
         }
+        world.truth.resuming.clear();
         choosing::records_lost(&mut world);
         stages::records_lost(&mut world);
         // Without power, nobody makes passes.

@@ -78,6 +78,16 @@ faults! {
     AnswerLost = "answer-lost",
     /// A launch is lost on its way, without an error.
     LaunchLost = "launch-lost",
+    /// A suspension is refused.
+    SuspendFails = "suspend-fails",
+    /// A suspension is answered and not carried out.
+    SuspendLost = "suspend-lost",
+    /// A suspension never ends.
+    SuspendStuck = "suspend-stuck",
+    /// A resume is refused.
+    ResumeFails = "resume-fails",
+    /// A resumed instance never responds.
+    ResumeHangs = "resume-hangs",
     /// A termination is answered and not carried out.
     TerminateIgnored = "terminate-ignored",
     /// The machine loses power: every process dies, and the last records are lost.

@@ -13,6 +13,7 @@ use super::keeping;
 use super::process::{Kind, Proc};
 use super::rig::Starter;
 use super::steps::Channel;
+use super::stopped;
 use super::world::World;
 use crate::core::attempt::{AttemptSeen, Closed, End, Presence};
 use crate::core::ids::{AttemptName, Generation, PoolName};
@@ -306,6 +307,10 @@ impl Reports for SimHost {
         }
         let rows: Vec<String> = report.rows.iter().map(|(id, row)| format!("{id}:{row}")).collect();
         choosing::reported(&mut world, self.proc.machine, pool, report);
+        if self.proc.machine == 0 {
+            let state = world.managers[0].journal(pool).state().clone();
+            stopped::reported(&mut world, &state, pool, report);
+        }
         let blocked = report.launches.as_ref().map_or(String::new(), |on| format!("; launches: {on}"));
         world.log(self.proc.pid, format_args!("reports.write_report {pool} {}{blocked}", rows.join(" ")));
         directory.borrow_mut().reports.insert(pool.clone(), report.clone());

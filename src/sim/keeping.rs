@@ -91,6 +91,7 @@ fn work(world: &World) -> Option<String> {
             let busy = match instance.phase {
                 Phase::Launching | Phase::Checking | Phase::Cleaning => true,
                 Phase::Draining { .. } => instance.holders.is_empty(),
+                Phase::Suspended { .. } => !instance.phase.is_stopped(),
                 Phase::Ready | Phase::OutOfService { .. } => false,
             };
             if busy && long(instance.since, ALLOWANCE_MS) {

@@ -29,6 +29,7 @@ pub mod scenario;
 mod stages;
 pub mod steps;
 pub mod stock;
+mod stopped;
 pub mod study;
 pub mod trace;
 pub mod truth;

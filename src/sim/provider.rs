@@ -10,6 +10,7 @@ use super::cloud::{BootPlan, Due};
 use super::fault::Fault;
 use super::keeping;
 use super::process::Proc;
+use super::stopped;
 use super::world::World;
 use crate::core::endpoint::Endpoint;
 use crate::core::failure::ErrorClass;
@@ -76,6 +77,18 @@ impl SimProvider {
         is_elsewhere(&mut self.proc.world.borrow_mut(), &self.pool)
     }
 
+    /// Since when an instance is suspended, or will be; an error, if the call does not reach it.
+    fn may_move(&self, id: &InstanceId) -> Result<Option<u64>, ProviderError> {
+        if let Some(error) = self.stumbles() {
+            return Err(error);
+        }
+        let elsewhere = self.is_elsewhere();
+        let world = self.proc.world.borrow();
+        let shown = !elsewhere && world.cloud.shows(id, world.now);
+        let machine = world.cloud.machines.get(id).filter(|_| shown);
+        machine.map(|m| m.asleep).ok_or_else(|| ProviderError::new(ErrorClass::NotFound, ""))
+    }
+
     /// Decides the result of a launch, and sends it on its way.
     fn fate(&self, request: &LaunchRequest, under_way: u64) -> Result<(), ProviderError> {
         let mut world = self.proc.world.borrow_mut();
@@ -109,6 +122,16 @@ impl SimProvider {
             _ => Ok(()),
         }
     }
+}
+
+/// A refused suspension or resume, for good or for now.
+fn refuses_move(world: &mut World) -> ProviderError {
+    let class = if world.streams.faults.chance(500) {
+        ErrorClass::NoCapacity { scope: "zone a".into() }
+    } else {
+        ErrorClass::Transient
+    };
+    ProviderError::new(class, "not now")
 }
 
 /// Fails a launch for which there is no capacity or no quota.
@@ -193,6 +216,60 @@ impl Provider for SimProvider {
         let failed = answer.as_ref().is_err_and(|error| *error.class() != ErrorClass::NotFound);
         check::terminate_answered(&mut self.proc.world.borrow_mut(), &self.pool, id, failed);
         self.answer("provider.terminate", id, answer)
+    }
+
+    async fn suspend(&self, id: &InstanceId) -> Result<(), ProviderError> {
+        let under_way = self.send("provider.suspend").await;
+        stopped::suspend_requested(&mut self.proc.world.borrow_mut(), id);
+        let answer = match self.may_move(id) {
+            Err(error) => Err(error),
+            Ok(Some(_)) => Ok(()),
+            Ok(None) => {
+                let mut world = self.proc.world.borrow_mut();
+                let answers = world.cloud.machines.get(id).is_some_and(|m| m.answers(world.now));
+                if world.strikes(Fault::SuspendFails) {
+                    Err(refuses_move(&mut world))
+                } else if !answers {
+                    Err(ProviderError::new(ErrorClass::Transient, "it does not run"))
+                } else {
+                    if !world.strikes(Fault::SuspendLost) {
+                        let stuck = world.strikes(Fault::SuspendStuck);
+                        let takes = (!stuck).then(|| world.streams.boots.within(1_000..12_000));
+                        let at = world.now + under_way;
+                        world.cloud.later(at, Due::Suspend { id: id.clone(), takes });
+                    }
+                    Ok(())
+                }
+            }
+        };
+        self.proc.pause(under_way).await;
+        self.arrive().await;
+        self.answer("provider.suspend", id, answer)
+    }
+
+    async fn resume(&self, id: &InstanceId) -> Result<(), ProviderError> {
+        let under_way = self.send("provider.resume").await;
+        let answer = match self.may_move(id) {
+            Err(error) => Err(error),
+            Ok(None) => Ok(()),
+            Ok(Some(since)) => {
+                let mut world = self.proc.world.borrow_mut();
+                if world.strikes(Fault::ResumeFails) {
+                    Err(refuses_move(&mut world))
+                } else if since > world.now {
+                    Err(ProviderError::new(ErrorClass::Transient, "it is being suspended"))
+                } else {
+                    let hangs = world.strikes(Fault::ResumeHangs);
+                    let takes = (!hangs).then(|| world.streams.boots.within(500..9_000));
+                    let at = world.now + under_way;
+                    world.cloud.later(at, Due::Resume { id: id.clone(), takes });
+                    Ok(())
+                }
+            }
+        };
+        self.proc.pause(under_way).await;
+        self.arrive().await;
+        self.answer("provider.resume", id, answer)
     }
 
     async fn list(&self, pool: &PoolName) -> Result<Listing, ProviderError> {

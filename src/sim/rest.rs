@@ -107,7 +107,8 @@ fn pool_at_rest(world: &World, pool: &PoolName, policy: &Policy) -> Option<Strin
         return Some(format!("promise 3: {attempt} still holds {}", grant.instance));
     }
     for instance in state.instances.values() {
-        let settled = matches!(instance.phase, Phase::Ready | Phase::OutOfService { .. });
+        let settled = matches!(instance.phase, Phase::Ready | Phase::OutOfService { .. })
+            || instance.phase.is_stopped();
         if let Some(why) = &instance.unreachable {
             return Some(format!("promise 3: {} is still unreachable: {}", instance.id, why.reason));
         }
@@ -139,9 +140,16 @@ fn surplus(world: &World, pool: &PoolName, policy: &Policy) -> Option<String> {
     let target = policy.idle.idle_count;
     let fresh = policy.capacity_per_instance.min(policy.max_use_count.unwrap_or(u32::MAX));
     let needed = target.div_ceil(fresh).min(policy.max_instances);
-    let count = u32::try_from(state.instances.len()).unwrap_or(u32::MAX);
-    let spare: u32 = state.instances.values().map(|i| i.usable()).sum();
-    let smallest = state.instances.values().map(|i| i.usable()).min().unwrap_or(0);
+    let (stopped, idle): (Vec<_>, Vec<_>) = state.instances.values().partition(|i| i.phase.is_stopped());
+    let count = u32::try_from(idle.len()).unwrap_or(u32::MAX);
+    let spare: u32 = idle.iter().map(|i| i.usable()).sum();
+    let smallest = idle.iter().map(|i| i.usable()).min().unwrap_or(0);
+    let room = policy.max_instances.saturating_sub(count);
+    let wanted = policy.idle_stopped.min(room);
+    let stopped = u32::try_from(stopped.len()).unwrap_or(u32::MAX);
+    if stopped > policy.idle_stopped || (stopped < wanted && policy.max_lifetime.is_none()) {
+        return Some(format!("{stopped} instances are stopped in {pool}, {wanted} are wanted"));
+    }
     if count > 0 && spare.saturating_sub(smallest) >= target && policy.max_lifetime.is_none() {
         return Some(format!(
             "{count} instances with {spare} idle slots are kept in {pool}, {target} are wanted"

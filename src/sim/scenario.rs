@@ -12,7 +12,7 @@ use super::fault::{Fault, WINDOWED, Windows};
 use super::process::Kind;
 use super::rng::Rng;
 use super::stock::Stock;
-use super::{images, lifetimes};
+use super::{images, lifetimes, stopped};
 use crate::core::ids::{JobKey, PoolName};
 use crate::core::inventory::Capabilities;
 use crate::core::job::JobFacts;
@@ -89,6 +89,7 @@ impl Scenario {
         let mut jobs = draw_jobs(seed, &mut faults);
         images::draw(seed, &mut cloud, &mut jobs);
         lifetimes::draw(seed, &mut cloud, &mut jobs);
+        stopped::draw(seed, &mut cloud, &mut jobs);
         images::draw_of_hosts(seed, &metal, &mut jobs);
         let calm = jobs.last().map_or(0, |job| job.comes);
         cloud.stock = Stock::draw(seed, calm);
@@ -100,6 +101,8 @@ impl Scenario {
         // A keeper that is killed by chance rarely leaves a refusal that still counts.
         let dies_refused = Rng::new(seed, "dies refused").chance(100);
         let windows = if dies_refused { windows.with(Fault::DiesRefused, calm, 500) } else { windows };
+        let suspends = cloud.policy.idle_stopped > 0;
+        let windows = if suspends { stopped::faults(seed, windows, calm) } else { windows };
         let mut moments = draw_moments(&chosen, calm, &mut faults);
         moments.extend(draw_unbegun(seed, calm));
         moments.sort_by_key(|m| m.at);

@@ -17,7 +17,7 @@ use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::{AttemptName, Generation, InstanceId, JobKey, Location, OwnerId, PoolName};
 use crate::core::instance::{Answer, Phase, Release};
 use crate::core::invariants;
-use crate::core::inventory::{Capabilities, Listed, Listing, Status, Tags};
+use crate::core::inventory::{Capabilities, Listed, Listing, Status, Suspends, Tags};
 use crate::core::job::JobFacts;
 use crate::core::plan::request::{self, Ask};
 use crate::core::plan::{Effect, Fresh, Observed, View, plan};
@@ -32,6 +32,7 @@ enum Happens {
     Answered(InstanceId),
     Boots(InstanceId),
     Dies(InstanceId),
+    Slept(InstanceId),
     Gone(InstanceId),
     JobEnds(AttemptName),
     Look,
@@ -53,6 +54,8 @@ pub struct Study {
     length: u64,
     jobs: u64,
     ending: BTreeSet<InstanceId>,
+    /// Instances that are being suspended or resumed.
+    moving: BTreeSet<InstanceId>,
     used: BTreeMap<InstanceId, u32>,
     wrong: Option<String>,
 }
@@ -94,7 +97,7 @@ impl Study {
             attempts: BTreeMap::new(),
             attempts_at: begun,
             orphaned_builds: BTreeSet::new(),
-            capabilities: Capabilities::default(),
+            capabilities: Capabilities { suspends: Suspends::Yes, ..Capabilities::default() },
             owner: OwnerId::new("owner"),
             moved: None,
             generations: [generation.clone()].into(),
@@ -117,6 +120,7 @@ impl Study {
             length: load.length,
             jobs: 0,
             ending: BTreeSet::new(),
+            moving: BTreeSet::new(),
             used: BTreeMap::new(),
             wrong: None,
         };
@@ -157,6 +161,12 @@ impl Study {
             Happens::Dies(id) => {
                 if let Some(listed) = self.listed(&id) {
                     listed.status = Status::Stopping;
+                }
+            }
+            Happens::Slept(id) => {
+                self.moving.remove(&id);
+                if let Some(listed) = self.listed(&id) {
+                    listed.status = Status::Suspended;
                 }
             }
             Happens::Gone(id) => {
@@ -237,7 +247,8 @@ impl Study {
     }
 
     fn boots(&mut self, id: &InstanceId, now: Stamp) {
-        if self.state.instance(id).is_none_or(|i| i.phase != Phase::Launching) {
+        self.moving.remove(id);
+        if self.state.instance(id).is_none_or(|i| i.phase != Phase::Launching && !i.phase.is_resuming()) {
             return;
         }
         if let Some(listed) = self.listed(id) {
@@ -271,6 +282,14 @@ impl Study {
         for effect in plan.effects {
             match effect {
                 Effect::Launch { instance, .. } => self.later(800, Happens::Answered(instance)),
+                Effect::Suspend { instance } if self.moving.insert(instance.clone()) => {
+                    let takes = self.about(5_000);
+                    self.later(takes, Happens::Slept(instance));
+                }
+                Effect::Resume { instance } if self.moving.insert(instance.clone()) => {
+                    let takes = self.about(3_000);
+                    self.later(takes, Happens::Boots(instance));
+                }
                 Effect::Terminate { instance } | Effect::Forget { instance } | Effect::Reap { instance }
                     if self.ending.insert(instance.clone()) =>
                 {
@@ -370,6 +389,7 @@ fn stamp(ms: u64) -> Stamp {
 mod tests {
     use super::*;
     use crate::core::policy::{IdlePolicy, Reuse};
+    use crate::core::start::Start;
 
     fn policy(reuse: Reuse, max_use_count: Option<u32>, capacity_per_instance: u32) -> Policy {
         let idle = IdlePolicy { idle_count: 5, idle_time: Duration::from_mins(2), ..IdlePolicy::default() };
@@ -384,6 +404,18 @@ mod tests {
                 let findings = Study::new(seed, policy(reuse, uses, capacity), load).run(1_500).unwrap();
                 assert!(findings.jobs > 150 && findings.most >= 10, "{findings:?}");
             }
+        }
+    }
+
+    #[test]
+    fn stopped_instances_serve_bursts_and_break_no_promise() {
+        for (seed, reuse) in [(4, Reuse::Any), (5, Reuse::Project)] {
+            let policy = Policy { idle_stopped: 6, ..policy(reuse, Some(1), 1) };
+            let policy = Policy { idle: IdlePolicy::default(), ..policy };
+            let mut study = Study::new(seed, policy, Load { gap: 20_000, length: 30_000 });
+            let findings = study.run(4_000).unwrap();
+            let resumed = study.state.counters.started.get(&Start::Resumed).copied().unwrap_or(0);
+            assert!(findings.jobs > 200 && resumed > 100, "{findings:?}, {resumed} resumed");
         }
     }
 

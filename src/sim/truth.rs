@@ -107,6 +107,8 @@ pub struct Truth {
     /// Limits that applied until a moment ago: pool, until when, how many.
     pub old_limits: BTreeMap<PoolName, (u64, u32)>,
     pub images: ImageTruth,
+    /// Instances that are being resumed, and whether a connection has succeeded since.
+    pub resuming: BTreeMap<InstanceId, bool>,
     /// Counters for names.
     pub keepers: u32,
     pub runners: u32,

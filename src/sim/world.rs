@@ -247,6 +247,16 @@ impl World {
                     self.cloud.begin_end(&id, at);
                     self.steps.notify(&Channel::Instance(id));
                 }
+                Due::Suspend { id, takes } => {
+                    self.log_as("cloud", format_args!("{id} is being suspended"));
+                    self.cloud.suspend(&id, takes, at);
+                    self.steps.notify(&Channel::Instance(id));
+                }
+                Due::Resume { id, takes } => {
+                    self.log_as("cloud", format_args!("{id} is being resumed"));
+                    self.cloud.resume(&id, takes, at);
+                    self.steps.notify(&Channel::Instance(id));
+                }
                 Due::Gone { id } => {
                     self.log_as("cloud", format_args!("{id} is gone"));
                     self.cloud.end(&id, at);

@@ -115,6 +115,7 @@ codes! {
     POOL_ELSEWHERE Error "pool-elsewhere" "A pool has instances in another account, region or project than its provider now reaches.";
     POOL_LOCATION_UNKNOWN Warning "pool-location-unknown" "The provider does not say which account it lists, so missing instances are not forgotten.";
     POOL_ANNOUNCED Note "pool-announced" "The cloud has announced that it ends or interrupts an instance with a job.";
+    POOL_SUSPENSIONS_FAIL Warning "pool-suspensions-fail" "Instances for `idle_stopped` are not suspended, or not resumed.";
     POOL_COPIES Error "pool-copies" "Instances bear this owner's tags, but Greenroom did not launch them: copies from the cloud's console.";
 
     HOST_UNREACHABLE Error "host-unreachable" "A static host, or its jump host, does not respond.";

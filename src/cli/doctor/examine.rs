@@ -197,7 +197,8 @@ async fn examine_providers(built: &Built, policies: &Policies, seen: &[Pool]) ->
     let examinations = examinations.map(async |(name, provider, policy)| {
         let recorded = seen.iter().find(|pool| pool.name == *name).map_or(0, |pool| pool.state.alive());
         let max_lifetime = policy.max_lifetime.map(|limit| limit.0);
-        let demand = Demand { max_instances: policy.max_instances, recorded, max_lifetime };
+        let idle_stopped = policy.idle_stopped;
+        let demand = Demand { max_instances: policy.max_instances, recorded, max_lifetime, idle_stopped };
         provider::examine(name, &**provider, &demand, provider::CALLS_WITHIN).await
     });
     join_all(examinations).await.concat()

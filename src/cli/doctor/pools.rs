@@ -44,7 +44,9 @@ pub(super) fn check(facts: &PoolFacts<'_>, when: &When) -> Vec<Finding> {
         LaunchBackoff::of(facts.state, when.now()).map(|backoff| delayed(facts.pool, &backoff, when)),
     );
     found.extend(out_of_service(facts));
-    found.extend(facts.report.into_iter().flat_map(|r| &r.notes).filter_map(|note| noted(facts.pool, note)));
+    found.extend(
+        facts.report.into_iter().flat_map(|r| &r.notes).filter_map(|note| noted(facts.pool, note, when)),
+    );
     found.extend(orphaned_attempts(facts, when));
     found
 }
@@ -117,7 +119,7 @@ fn out_of_service(facts: &PoolFacts<'_>) -> Vec<Finding> {
 }
 
 /// Notes that an operator can act on. The others have a check of their own, or resolve themselves.
-fn noted(pool: &PoolName, note: &Note) -> Option<Finding> {
+fn noted(pool: &PoolName, note: &Note, when: &When) -> Option<Finding> {
     let what = format!("pool `{pool}`: {note}");
     Some(match note {
         Note::ListFailed { .. } | Note::ListIncomplete => {
@@ -173,6 +175,15 @@ fn noted(pool: &PoolName, note: &Note) -> Option<Finding> {
             code::ATTEMPTS_UNREADABLE.found(what, remedy)
         }
         Note::Announced { .. } => code::POOL_ANNOUNCED.noted(what),
+        Note::SuspensionsFail { until, .. } => {
+            let remedy = format!(
+                "correct the cause, or remove `idle_stopped`; another instance is suspended {}",
+                when.left(*until)
+            );
+            code::POOL_SUSPENSIONS_FAIL.found(what, remedy)
+        }
+        // The provider's own findings have it.
+        Note::CannotSuspend => return None,
         Note::Suspect { .. } | Note::BootFailed(_) | Note::ConfigInvalid { .. } | Note::Moved { .. } => {
             return None;
         }

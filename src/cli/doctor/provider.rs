@@ -57,7 +57,8 @@ pub(super) fn check(config: &Config, pool: &PoolConfig, around: &CheckContext<'_
         return Checked { policy: pool.policy.clone(), found, provider: None };
     };
     let disposable = provider.capabilities().launches;
-    found.extend(config.objection(pool, disposable).map(|objection| {
+    let vain = || config.vain_idle_stopped(pool).filter(|_| !registration.suspends);
+    found.extend(config.objection(pool, disposable).or_else(vain).map(|objection| {
         let what = format!("the configuration is invalid: {objection}");
         code::CONFIG_INVALID.found(what, format!("correct the table of pool `{}`", pool.name))
     }));
@@ -154,7 +155,7 @@ pub(super) mod tests {
     }
 
     async fn findings(answers: bool) -> Vec<Finding> {
-        let demand = Demand { max_instances: 8, recorded: 3, max_lifetime: None };
+        let demand = Demand { max_instances: 8, recorded: 3, max_lifetime: None, idle_stopped: 0 };
         examine(&PoolName::new("linux"), &ProviderStub { answers }, &demand, Duration::from_millis(10)).await
     }
 

@@ -16,6 +16,8 @@ pub(super) enum WaitCause {
     Limit,
     /// It was given an instance that was booted meanwhile.
     Boot,
+    /// It was given a stopped instance that was resumed meanwhile.
+    Resume,
     /// An instance became free.
     Freed,
     /// It got none.
@@ -29,6 +31,12 @@ pub(super) fn of_past_wait(waited: Duration, cause: WaitCause, policy: Option<&P
         WaitCause::Limit => {
             let limit = policy.map_or(String::new(), |policy| format!(" ({})", policy.max_instances));
             format!("{waited} with the pool at its limit; `max_instances`{limit} sets it")
+        }
+        WaitCause::Resume => {
+            format!(
+                "{waited} for a stopped instance to be resumed; `idle_count`{} keeps slots ready without that",
+                idle(policy)
+            )
         }
         WaitCause::Boot => format!("{waited} for a boot; `idle_count`{} keeps slots ready", idle(policy)),
         WaitCause::Freed => {
@@ -73,6 +81,9 @@ pub(super) fn of_wait(on: &WaitingOn, pool: &PoolName, policy: Option<&Policy>) 
              choice"
                 .to_owned()
         }
+        WaitingOn::Resume { .. } => {
+            "`resume_timeout` is the longest resume; `idle_count` keeps slots ready without one".to_owned()
+        }
         WaitingOn::Cleaning { .. } => "`clean_timeout` is the longest cleaning".to_owned(),
         WaitingOn::Unreachable { .. } => "`health_interval` sets how often it is probed".to_owned(),
         WaitingOn::TooLong { .. } => "`max_lifetime` must exceed the timeouts of jobs".to_owned(),
@@ -100,6 +111,8 @@ pub(super) fn of_drain(reason: &DrainReason) -> Option<&'static str> {
         }
         DrainReason::NeverReady => "`launch_timeout` sets how long it may boot",
         DrainReason::NotReady { .. } => "`ready_command` has to pass, within `ready_timeout`",
+        DrainReason::NotSuspended { .. } => "`suspend_timeout` sets how long a suspension may take",
+        DrainReason::NotResumed { .. } => "`resume_timeout` sets how long a resume may take",
         DrainReason::Unresponsive { .. } => "`health_interval` sets how often idle instances are probed",
         DrainReason::ByOperator
         | DrainReason::Stopped

@@ -260,6 +260,7 @@ impl Past {
         let cause = match instance {
             None => WaitCause::GaveUp,
             Some(_) if self.limited.contains(attempt) => WaitCause::Limit,
+            Some(_) if booted && known.is_some_and(|known| known.resumed.is_some()) => WaitCause::Resume,
             Some(_) if booted => WaitCause::Boot,
             Some(_) => WaitCause::Freed,
         };
@@ -311,6 +312,9 @@ fn is_notable(change: &Change) -> bool {
         Change::LaunchIntended { .. }
         | Change::Reached { .. }
         | Change::BecameReady { .. }
+        | Change::SuspendIntended { .. }
+        | Change::Suspended { .. }
+        | Change::ResumeIntended { .. }
         | Change::Requested { .. }
         | Change::Granted { .. }
         | Change::JobEnded { .. }
@@ -330,6 +334,9 @@ fn named(change: &Change) -> Option<&InstanceId> {
         | Change::LaunchAnswered { instance, .. }
         | Change::Reached { instance, .. }
         | Change::BecameReady { instance }
+        | Change::SuspendIntended { instance }
+        | Change::Suspended { instance }
+        | Change::ResumeIntended { instance }
         | Change::Adopted { instance, .. }
         | Change::Resized { instance, .. }
         | Change::Readdressed { instance, .. }

@@ -61,6 +61,12 @@ pub(super) fn sentence(before: &PoolState, event: &Event) -> String {
             format!("launch of {instance} requested{again}{}", chosen.unwrap_or_default())
         }
         Change::LaunchAnswered { instance, answer, .. } => answered(before, instance, answer, at),
+        Change::Reached { instance, endpoint }
+            if before.instance(instance).is_some_and(|i| i.phase.is_resuming()) =>
+        {
+            let after = in_phase(before, instance, at);
+            format!("{instance} reachable again at {}{after}", endpoint.place())
+        }
         Change::Reached { instance, endpoint } => {
             format!("{instance} reachable at {}{}", endpoint.place(), after(before, instance, at))
         }
@@ -68,6 +74,11 @@ pub(super) fn sentence(before: &PoolState, event: &Event) -> String {
             if before.instance(instance).is_some_and(|i| i.unreachable.is_some()) =>
         {
             format!("{instance} responds again")
+        }
+        Change::BecameReady { instance }
+            if before.instance(instance).is_some_and(|i| i.phase.is_resuming()) =>
+        {
+            format!("{instance} resumed and ready{}", in_phase(before, instance, at))
         }
         Change::BecameReady { instance } => format!("{instance} ready{}", after(before, instance, at)),
         Change::Adopted { instance, endpoint, .. } => {
@@ -126,6 +137,14 @@ fn of_instance(before: &PoolState, change: &Change, at: Stamp) -> String {
             format!("{instance} unreachable, gets no jobs until it responds: {why}")
         }
         Change::StageBegun { instance } => format!("{instance} begins stages again"),
+        Change::SuspendIntended { instance } => {
+            format!("suspension of {instance} requested, for the tier of `idle_stopped`")
+        }
+        Change::Suspended { instance } => format!("{instance} suspended{}", in_phase(before, instance, at)),
+        Change::ResumeIntended { instance } => {
+            let slept = before.instance(instance).map(|i| format!(", after {}", age(at, i.since)));
+            format!("resumption of {instance} requested{}", slept.unwrap_or_default())
+        }
         Change::ImagesFound { instance, images, attempt } => {
             images_found(before, instance, images, attempt.as_ref())
         }
@@ -271,9 +290,11 @@ fn policy_set(before: Option<&Policy>, policy: &Policy) -> String {
             ("scale_factor", idle.scale_factor.to_string()),
         ]
     };
+    let stopped = |p: &Policy| format!("`idle_stopped = {}`", p.idle_stopped);
     let now = keys(policy);
     let Some(before) = before else {
-        let all: Vec<String> = now.iter().map(|(key, value)| format!("`{key} = {value}`")).collect();
+        let all = now.iter().map(|(key, value)| format!("`{key} = {value}`"));
+        let all: Vec<String> = all.chain((policy.idle_stopped > 0).then(|| stopped(policy))).collect();
         return format!("policy set: {}", all.join(", "));
     };
     let changed: Vec<String> = keys(before)
@@ -281,6 +302,10 @@ fn policy_set(before: Option<&Policy>, policy: &Policy) -> String {
         .zip(&now)
         .filter(|(old, new)| old != new)
         .map(|((key, old), (_, new))| format!("`{key} = {new}` (was {old})"))
+        .chain((before.idle_stopped != policy.idle_stopped).then(|| {
+            let old = before.idle_stopped;
+            format!("{} (was {old})", stopped(policy))
+        }))
         .collect();
     if changed.is_empty() {
         return "policy changed: schedules, timing or launch limits".to_owned();

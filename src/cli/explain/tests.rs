@@ -474,3 +474,24 @@ fn a_job_that_waited_is_told_why_and_which_key_shortens_that() {
         Some("30m without getting an instance; `acquire_timeout` (30m) is the")
     );
 }
+
+#[test]
+fn a_job_on_a_resumed_instance_and_the_instance_itself_are_told() {
+    let mut story = EventFixture::of(Policy { idle_stopped: 1, ..policy() });
+    story.ready(1, 10.0).stopped(1, 40.0);
+    story.asks("cold", 4712, "acme/blog", 100.0).resumed(1, 100.0).gets("cold", 1, 104.0);
+    let words = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let job = words(explained("4712", &story, None, 110.0));
+    assert!(job.contains("(resumed a stopped instance in 4 s)"), "{job}");
+    assert!(job.contains("4 s for a stopped instance to be resumed; `idle_count`"), "{job}");
+    let instance = words(explained("linux-7f3a-1", &story, None, 110.0));
+    for sentence in [
+        "suspension of linux-7f3a-1 requested, for the tier of `idle_stopped`",
+        "linux-7f3a-1 suspended after 6 s",
+        "resumption of linux-7f3a-1 requested, after 54 s",
+        "linux-7f3a-1 reachable again at 10.0.0.5:22 after 3 s",
+        "linux-7f3a-1 resumed and ready after 4 s",
+    ] {
+        assert!(instance.contains(sentence), "{sentence}: {instance}");
+    }
+}

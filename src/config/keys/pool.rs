@@ -21,6 +21,7 @@ pub(in crate::config) const POOL: KeyTable = KeyTable {
         CAPACITY_PER_INSTANCE,
         MAX_USE_COUNT,
         IDLE_COUNT,
+        IDLE_STOPPED,
         IDLE_TIME,
         SCALE_FACTOR,
         SCALE_FACTOR_LIMIT,
@@ -111,6 +112,18 @@ const IDLE_COUNT: Key = key("idle_count", Count(0), Value("0"), Pass)
         "Must not exceed `max_instances` × `capacity_per_instance`. It is the lower bound of `scale_factor`. \
          Providers `local` and `qemu` refill the pool only while no job waits for an instance. No effect on static \
          hosts.",
+    );
+
+const IDLE_STOPPED: Key = key("idle_stopped", Count(0), Value("0"), Pass)
+    .unit("instances")
+    .means(
+        "Instances that are kept suspended, besides those of `idle_count`. Each was launched and checked. A job that finds \
+         no idle instance resumes one of them.",
+    )
+    .interacts(
+        "They count against `max_instances`, and their age against `max_lifetime`. Only with provider `fleeting`, and only \
+         if its plugin can suspend instances; otherwise the key has no effect, and `greenroom doctor` says so. \
+         `ready_command` runs again after each resume. See `suspend_timeout` and `resume_timeout`.",
     );
 
 const IDLE_TIME: Key = key("idle_time", Duration(0), Value("\"20m\""), Pass)

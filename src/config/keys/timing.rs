@@ -103,6 +103,12 @@ pub(in crate::config) const TIMING: KeyTable = KeyTable {
                  runner host is suspected: each is kept for at most 5 minutes. A static host gets no job until it \
                  answers. Without `greenroom keep` as a service, only while a keeper has other work.",
             ),
+        key("suspend_timeout", Duration(1), Value("\"10m\""), Pass)
+            .means("How long an instance may take to be suspended, for `idle_stopped`; then it is terminated."),
+        key("resume_timeout", Duration(1), Value("\"3m\""), Pass)
+            .means("How long a stopped instance may take until it is ready again; then it is terminated, and its job \
+                    gets another one.")
+            .interacts("It includes `ready_command`."),
         key("clean_timeout", Duration(1), Value("\"10m\""), Pass)
             .means("How long the cleaning of a static host may take, and its `clean_command` again."),
         key("clean_grace", Duration(0), Value("\"60s\""), Pass)

@@ -498,6 +498,8 @@ fn an_instance_that_dies_while_booting_is_a_failed_launch() {
         (DrainReason::Unaccounted, 0),
         (DrainReason::LaunchedAfterRefusal, 0),
         (DrainReason::BeginsNoStage { message: message() }, 0),
+        (DrainReason::NotSuspended { message: message() }, 0),
+        (DrainReason::NotResumed { message: message() }, 0),
     ] {
         assert_eq!(failures("booting 5s", &why), counts, "{why}");
         assert_eq!(failures("checking 5s", &why), counts, "{why}");
@@ -508,6 +510,53 @@ fn an_instance_that_dies_while_booting_is_a_failed_launch() {
     let (at, failure) = world.state.launches.last.unwrap();
     assert_eq!((at, failure.class), (NOW, ErrorClass::Transient));
     assert!(failure.message.contains("not ready within"), "{}", failure.message);
+}
+
+#[test]
+fn an_instance_is_suspended_and_resumed_step_by_step() {
+    let id = || instance("i1");
+    let (suspend, stop) = (Change::SuspendIntended { instance: id() }, Change::Suspended { instance: id() });
+    let (resume, ready) = (Change::ResumeIntended { instance: id() }, Change::BecameReady { instance: id() });
+    let mut one = world("idle 5m");
+    assert_eq!(after(&mut one, stop.clone()), WRONG_PHASE.0);
+    assert_eq!(after(&mut one, suspend.clone()), "");
+    assert_eq!((known(&one, "i1").phase.word(), known(&one, "i1").endpoint.clone()), ("suspending", None));
+    assert_eq!(after(&mut one, resume.clone()), WRONG_PHASE.0);
+    assert_eq!(after(&mut one, stop), "");
+    assert_eq!(after(&mut one, resume), "");
+    assert_eq!(known(&one, "i1").resumed, Some(NOW));
+    assert_eq!(after(&mut one, ready.clone()), WRONG_PHASE.0, "it has not been reached");
+    let reached = Change::Reached { instance: id(), endpoint: endpoint() };
+    assert_eq!(after(&mut one, reached), "");
+    assert_eq!(known(&one, "i1").phase.word(), "resuming");
+    let boots = one.state.launches.boot_ms.clone();
+    assert_eq!(after(&mut one, ready), "");
+    assert_eq!(known(&one, "i1").phase, Phase::Ready);
+    assert_eq!(one.state.launches.boot_ms, boots, "a resume is no boot");
+    assert_eq!(misfit("held 5m by 7", suspend), HELD.0);
+    assert_eq!(misfit("static idle 5m", Change::SuspendIntended { instance: instance("h1") }), STATIC.0);
+}
+
+#[test]
+fn failures_of_suspensions_count_until_one_is_ready_again() {
+    let failures = |text: &str, why: DrainReason| {
+        let mut world = world(text);
+        world.tell(NOW, draining("i1", why));
+        world.state.suspensions.failures
+    };
+    let message = || "no".to_owned();
+    assert_eq!(failures("suspending 5s", DrainReason::NotSuspended { message: message() }), 1);
+    assert_eq!(failures("resuming 5s", DrainReason::NotResumed { message: message() }), 1);
+    assert_eq!(failures("resuming 5s", DrainReason::NotReady { message: message() }), 1);
+    assert_eq!(failures("resuming 5s", DrainReason::Vanished), 0);
+    assert_eq!(failures("stopped 5s", DrainReason::Surplus), 0);
+    let mut one = world("unsuspended 3 5s | resuming 5s");
+    one.tell(NOW, Change::Reached { instance: instance("i1"), endpoint: endpoint() });
+    one.tell(NOW, Change::BecameReady { instance: instance("i1") });
+    assert_eq!(one.state.suspensions.failures, 0);
+    let mut one = world("unsuspended 3 5s | ");
+    one.tell(NOW, Change::PoolResumed);
+    assert_eq!(one.state.suspensions.failures, 0);
 }
 
 #[test]

@@ -43,7 +43,8 @@ impl Collector {
                 Entry::Occupied(mut known) if fresh.launched => drop(known.insert(unused)),
                 Entry::Occupied(mut known) => {
                     let known = known.get_mut();
-                    known.ready = known.ready.or(fresh.ready);
+                    known.ready = known.ready.filter(|_| !fresh.resumed).or(fresh.ready);
+                    known.resumed |= fresh.resumed;
                 }
             }
         }
@@ -103,7 +104,8 @@ impl Collector {
         let known = known.filter(|known| known.launched);
         let ready = facts.ready.or_else(|| known?.ready);
         let offering = facts.offering.clone().or_else(|| known?.offering.clone());
-        AttemptFacts { ready, freed, offering, ..facts }
+        let resumed = facts.resumed || known.is_some_and(|known| known.resumed);
+        AttemptFacts { ready, freed, resumed, offering, ..facts }
     }
 
     /// The jobs of the period, in the order of their requests. `state`: the present one, which shows whether an attempt
@@ -145,10 +147,10 @@ fn later(one: Option<Stamp>, other: Option<Stamp>) -> Option<Stamp> {
 
 fn merged(earlier: AttemptFacts, later: AttemptFacts) -> AttemptFacts {
     let regranted = later.granted.is_some() || later.rejected;
-    let (granted, ready, freed, offering) = if regranted {
-        (later.granted, later.ready, later.freed, later.offering)
+    let (granted, ready, freed, offering, resumed) = if regranted {
+        (later.granted, later.ready, later.freed, later.offering, later.resumed)
     } else {
-        (earlier.granted, earlier.ready, earlier.freed, earlier.offering)
+        (earlier.granted, earlier.ready, earlier.freed, earlier.offering, earlier.resumed)
     };
     AttemptFacts {
         attempt: earlier.attempt,
@@ -157,6 +159,7 @@ fn merged(earlier: AttemptFacts, later: AttemptFacts) -> AttemptFacts {
         granted,
         ready,
         freed,
+        resumed,
         offering,
         rejected: earlier.rejected || later.rejected,
         end: later.end.or(earlier.end),
@@ -180,7 +183,7 @@ fn record(facts: AttemptFacts, is_open: bool) -> Option<JobRecord> {
         if is_unknown && facts.rejected {
             return Start::Warm;
         }
-        Start::of(requested, granted, facts.ready, facts.freed)
+        Start::of(requested, granted, facts.ready, facts.freed).after_resume(facts.resumed)
     });
     let end = facts.end.or_else(|| JobEnd::of_attempt(facts.left?.1));
     Some(JobRecord {
@@ -201,4 +204,66 @@ fn record(facts: AttemptFacts, is_open: bool) -> Option<JobRecord> {
         left,
         end,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::event::Change;
+    use crate::core::history::part::PartBuilder;
+    use crate::core::notation::{NOW, attempt, facts, generation, instance};
+    use crate::core::policy::Policy;
+
+    fn launched() -> Vec<(u64, Change)> {
+        let intent = Change::LaunchIntended {
+            instance: instance("i1"),
+            generation: generation(),
+            number: 1,
+            attempt: 1,
+            capacity: 1,
+            uses_left: Some(1),
+            offering: None,
+            location: None,
+            lifetime: None,
+        };
+        vec![
+            (0, intent),
+            (20, Change::BecameReady { instance: instance("i1") }),
+            (30, Change::SuspendIntended { instance: instance("i1") }),
+        ]
+    }
+
+    fn resumed() -> Vec<(u64, Change)> {
+        let job = facts(8, "a", Duration::from_hours(1));
+        let domain = Policy::default().domain_of(&job);
+        let acquire_timeout = Duration::from_mins(30);
+        vec![
+            (100, Change::Requested { attempt: attempt(8), job, domain, acquire_timeout }),
+            (101, Change::ResumeIntended { instance: instance("i1") }),
+            (105, Change::BecameReady { instance: instance("i1") }),
+            (105, Change::Granted { attempt: attempt(8), instance: instance("i1") }),
+        ]
+    }
+
+    fn start_of(parts: Vec<Vec<(u64, Change)>>) -> Option<Start> {
+        let mut jobs = Collector::new(Period::ALL);
+        for part in parts {
+            let mut builder = PartBuilder::default();
+            for (second, change) in part {
+                builder.take(&change.at(NOW.plus(Duration::from_secs(second))));
+            }
+            jobs.add(builder.finish());
+        }
+        jobs.finish(&PoolState::default())[0].start
+    }
+
+    #[test]
+    fn a_job_that_waited_for_a_resume_is_told_from_one_that_waited_for_a_boot() {
+        let whole = launched().into_iter().chain(resumed()).collect();
+        assert_eq!(start_of(vec![whole]), Some(Start::Resumed));
+        assert_eq!(start_of(vec![launched(), resumed()]), Some(Start::Resumed));
+        let mut early = resumed();
+        let later = early.split_off(1);
+        assert_eq!(start_of(vec![launched(), early, later]), Some(Start::Resumed));
+    }
 }

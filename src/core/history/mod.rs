@@ -64,12 +64,15 @@ struct AttemptFacts {
     /// The last grant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     granted: Option<(Stamp, InstanceId)>,
-    /// When the granted instance first became ready.
+    /// When the granted instance first became ready, since it was resumed if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ready: Option<Stamp>,
     /// When a job or a cleaning last left room on it, before this grant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     freed: Option<Stamp>,
+    /// The granted instance was stopped before it became ready.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    resumed: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     offering: Option<OfferingName>,
     /// It found an instance unusable before this grant.
@@ -91,6 +94,7 @@ impl AttemptFacts {
             granted: None,
             ready: None,
             freed: None,
+            resumed: false,
             offering: None,
             rejected: false,
             end: None,
@@ -113,6 +117,9 @@ struct InstanceFacts {
     /// When a job or a cleaning last left room on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     freed: Option<Stamp>,
+    /// It was resumed in this part, and `ready` is the first time since then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    resumed: bool,
 }
 
 /// What a job does, or did last.

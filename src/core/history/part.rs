@@ -28,6 +28,10 @@ impl PartBuilder {
             Change::BecameReady { instance } => {
                 self.instance(instance, false).ready.get_or_insert(at);
             }
+            Change::ResumeIntended { instance } => {
+                let known = self.instance(instance, false);
+                (known.ready, known.resumed) = (None, true);
+            }
             Change::Forgotten { instance } => {
                 let launched_here = self.instances.remove(instance).is_some_and(|known| known.launched);
                 if !launched_here {
@@ -48,6 +52,7 @@ impl PartBuilder {
                 let known = self.attempt(attempt);
                 known.granted = None;
                 (known.ready, known.freed, known.offering, known.rejected) = (None, None, None, true);
+                known.resumed = false;
             }
             Change::Cleaned { instance, .. } | Change::ReturnedToService { instance } => {
                 self.instance(instance, false).freed = Some(at);
@@ -64,6 +69,8 @@ impl PartBuilder {
             | Change::OfferingsChanged { .. }
             | Change::LaunchAnswered { .. }
             | Change::Reached { .. }
+            | Change::SuspendIntended { .. }
+            | Change::Suspended { .. }
             | Change::Adopted { .. }
             | Change::Resized { .. }
             | Change::Readdressed { .. }
@@ -99,8 +106,14 @@ impl PartBuilder {
     }
 
     fn instance(&mut self, id: &InstanceId, launched: bool) -> &mut InstanceFacts {
-        let new =
-            || InstanceFacts { instance: id.clone(), launched, offering: None, ready: None, freed: None };
+        let new = || InstanceFacts {
+            instance: id.clone(),
+            launched,
+            offering: None,
+            ready: None,
+            freed: None,
+            resumed: false,
+        };
         self.instances.entry(id.clone()).or_insert_with(new)
     }
 
@@ -111,12 +124,12 @@ impl PartBuilder {
 
     fn granted(&mut self, attempt: &AttemptName, instance: &InstanceId, at: Stamp) {
         let known = self.instance(instance, false);
-        let freed = known.freed;
+        let (freed, resumed) = (known.freed, known.resumed);
         let launched = Some(known.clone()).filter(|known| known.launched);
         let (ready, offering) = launched.map_or((None, None), |known| (known.ready, known.offering));
         let facts = self.attempt(attempt);
         facts.granted = Some((at, instance.clone()));
-        (facts.ready, facts.freed, facts.offering) = (ready, freed, offering);
+        (facts.ready, facts.freed, facts.offering, facts.resumed) = (ready, freed, offering, resumed);
     }
 
     /// The instance of a grant has room again.

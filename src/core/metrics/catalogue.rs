@@ -96,7 +96,7 @@ metrics! {
     JOBS_WAITING Gauge "jobs_waiting" ["pool"] State "Jobs that wait for a slot.";
     LONGEST_WAIT Gauge "longest_wait_seconds" ["pool"] State "How long the job has waited that has waited longest; 0 if none waits.";
     JOBS_BLOCKED Gauge "jobs_blocked" ["pool", "reason"] Report "Waiting jobs, by what they wait for.";
-    JOBS_STARTED Counter "jobs_started_total" ["pool", "start"] State "Slots given to jobs: from an idle instance (`warm`), after a boot (`booted`), or after another job or a cleaning (`freed`).";
+    JOBS_STARTED Counter "jobs_started_total" ["pool", "start"] State "Slots given to jobs: from an idle instance (`warm`), after a boot (`booted`), after another job or a cleaning (`freed`), or after a stopped instance was resumed (`resumed`).";
     JOB_WAIT Histogram "job_wait_seconds" ["pool"] State "How long jobs waited for their slot.";
     JOBS_WITHDRAWN Counter "jobs_withdrawn_total" ["pool"] State "Jobs whose request ended without a slot.";
     GRANTS_REJECTED Counter "grants_rejected_total" ["pool"] State "Slots that a job returned, because it found the instance unusable. The job is counted again with its next slot.";

@@ -4,19 +4,39 @@ use crate::core::instance::{Instance, Phase};
 use crate::core::report::{Note, WaitingOn};
 
 /// The values of the label `phase`.
-pub(super) const PHASES: [&str; 6] =
-    ["launching", "checking", "ready", "cleaning", "out-of-service", "draining"];
+pub(super) const PHASES: [&str; 9] = [
+    "launching",
+    "checking",
+    "ready",
+    "suspending",
+    "stopped",
+    "resuming",
+    "cleaning",
+    "out-of-service",
+    "draining",
+];
 
 /// The values of the label `state` of slots.
-pub(super) const SLOT_STATES: [&str; 8] =
-    ["in-use", "idle", "unavailable", "launching", "checking", "cleaning", "out-of-service", "draining"];
+pub(super) const SLOT_STATES: [&str; 11] = [
+    "in-use",
+    "idle",
+    "unavailable",
+    "launching",
+    "checking",
+    "suspending",
+    "stopped",
+    "resuming",
+    "cleaning",
+    "out-of-service",
+    "draining",
+];
 
 /// The values of the label `class` of failures.
 pub(super) const CLASSES: [&str; 8] =
     ["not-found", "no-capacity", "quota", "denied", "invalid", "throttled", "transient", "unknown"];
 
 /// The values of the label `reason` of drained instances.
-pub(super) const DRAIN_REASONS: [&str; 16] = [
+pub(super) const DRAIN_REASONS: [&str; 18] = [
     "used-up",
     "surplus",
     "expired",
@@ -33,10 +53,12 @@ pub(super) const DRAIN_REASONS: [&str; 16] = [
     "launched-after-refusal",
     "announced",
     "begins-no-stage",
+    "not-suspended",
+    "not-resumed",
 ];
 
 /// The values of the label `reason` of waiting jobs.
-pub(super) const BLOCKED: [&str; 19] = [
+pub(super) const BLOCKED: [&str; 20] = [
     "boot",
     "limit",
     "room",
@@ -45,6 +67,7 @@ pub(super) const BLOCKED: [&str; 19] = [
     "backoff",
     "paused",
     "no-offering",
+    "resume",
     "cleaning",
     "unreachable",
     "stage-check",
@@ -59,7 +82,7 @@ pub(super) const BLOCKED: [&str; 19] = [
 ];
 
 /// The values of the label `note`.
-pub(super) const NOTES: [&str; 17] = [
+pub(super) const NOTES: [&str; 19] = [
     "list-failed",
     "list-incomplete",
     "owner-conflict",
@@ -74,6 +97,8 @@ pub(super) const NOTES: [&str; 17] = [
     "attempt-unreadable",
     "host-suspected",
     "unavailable",
+    "cannot-suspend",
+    "suspensions-fail",
     "boot-failed",
     "config-invalid",
     "moved",
@@ -82,9 +107,12 @@ pub(super) const NOTES: [&str; 17] = [
 pub(super) fn phase(phase: &Phase) -> &'static str {
     match phase {
         Phase::OutOfService { .. } => "out-of-service",
-        Phase::Launching | Phase::Checking | Phase::Ready | Phase::Cleaning | Phase::Draining { .. } => {
-            phase.word()
-        }
+        Phase::Launching
+        | Phase::Checking
+        | Phase::Ready
+        | Phase::Suspended { .. }
+        | Phase::Cleaning
+        | Phase::Draining { .. } => phase.word(),
     }
 }
 
@@ -95,6 +123,7 @@ pub(super) fn free(instance: &Instance) -> &'static str {
         Phase::Ready => "unavailable",
         Phase::Launching
         | Phase::Checking
+        | Phase::Suspended { .. }
         | Phase::Cleaning
         | Phase::OutOfService { .. }
         | Phase::Draining { .. } => phase(&instance.phase),
@@ -111,6 +140,7 @@ pub(super) fn blocked(on: &WaitingOn) -> &'static str {
         WaitingOn::Backoff { .. } => "backoff",
         WaitingOn::Paused { .. } => "paused",
         WaitingOn::NoOffering { .. } => "no-offering",
+        WaitingOn::Resume { .. } => "resume",
         WaitingOn::Cleaning { .. } => "cleaning",
         WaitingOn::Unreachable { .. } => "unreachable",
         WaitingOn::StageCheck { .. } => "stage-check",
@@ -141,6 +171,8 @@ pub(super) fn note(note: &Note) -> &'static str {
         Note::AttemptUnreadable { .. } => "attempt-unreadable",
         Note::HostSuspected { .. } => "host-suspected",
         Note::Unavailable { .. } => "unavailable",
+        Note::CannotSuspend => "cannot-suspend",
+        Note::SuspensionsFail { .. } => "suspensions-fail",
         Note::BootFailed(_) => "boot-failed",
         Note::ConfigInvalid { .. } => "config-invalid",
         Note::Moved { .. } => "moved",

@@ -63,6 +63,8 @@ pub(crate) fn notes_of(world: &World) -> String {
         Note::Announced { instance, .. } => format!("announced {instance}"),
         Note::Suspect { instance, .. } => format!("suspect {instance}"),
         Note::BootFailed(boot) => format!("failed {}", boot.instance),
+        Note::CannotSuspend => "cannot suspend".to_owned(),
+        Note::SuspensionsFail { failures, .. } => format!("{failures} suspensions failed"),
         Note::ConfigInvalid { .. } => "config".to_owned(),
         Note::Moved { problem } => problem.clone(),
     };
@@ -82,6 +84,9 @@ fn describe(change: &Change) -> String {
         Change::LaunchAnswered { instance, .. } => format!("{instance} answered"),
         Change::Reached { instance, .. } => format!("{instance} reached"),
         Change::BecameReady { instance } => format!("{instance} ready"),
+        Change::SuspendIntended { instance } => format!("{instance} to suspend"),
+        Change::Suspended { instance } => format!("{instance} stopped"),
+        Change::ResumeIntended { instance } => format!("{instance} to resume"),
         Change::Adopted { instance, .. } => format!("{instance} adopted"),
         Change::Resized { instance, capacity } => format!("{instance} holds {capacity}"),
         Change::Readdressed { instance, .. } => format!("{instance} moved"),

@@ -53,10 +53,8 @@ pub(super) fn is_offered(instance: &Instance, state: &PoolState, now: Stamp) -> 
 }
 
 /// True if this job may run there: its trust domain fits, and the instance lives long enough.
-///
-/// The lifetime counts from ready, so that an instance booted for a job whose timeout is just as long serves it.
 pub(super) fn suits(instance: &Instance, job: &Reservation, policy: &Policy, now: Stamp) -> bool {
-    let lived = now.since(instance.ready.unwrap_or(instance.created));
+    let lived = now.since(instance.lives_since());
     let has_time =
         instance.lifetime(policy).is_none_or(|limit| lived.saturating_add(job.job.timeout) <= limit);
     instance.admits(&job.domain) && has_time

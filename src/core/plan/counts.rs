@@ -35,7 +35,7 @@ impl InstanceCounts {
                     }
                 }
                 Phase::Draining { .. } => counts.leaving += u32::from(is_leaving(instance, input)),
-                Phase::Cleaning | Phase::OutOfService { .. } => {}
+                Phase::Suspended { .. } | Phase::Cleaning | Phase::OutOfService { .. } => {}
             }
         }
         counts

@@ -1,8 +1,8 @@
 //! `plan`: what to do next, and why.
 //!
 //! Total and deterministic: every input has one answer, always the same. The steps have a fixed order, and each sees
-//! what the previous one decided: attempts, reconcile, notices, assign, retire, scale. State changes are events; actions
-//! on the outside world are effects. The dry run *is* the plan.
+//! what the previous one decided: attempts, reconcile, notices, assign, resume, retire, scale. State changes are events;
+//! actions on the outside world are effects. The dry run *is* the plan.
 
 mod assign;
 mod attempts;
@@ -23,11 +23,13 @@ mod static_hosts;
 pub mod table;
 #[cfg(test)]
 mod tests;
+mod tier;
 mod upcoming;
 pub mod warm;
 mod whereabouts;
 mod why;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -69,6 +71,10 @@ pub enum Effect {
     Launch { instance: InstanceId, repeated: bool },
     /// Check whether it is reachable, then run the ready command.
     Probe { instance: InstanceId },
+    /// Request that it is suspended.
+    Suspend { instance: InstanceId },
+    /// Request that it is resumed, then probe it.
+    Resume { instance: InstanceId },
     /// Get the endpoint of a static host, and record it. `capacity`: if it differs from the pool's.
     Adopt { instance: InstanceId, capacity: Option<u32> },
     /// Check that an idle instance still accepts the login.
@@ -114,9 +120,12 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
     notices::step(&mut draft, view.observed, &ungranted, &mut report);
     assign::step(&mut draft, policy, &reconciled.held_back);
     health::replace(&mut draft, view.observed, policy, &reconciled, &mut report);
+    tier::resume(&mut draft, view.observed, policy, &ungranted);
+    tier::notes(&draft, view.observed, policy, &mut report);
     let input = ScaleInput::of(&draft, view.observed, policy, &ungranted, &reconciled);
     (report.idle_target, report.schedule) = (input.target, input.schedule);
     retire::step(&mut draft, &input);
+    tier::resume_idle(&mut draft, &input);
     let scaled = scale::step(&mut draft, &input, &mut report);
     stages::check(&mut draft, view.observed, policy, &reconciled);
     health::check(&mut draft, view.observed, policy, &reconciled);
@@ -136,6 +145,7 @@ struct ScaleInput<'a> {
     target: u32,
     ungranted: &'a attempts::UngrantedAttempts,
     uncounted: u32,
+    held_back: &'a BTreeSet<InstanceId>,
     elsewhere: Option<&'a Elsewhere>,
     /// What is missing for the jobs that still wait.
     shortfall: Shortfall,
@@ -151,9 +161,22 @@ impl<'a> ScaleInput<'a> {
     ) -> Self {
         let (idle, schedule) = policy.in_force(draft.now);
         let target = idle.target(draft.state().in_use());
-        let shortfall = UpcomingCapacity::new(draft.state(), policy, ungranted).shortfall(draft.state());
+        let upcoming = UpcomingCapacity::new(draft.state(), policy, ungranted, draft.now);
+        let shortfall = upcoming.shortfall(draft.state());
         let (uncounted, elsewhere) = (reconciled.uncounted, reconciled.elsewhere.as_ref());
-        Self { observed, policy, idle, schedule, target, ungranted, uncounted, elsewhere, shortfall }
+        let held_back = &reconciled.held_back;
+        Self {
+            observed,
+            policy,
+            idle,
+            schedule,
+            target,
+            ungranted,
+            uncounted,
+            held_back,
+            elsewhere,
+            shortfall,
+        }
     }
 }
 
@@ -163,6 +186,8 @@ impl Effect {
         match self {
             Self::Launch { .. }
             | Self::Probe { .. }
+            | Self::Suspend { .. }
+            | Self::Resume { .. }
             | Self::Adopt { .. }
             | Self::Terminate { .. }
             | Self::Forget { .. }
@@ -182,6 +207,8 @@ impl Effect {
         match self {
             Self::Launch { instance, .. }
             | Self::Probe { instance }
+            | Self::Suspend { instance }
+            | Self::Resume { instance }
             | Self::Adopt { instance, .. }
             | Self::CheckHealth { instance }
             | Self::CheckStages { instance }
@@ -203,6 +230,8 @@ impl fmt::Display for Effect {
             Self::Launch { instance, repeated: false } => write!(f, "launch {instance}"),
             Self::Launch { instance, repeated: true } => write!(f, "repeat the launch of {instance}"),
             Self::Probe { instance } => write!(f, "probe {instance}"),
+            Self::Suspend { instance } => write!(f, "suspend {instance}"),
+            Self::Resume { instance } => write!(f, "resume {instance}"),
             Self::Adopt { instance, .. } => write!(f, "adopt {instance}"),
             Self::CheckHealth { instance } => write!(f, "check the health of {instance}"),
             Self::CheckStages { instance } => write!(f, "check that stages begin on {instance}"),

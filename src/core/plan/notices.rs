@@ -36,7 +36,7 @@ pub(super) fn step(
         let (instance, notice) = (id.clone(), notice.text.clone());
         if is_used {
             report.notes.push(Note::Announced { instance, notice });
-        } else if known.is_idle() && !known.is_static() {
+        } else if (known.is_idle() || known.phase.is_stopped()) && !known.is_static() {
             drain(draft, observed, instance, DrainReason::Announced { notice });
         }
     }

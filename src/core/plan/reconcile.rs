@@ -1,6 +1,7 @@
 //! Second step: recorded against observed, row by row of the table.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::Effect;
 use super::attempts::UngrantedAttempts;
@@ -12,13 +13,13 @@ use super::table::{self, Age, Observation, Recorded, Unrecorded, Verdict};
 use super::whereabouts::{self, Coverage, Elsewhere, coverage, is_elsewhere};
 use crate::core::event::Change;
 use crate::core::ids::InstanceId;
-use crate::core::instance::{Answer, DrainReason, Instance, LaunchRecord, Phase};
+use crate::core::instance::{Answer, DrainReason, Instance, LaunchRecord, Phase, Suspension};
 use crate::core::inventory::{Listed, Listing, Status};
 use crate::core::orphan::{Ownership, judge_copy};
-use crate::core::policy::Policy;
+use crate::core::policy::{Policy, Timing};
 use crate::core::pool::PoolState;
 use crate::core::report::{Note, Report};
-use crate::core::time::Stamp;
+use crate::core::time::{Pretty, Stamp};
 
 /// What later steps need.
 #[derive(Debug, Default)]
@@ -124,7 +125,10 @@ fn observe(
         let observation = match listed.status {
             Status::Running => Observation::Running,
             Status::Stopping if !instance.is_static() => Observation::Stopping,
-            Status::Starting | Status::Stopping if is_ready_since(instance, listing) => Observation::Unknown,
+            Status::Starting | Status::Stopping | Status::Suspended if is_ready_since(instance, listing) => {
+                Observation::Unknown
+            }
+            Status::Suspended => Observation::Suspended,
             // A stopping host may start again, and nothing of Greenroom's is lost with it.
             Status::Starting | Status::Stopping => Observation::Starting,
         };
@@ -222,12 +226,22 @@ fn describe(
     let recorded = match &instance.phase {
         Phase::Draining { .. } if named || !super::counts::is_left(instance) => Recorded::Draining,
         Phase::Draining { .. } => Recorded::Terminating,
-        Phase::Launching | Phase::Checking | Phase::Ready | Phase::Cleaning | Phase::OutOfService { .. }
+        Phase::Launching
+        | Phase::Checking
+        | Phase::Ready
+        | Phase::Suspended { .. }
+        | Phase::Cleaning
+        | Phase::OutOfService { .. }
             if named && is_claimed(instance, observed, ungranted) =>
         {
             Recorded::Unaccounted
         }
-        Phase::Launching | Phase::Checking | Phase::Ready | Phase::Cleaning | Phase::OutOfService { .. }
+        Phase::Launching
+        | Phase::Checking
+        | Phase::Ready
+        | Phase::Suspended { .. }
+        | Phase::Cleaning
+        | Phase::OutOfService { .. }
             if named || !instance.holders.is_empty() =>
         {
             Recorded::Held
@@ -236,12 +250,17 @@ fn describe(
         Phase::OutOfService { .. } => Recorded::OutOfService,
         Phase::Launching if instance.is_refused() => Recorded::Refused,
         // The record may lack the last events before the reboot, such as a grant.
-        Phase::Launching | Phase::Checking if forgotten(instance.since) => Recorded::Stale,
+        Phase::Launching | Phase::Checking | Phase::Suspended { .. } if forgotten(instance.since) => {
+            Recorded::Stale
+        }
         Phase::Ready if instance.ready.is_none_or(forgotten) => Recorded::Stale,
         Phase::Launching if is_accepted(instance) => Recorded::Booting,
         Phase::Launching => Recorded::Requested,
         Phase::Checking => Recorded::Checking,
         Phase::Ready => Recorded::Idle,
+        Phase::Suspended { step: Suspension::Suspending } => Recorded::Suspending,
+        Phase::Suspended { step: Suspension::Stopped } => Recorded::Stopped,
+        Phase::Suspended { step: Suspension::Resuming } => Recorded::Resuming,
     };
     (recorded, age(instance, observed, policy, now))
 }
@@ -260,7 +279,7 @@ fn is_accepted(instance: &Instance) -> bool {
     instance.launch.as_ref().is_some_and(|l| matches!(l.answer, Answer::Accepted { .. }))
 }
 
-/// How long a launch has lasted; anything else is young.
+/// How long a launch, a suspension or a resume has lasted; anything else is young.
 fn age(instance: &Instance, observed: &Observed, policy: &Policy, now: Stamp) -> Age {
     let timing = &policy.timing;
     match (&instance.phase, &instance.launch) {
@@ -271,7 +290,24 @@ fn age(instance: &Instance, observed: &Observed, policy: &Policy, now: Stamp) ->
             let again = now.age_of(last_try(launch)) >= timing.relaunch_after;
             if again && observed.capabilities.idempotent_launch { Age::Due } else { Age::Young }
         }
+        (Phase::Suspended { step }, _) => {
+            let limit = moves_within(*step, timing);
+            if limit.is_some_and(|limit| now.age_of(instance.since) >= limit) {
+                Age::Late
+            } else {
+                Age::Young
+            }
+        }
         _ => Age::Young,
+    }
+}
+
+/// How long a suspension or a resume may take.
+fn moves_within(step: Suspension, timing: &Timing) -> Option<Duration> {
+    match step {
+        Suspension::Suspending => Some(timing.suspend_timeout),
+        Suspension::Resuming => Some(timing.resume_timeout),
+        Suspension::Stopped => None,
     }
 }
 
@@ -282,6 +318,13 @@ fn carry_out(
     instance: InstanceId,
     verdict: &Verdict,
 ) {
+    let moves = |i: &Instance| {
+        matches!(i.phase, Phase::Suspended { .. }) && !i.phase.is_stopped() && i.holders.is_empty()
+    };
+    let acts = matches!(verdict, Verdict::Suspend | Verdict::Record | Verdict::Resume | Verdict::Probe);
+    if acts && draft.state().drained.is_some() && draft.state().instance(&instance).is_some_and(moves) {
+        return drain(draft, observed, instance, DrainReason::ByOperator);
+    }
     match verdict {
         Verdict::Wait => watch(draft, policy, &instance),
         Verdict::Probe => {
@@ -301,6 +344,9 @@ fn carry_out(
         Verdict::Clean => {
             watch(draft, policy, &instance);
             act(draft, observed, Effect::Clean { instance });
+        }
+        Verdict::Suspend | Verdict::Record | Verdict::Resume | Verdict::GiveUp => {
+            move_tier(draft, observed, policy, instance, verdict);
         }
         Verdict::Refresh if is_static(draft, &instance) => clean(draft, observed, instance),
         Verdict::Refresh => drain(draft, observed, instance, DrainReason::Rebooted),
@@ -332,6 +378,42 @@ fn carry_out(
     }
 }
 
+/// The rows of the tier *stopped*.
+fn move_tier(
+    draft: &mut PlanBuilder<'_>,
+    observed: &Observed,
+    policy: &Policy,
+    instance: InstanceId,
+    verdict: &Verdict,
+) {
+    let resumes = draft.state().instance(&instance).is_some_and(|i| i.phase.is_resuming());
+    if *verdict == Verdict::GiveUp {
+        let message = |key, limit| format!("not within {} (`{key}`)", Pretty(limit));
+        let timing = &policy.timing;
+        let why = if resumes {
+            DrainReason::NotResumed { message: message("resume_timeout", timing.resume_timeout) }
+        } else {
+            DrainReason::NotSuspended { message: message("suspend_timeout", timing.suspend_timeout) }
+        };
+        return drain(draft, observed, instance, why);
+    }
+    if *verdict == Verdict::Record {
+        // RACE: a call that is still under way here would suspend it once more, after it was resumed.
+        if observed.busy.contains(&instance) {
+            watch(draft, policy, &instance);
+        } else {
+            draft.emit(Change::Suspended { instance });
+        }
+        return;
+    }
+    // It runs, and costs as much as an idle one.
+    if !resumes && draft.state().instance(&instance).is_some_and(|i| i.phase.is_stopped()) {
+        draft.emit(Change::SuspendIntended { instance: instance.clone() });
+    }
+    watch(draft, policy, &instance);
+    act(draft, observed, if resumes { Effect::Resume { instance } } else { Effect::Suspend { instance } });
+}
+
 /// RACE: a launch that is still under way here may yet create it; then it needs its record.
 fn forget(draft: &mut PlanBuilder<'_>, observed: &Observed, instance: InstanceId) {
     if !observed.busy.contains(&instance) {
@@ -354,7 +436,12 @@ fn watch(draft: &PlanBuilder<'_>, policy: &Policy, id: &InstanceId) {
     if let Some(launch) = known.launch.as_ref().filter(|_| boots) {
         draft.wake_at(launch.requested_at.plus(policy.timing.launch_timeout));
     }
-    if boots || known.phase == Phase::Cleaning {
+    let moves =
+        if let Phase::Suspended { step } = known.phase { moves_within(step, &policy.timing) } else { None };
+    if let Some(limit) = moves {
+        draft.wake_at(known.since.plus(limit));
+    }
+    if boots || moves.is_some() || known.phase == Phase::Cleaning {
         draft.wake_at(draft.now.plus(policy.timing.pass_interval));
     }
 }
@@ -431,6 +518,10 @@ fn unrecorded(
             | Verdict::Refresh
             | Verdict::LastJob
             | Verdict::Clean
+            | Verdict::Suspend
+            | Verdict::Record
+            | Verdict::Resume
+            | Verdict::GiveUp
             | Verdict::Drain(_)
             | Verdict::Terminate
             | Verdict::Forget => {}

@@ -68,9 +68,15 @@ pub fn ready(state: &PoolState, instance: &InstanceId, now: Stamp) -> Vec<Event>
         Some(Phase::Ready) if state.instance(&instance).is_some_and(|i| i.unreachable.is_some()) => {
             draft.emit(Change::BecameReady { instance });
         }
+        Some(Phase::Suspended { .. })
+            if state.instance(&instance).is_some_and(|i| i.phase.is_resuming() && i.endpoint.is_some()) =>
+        {
+            draft.emit(Change::BecameReady { instance });
+        }
         Some(
             Phase::Launching
             | Phase::Ready
+            | Phase::Suspended { .. }
             | Phase::Cleaning
             | Phase::OutOfService { .. }
             | Phase::Draining { .. },
@@ -174,12 +180,18 @@ pub(super) fn put_out_of_service(draft: &mut PlanBuilder<'_>, id: &InstanceId, w
     let Some(known) = draft.state().instance(id) else { return };
     let instance = known.id.clone();
     match (&known.phase, known.is_static()) {
-        (Phase::Draining { .. }, _) | (Phase::Launching | Phase::OutOfService { .. }, true) => {}
+        (Phase::Draining { .. }, _)
+        | (Phase::Launching | Phase::Suspended { .. } | Phase::OutOfService { .. }, true) => {}
         (Phase::Checking | Phase::Ready | Phase::Cleaning, true) => {
             draft.emit(Change::OutOfService { instance, reason: why.to_string() });
         }
         (
-            Phase::Launching | Phase::Checking | Phase::Ready | Phase::Cleaning | Phase::OutOfService { .. },
+            Phase::Launching
+            | Phase::Checking
+            | Phase::Ready
+            | Phase::Suspended { .. }
+            | Phase::Cleaning
+            | Phase::OutOfService { .. },
             false,
         ) => {
             draft.emit(Change::DrainingBegun { instance, reason: why });

@@ -3,9 +3,10 @@
 use super::builder::PlanBuilder;
 use super::counts::{self, InstanceCounts};
 use super::reconcile::{act, clean, drain};
-use super::{Effect, ScaleInput, assign, scale};
+use super::{Effect, ScaleInput, assign, scale, tier};
 use crate::core::ids::InstanceId;
 use crate::core::instance::{DrainReason, Instance, Phase};
+use crate::core::inventory::Suspends;
 
 pub(super) fn step(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
     assign::settle_all(draft);
@@ -13,6 +14,9 @@ pub(super) fn step(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
         drain(draft, input.observed, id, why);
     }
     if draft.state().drained.is_none() {
+        let idle: Vec<InstanceId> = longest_idle(draft, input).into_iter().map(|i| i.id.clone()).collect();
+        tier::fill(draft, input, &idle);
+        tier::retire(draft, input);
         surplus(draft, input);
         make_room(draft, input);
     }
@@ -26,14 +30,16 @@ fn is_disposable(instance: &Instance, input: &ScaleInput<'_>) -> bool {
     instance.is_idle() && !instance.is_static() && !input.ungranted.names(&instance.id)
 }
 
-/// Idle instances that are terminated whatever the idle policy.
+/// Idle and stopped instances that are terminated whatever the idle policy.
 fn to_drain(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>) -> Vec<(InstanceId, DrainReason)> {
     let drained = draft.state().drained.is_some();
     let mut to_drain = Vec::new();
     for instance in draft.state().instances.values() {
-        let disposable = is_disposable(instance, input);
-        let unmade = instance.is_refused() && !input.ungranted.names(&instance.id);
-        if drained && (disposable || unmade) {
+        let named = input.ungranted.names(&instance.id);
+        let disposable = is_disposable(instance, input) || (instance.phase.is_stopped() && !named);
+        let unmade = instance.is_refused() && !named;
+        let suspended = matches!(instance.phase, Phase::Suspended { .. }) && !named;
+        if drained && (disposable || unmade || suspended) {
             to_drain.push((instance.id.clone(), DrainReason::ByOperator));
         } else if let Some(limit) = instance.lifetime(input.policy).filter(|_| disposable) {
             if draft.now.since(instance.created) >= limit {
@@ -91,7 +97,8 @@ fn longest_idle<'a>(draft: &'a PlanBuilder<'_>, input: &ScaleInput<'_>) -> Vec<&
     idle
 }
 
-/// Jobs wait, the pool is full, and no idle instance suits them: drains the least recently used ones.
+/// Jobs wait, the pool is full, and no idle or stopped instance suits them: drains stopped ones, then the least recently
+/// used ones.
 fn make_room(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
     if input.shortfall.instances == 0 {
         return;
@@ -107,8 +114,11 @@ fn make_room(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
     let taken = launchable.saturating_add(scale::counted(draft, input));
     let room = input.policy.max_instances.saturating_add(counts.refused).saturating_add(counts.leaving);
     let short = usize::try_from(taken.saturating_sub(room)).unwrap_or(usize::MAX);
-    let going: Vec<InstanceId> =
-        longest_idle(draft, input).into_iter().take(short).map(|i| i.id.clone()).collect();
+    // As long as the provider may yet say that it resumes them, jobs wait for that.
+    let stopped =
+        tier::stopped(draft, input).filter(|_| input.observed.capabilities.suspends != Suspends::Unknown);
+    let going = stopped.chain(longest_idle(draft, input)).take(short);
+    let going: Vec<InstanceId> = going.map(|i| i.id.clone()).collect();
     for id in going {
         drain(draft, input.observed, id, DrainReason::MadeRoom);
     }

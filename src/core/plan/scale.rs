@@ -8,7 +8,7 @@ use super::counts::{self, InstanceCounts};
 use super::observed::Fresh;
 use super::reconcile::act;
 use super::whereabouts::Elsewhere;
-use super::{Effect, ScaleInput};
+use super::{Effect, ScaleInput, tier};
 use crate::core::availability::{Choice, Unavailable};
 use crate::core::event::Change;
 use crate::core::ids::InstanceId;
@@ -225,11 +225,12 @@ fn wanted(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>) -> u32 {
     } else {
         input.target.saturating_sub(spare).saturating_sub(shortfall.spare)
     };
+    let tier = if refill_yields(input) { 0 } else { tier::wanted(draft, input) };
     if input.policy.reuse == Reuse::Any {
-        return shortfall.jobs.saturating_add(missing).div_ceil(slots);
+        return shortfall.jobs.saturating_add(missing).div_ceil(slots).saturating_add(tier);
     }
     // A slot beside a job is not spare: the instance is bound to that job's domain.
-    shortfall.instances.saturating_add(missing.div_ceil(slots))
+    shortfall.instances.saturating_add(missing.div_ceil(slots)).saturating_add(tier)
 }
 
 /// True if a job waits for a boot on the runner host that a refill would slow down.

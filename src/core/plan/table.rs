@@ -26,6 +26,12 @@ pub enum Recorded {
     Unaccounted,
     Cleaning,
     OutOfService,
+    /// Its suspension is requested.
+    Suspending,
+    /// In the tier *stopped*.
+    Stopped,
+    /// Its resumption is requested.
+    Resuming,
     /// Draining, with jobs, or named by an open attempt.
     Draining,
     /// Draining, without jobs.
@@ -38,6 +44,7 @@ pub enum Observation {
     /// Booting or rebooting; a static host also when it is stopping.
     Starting,
     Running,
+    Suspended,
     Stopping,
     /// A complete list lacks it, which alone proves nothing.
     Missing,
@@ -55,7 +62,8 @@ pub enum Age {
     Young,
     /// Launches: past `relaunch_after`.
     Due,
-    /// Launches: past `launch_timeout`. Unrecorded: past `reap_grace`.
+    /// Launches: past `launch_timeout`. Suspending, resuming: past `suspend_timeout`, `resume_timeout`. Unrecorded: past
+    /// `reap_grace`.
     Late,
 }
 
@@ -91,6 +99,12 @@ pub enum Verdict {
     /// Its record lacks a job: assign no further one; when that job has ended, drain it, or clean a static host.
     LastJob,
     Clean,
+    Suspend,
+    /// Record that it is suspended.
+    Record,
+    Resume,
+    /// It was not suspended, or is not ready again, in time: drain it.
+    GiveUp,
     /// For a static host: drop the record.
     Drain(DrainReason),
     Terminate,
@@ -114,37 +128,55 @@ pub struct Row {
 pub const ROWS: &[(u8, &str, &str, &str, &str)] = &[
     (1, "requested", "missing, absent, unknown", "young; unknown also due", "wait"),
     (2, "requested", "missing, absent", "due", "launch again, same token"),
-    (3, "requested, booting", "starting, running", "not late", "probe"),
+    (3, "requested, booting, resuming", "starting, running", "not late", "probe"),
     (4, "booting", "missing, unknown", "not late", "probe"),
     (5, "booting, checking", "absent", "any", "drain: vanished; forget a static host"),
-    (6, "requested, booting, checking", "stopping", "any", "drain: stopped"),
+    (6, "requested, booting, checking", "stopping, suspended", "any", "drain: stopped"),
     (7, "requested, booting, checking", "all others", "late", "drain: never ready"),
     (8, "checking", "starting, running, missing, unknown", "not late", "probe"),
     (9, "refused", "missing, absent, unknown", "any", "wait: scale decides"),
-    (10, "refused", "starting, running, stopping", "any", "drain: launched after refusal"),
+    (10, "refused", "starting, running, stopping, suspended", "any", "drain: launched after refusal"),
     (11, "idle", "running, missing, unknown", "any", "keep"),
     (12, "idle", "starting", "any", "hold back: it reboots; a static host is probed until it is back"),
     (13, "idle, stale, cleaning", "stopping", "any", "drain: stopped"),
-    (14, "idle, stale, cleaning, out of service", "absent", "any", "drain: vanished; forget a static host"),
-    (15, "stale", "starting, running, missing, unknown", "any", "refresh: drain it, or clean a static host"),
+    (
+        14,
+        "idle, stale, cleaning, out of service, suspending, stopped, resuming",
+        "absent",
+        "any",
+        "drain: vanished; forget a static host",
+    ),
+    (
+        15,
+        "stale",
+        "starting, running, suspended, missing, unknown",
+        "any",
+        "refresh: drain it, or clean a static host",
+    ),
     (16, "held", "starting, running, missing, unknown", "any", "keep"),
-    (17, "held, unaccounted", "stopping, absent", "any", "suspect: its job decides"),
+    (17, "held, unaccounted", "stopping, suspended, absent", "any", "suspect: its job decides"),
     (18, "cleaning", "running, missing, unknown", "any", "clean"),
     (19, "cleaning", "starting", "any", "wait"),
-    (20, "out of service", "starting, running, stopping, missing, unknown", "any", "keep"),
+    (20, "out of service", "starting, running, stopping, suspended, missing, unknown", "any", "keep"),
     (21, "draining", "any", "any", "wait for its jobs"),
-    (22, "terminating", "starting, running, stopping, missing, unknown", "any", "terminate (again)"),
+    (
+        22,
+        "terminating",
+        "starting, running, stopping, suspended, missing, unknown",
+        "any",
+        "terminate (again)",
+    ),
     (23, "terminating", "absent", "any", "forget"),
     (24, "no record, static host", "running", "any", "adopt"),
-    (25, "no record, static host", "starting, stopping", "any", "leave"),
+    (25, "no record, static host", "starting, stopping, suspended", "any", "leave"),
     (
         26,
         "no record, ours",
-        "starting, running, stopping",
+        "starting, running, stopping, suspended",
         "young, due",
         "leave: its record may be on its way",
     ),
-    (27, "no record, ours", "starting, running, stopping", "late", "reap"),
+    (27, "no record, ours", "starting, running, stopping, suspended", "late", "reap"),
     (28, "no record, ours, an open attempt names it", "any", "any", "leave"),
     (
         29,
@@ -162,6 +194,14 @@ pub const ROWS: &[(u8, &str, &str, &str, &str)] = &[
         "last job: when it has ended, drain the instance, or clean a static host",
     ),
     (32, "any other", "elsewhere", "any other", "leave: no list or call can show it"),
+    (33, "idle, cleaning", "suspended", "any", "drain: stopped"),
+    (34, "stopped, resuming", "stopping", "any", "drain: stopped"),
+    (35, "suspending, stopped", "starting, running", "not late; stopped any", "suspend (again)"),
+    (36, "suspending", "stopping, missing, unknown", "not late", "wait"),
+    (37, "suspending", "suspended", "any", "record that it is stopped"),
+    (38, "stopped", "suspended, missing, unknown", "any", "keep"),
+    (39, "resuming", "suspended, missing, unknown", "not late", "resume (again), and probe"),
+    (40, "suspending, resuming", "all others", "late", "give up: drain it"),
 ];
 
 /// The row for a recorded instance.
@@ -172,10 +212,12 @@ pub fn recorded(recorded: Recorded, observation: Observation, age: Age) -> Row {
         (R::Requested, S::Missing | S::Absent | S::Unknown, Age::Young)
         | (R::Requested, S::Unknown, Age::Due) => (1, Verdict::Wait),
         (R::Requested, S::Missing | S::Absent, Age::Due) => (2, Verdict::LaunchAgain),
-        (R::Requested | R::Booting, S::Starting | S::Running, Age::Young | Age::Due) => (3, Verdict::Probe),
+        (R::Requested | R::Booting | R::Resuming, S::Starting | S::Running, Age::Young | Age::Due) => {
+            (3, Verdict::Probe)
+        }
         (R::Booting, S::Missing | S::Unknown, Age::Young | Age::Due) => (4, Verdict::Probe),
         (R::Booting | R::Checking, S::Absent, _) => (5, Verdict::Drain(DrainReason::Vanished)),
-        (R::Requested | R::Booting | R::Checking, S::Stopping, _) => {
+        (R::Requested | R::Booting | R::Checking, S::Stopping | S::Suspended, _) => {
             (6, Verdict::Drain(DrainReason::Stopped))
         }
         (
@@ -192,30 +234,50 @@ pub fn recorded(recorded: Recorded, observation: Observation, age: Age) -> Row {
             (8, Verdict::Probe)
         }
         (R::Refused, S::Missing | S::Absent | S::Unknown, _) => (9, Verdict::Wait),
-        (R::Refused, S::Starting | S::Running | S::Stopping, _) => {
+        (R::Refused, S::Starting | S::Running | S::Stopping | S::Suspended, _) => {
             (10, Verdict::Drain(DrainReason::LaunchedAfterRefusal))
         }
         (R::Idle, S::Running | S::Missing | S::Unknown, _) => (11, Verdict::Keep),
         (R::Idle, S::Starting, _) => (12, Verdict::HoldBack),
         (R::Idle | R::Stale | R::Cleaning, S::Stopping, _) => (13, Verdict::Drain(DrainReason::Stopped)),
-        (R::Idle | R::Stale | R::Cleaning | R::OutOfService, S::Absent, _) => {
-            (14, Verdict::Drain(DrainReason::Vanished))
+        (
+            R::Idle | R::Stale | R::Cleaning | R::OutOfService | R::Suspending | R::Stopped | R::Resuming,
+            S::Absent,
+            _,
+        ) => (14, Verdict::Drain(DrainReason::Vanished)),
+        (R::Stale, S::Starting | S::Running | S::Suspended | S::Missing | S::Unknown, _) => {
+            (15, Verdict::Refresh)
         }
-        (R::Stale, S::Starting | S::Running | S::Missing | S::Unknown, _) => (15, Verdict::Refresh),
         (R::Held, S::Starting | S::Running | S::Missing | S::Unknown, _) => (16, Verdict::Keep),
-        (R::Held | R::Unaccounted, S::Stopping | S::Absent, _) => (17, Verdict::Suspect),
+        (R::Held | R::Unaccounted, S::Stopping | S::Suspended | S::Absent, _) => (17, Verdict::Suspect),
         (R::Unaccounted, S::Starting | S::Running | S::Missing | S::Unknown, _) => (31, Verdict::LastJob),
         (R::Cleaning, S::Running | S::Missing | S::Unknown, _) => (18, Verdict::Clean),
         (R::Cleaning, S::Starting, _) => (19, Verdict::Wait),
-        (R::OutOfService, S::Starting | S::Running | S::Stopping | S::Missing | S::Unknown, _) => {
-            (20, Verdict::Keep)
-        }
+        (
+            R::OutOfService,
+            S::Starting | S::Running | S::Stopping | S::Suspended | S::Missing | S::Unknown,
+            _,
+        ) => (20, Verdict::Keep),
         (R::Draining, _, _) => (21, Verdict::Wait),
-        (R::Terminating, S::Starting | S::Running | S::Stopping | S::Missing | S::Unknown, _) => {
-            (22, Verdict::Terminate)
-        }
+        (
+            R::Terminating,
+            S::Starting | S::Running | S::Stopping | S::Suspended | S::Missing | S::Unknown,
+            _,
+        ) => (22, Verdict::Terminate),
         (R::Terminating, S::Absent, _) => (23, Verdict::Forget),
         (_, S::Elsewhere, _) => (32, Verdict::Leave),
+        (R::Idle | R::Cleaning, S::Suspended, _) => (33, Verdict::Drain(DrainReason::Stopped)),
+        (R::Stopped | R::Resuming, S::Stopping, _) => (34, Verdict::Drain(DrainReason::Stopped)),
+        (R::Suspending, S::Starting | S::Running, Age::Young | Age::Due)
+        | (R::Stopped, S::Starting | S::Running, _) => (35, Verdict::Suspend),
+        (R::Suspending, S::Stopping | S::Missing | S::Unknown, Age::Young | Age::Due) => (36, Verdict::Wait),
+        (R::Suspending, S::Suspended, _) => (37, Verdict::Record),
+        (R::Stopped, S::Suspended | S::Missing | S::Unknown, _) => (38, Verdict::Keep),
+        (R::Resuming, S::Suspended | S::Missing | S::Unknown, Age::Young | Age::Due) => (39, Verdict::Resume),
+        (R::Suspending, S::Starting | S::Running | S::Stopping | S::Missing | S::Unknown, Age::Late)
+        | (R::Resuming, S::Starting | S::Running | S::Suspended | S::Missing | S::Unknown, Age::Late) => {
+            (40, Verdict::GiveUp)
+        }
     };
     Row { number, verdict }
 }
@@ -229,7 +291,9 @@ pub fn is_orphan(row: u8) -> bool {
 pub fn unrecorded(kind: Unrecorded, status: Status, age: Age) -> Row {
     let (number, verdict) = match (kind, status, age) {
         (Unrecorded::Static, Status::Running, _) => (24, Verdict::Adopt),
-        (Unrecorded::Static, Status::Starting | Status::Stopping, _) => (25, Verdict::Leave),
+        (Unrecorded::Static, Status::Starting | Status::Stopping | Status::Suspended, _) => {
+            (25, Verdict::Leave)
+        }
         (Unrecorded::Ours, _, Age::Young | Age::Due) => (26, Verdict::Leave),
         (Unrecorded::Ours, _, Age::Late) => (27, Verdict::Reap),
         (Unrecorded::OursHeld, _, _) => (28, Verdict::Leave),
@@ -244,7 +308,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    const RECORDED: [Recorded; 12] = [
+    const RECORDED: [Recorded; 15] = [
         Recorded::Requested,
         Recorded::Refused,
         Recorded::Booting,
@@ -255,12 +319,16 @@ mod tests {
         Recorded::Unaccounted,
         Recorded::Cleaning,
         Recorded::OutOfService,
+        Recorded::Suspending,
+        Recorded::Stopped,
+        Recorded::Resuming,
         Recorded::Draining,
         Recorded::Terminating,
     ];
-    const SIGHTS: [Observation; 7] = [
+    const SIGHTS: [Observation; 8] = [
         Observation::Starting,
         Observation::Running,
+        Observation::Suspended,
         Observation::Stopping,
         Observation::Missing,
         Observation::Absent,
@@ -275,7 +343,7 @@ mod tests {
         Unrecorded::Stranger,
         Unrecorded::Foreign,
     ];
-    const STATUSES: [Status; 3] = [Status::Starting, Status::Running, Status::Stopping];
+    const STATUSES: [Status; 4] = [Status::Starting, Status::Running, Status::Suspended, Status::Stopping];
 
     fn every_recorded() -> Vec<(Recorded, Observation, Age, Row)> {
         let mut all = Vec::new();
@@ -326,6 +394,7 @@ mod tests {
                 "late" => a == Age::Late,
                 "due" => a == Age::Due,
                 "not late" => a != Age::Late,
+                "not late; stopped any" => a != Age::Late || r == "stopped",
                 "young; unknown also due" => a == Age::Young || (a == Age::Due && s == "unknown"),
                 other => unreachable!("{other}"),
             };
@@ -405,7 +474,7 @@ mod tests {
         for (r, s, a, row) in every_recorded() {
             if row.verdict == Verdict::Keep {
                 assert!(
-                    matches!(r, Recorded::Idle | Recorded::Held | Recorded::OutOfService),
+                    matches!(r, Recorded::Idle | Recorded::Held | Recorded::OutOfService | Recorded::Stopped),
                     "{r:?} {s:?} {a:?}"
                 );
             }

@@ -2,18 +2,21 @@
 
 use std::collections::BTreeMap;
 
+use super::assign;
 use super::attempts::UngrantedAttempts;
 use crate::core::ids::TrustDomain;
 use crate::core::instance::{Instance, Phase};
 use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
 use crate::core::reservation::Reservation;
+use crate::core::time::Stamp;
 
 /// Instances on their way, filled with waiting jobs, first come first served.
 #[derive(Debug)]
 pub(super) struct UpcomingCapacity<'a> {
     upcoming: Vec<UpcomingInstance<'a>>,
     policy: &'a Policy,
+    now: Stamp,
 }
 
 /// An instance on its way, its free slots, and the domain that they are for.
@@ -38,14 +41,50 @@ pub(super) struct Shortfall {
 }
 
 impl<'a> UpcomingCapacity<'a> {
-    pub(super) fn new(state: &'a PoolState, policy: &'a Policy, ungranted: &UngrantedAttempts) -> Self {
-        let instances = state.instances.values().filter(|i| !ungranted.names(&i.id));
-        Self { upcoming: instances.filter_map(|i| upcoming(i, policy)).collect(), policy }
+    pub(super) fn new(
+        state: &'a PoolState,
+        policy: &'a Policy,
+        ungranted: &UngrantedAttempts,
+        now: Stamp,
+    ) -> Self {
+        Self::of(state, policy, ungranted, now, |_| true)
+    }
+
+    /// Those that are resuming.
+    pub(super) fn resuming(
+        state: &'a PoolState,
+        policy: &'a Policy,
+        ungranted: &UngrantedAttempts,
+        now: Stamp,
+    ) -> Self {
+        Self::of(state, policy, ungranted, now, |i| i.phase.is_resuming())
+    }
+
+    fn of(
+        state: &'a PoolState,
+        policy: &'a Policy,
+        ungranted: &UngrantedAttempts,
+        now: Stamp,
+        which: impl Fn(&Instance) -> bool,
+    ) -> Self {
+        let instances = state.instances.values().filter(|i| !ungranted.names(&i.id) && which(i));
+        Self { upcoming: instances.filter_map(|i| upcoming(i, policy)).collect(), policy, now }
+    }
+
+    /// Adds one that will be resumed.
+    pub(super) fn add(&mut self, instance: &'a Instance) {
+        self.upcoming.push(UpcomingInstance::fresh(instance));
     }
 
     /// The instance that will serve this job; it keeps a slot there.
     pub(super) fn serve(&mut self, job: &'a Reservation) -> Option<&'a Instance> {
-        let lasts = |i: &Instance| i.lifetime(self.policy).is_none_or(|limit| job.job.timeout <= limit);
+        let lasts = |i: &Instance| {
+            // One that is resumed has lived before.
+            if matches!(i.phase, Phase::Suspended { .. }) {
+                return assign::suits(i, job, self.policy, self.now);
+            }
+            i.lifetime(self.policy).is_none_or(|limit| job.job.timeout <= limit)
+        };
         let suits = |c: &&mut UpcomingInstance<'a>| {
             let admits = c.domain.is_none_or(|d| *d == job.domain);
             c.slots > 0 && admits && lasts(c.instance)
@@ -76,20 +115,32 @@ impl<'a> UpcomingCapacity<'a> {
     }
 }
 
+impl<'a> UpcomingInstance<'a> {
+    /// With the uses that it has left.
+    fn fresh(instance: &'a Instance) -> Self {
+        let slots = instance.free_slots().min(instance.uses_left.unwrap_or(u32::MAX));
+        Self { instance, slots, domain: instance.domain.as_ref() }
+    }
+}
+
 fn upcoming<'a>(instance: &'a Instance, policy: &Policy) -> Option<UpcomingInstance<'a>> {
     let (domain, uses) = match instance.phase {
         Phase::Launching | Phase::Checking if !instance.is_refused() => {
-            (instance.domain.as_ref(), instance.uses_left)
+            return Some(UpcomingInstance::fresh(instance));
         }
         // It may respond again, or begin stages after all.
         Phase::Ready if instance.unreachable.is_some() || instance.awaits_stage_check() => {
-            (instance.domain.as_ref(), instance.uses_left)
+            return Some(UpcomingInstance::fresh(instance));
+        }
+        Phase::Suspended { .. } if instance.phase.is_resuming() => {
+            return Some(UpcomingInstance::fresh(instance));
         }
         // Cleaning restores its uses, and may unbind it.
         Phase::Cleaning => (instance.domain.as_ref().filter(|_| !policy.clean_unbinds), policy.max_use_count),
         Phase::Launching
         | Phase::Checking
         | Phase::Ready
+        | Phase::Suspended { .. }
         | Phase::OutOfService { .. }
         | Phase::Draining { .. } => return None,
     };

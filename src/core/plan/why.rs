@@ -24,7 +24,7 @@ pub(super) fn step(
     if state.waiting.is_empty() {
         return;
     }
-    let mut upcoming = UpcomingCapacity::new(state, input.policy, input.ungranted);
+    let mut upcoming = UpcomingCapacity::new(state, input.policy, input.ungranted, draft.now);
     let hosts = bound_hosts(draft, input);
     let mut rest = Rest { draft, input, scaled, hosts, full: None, ahead: 0 };
     report.waiting.reserve(state.waiting.len());
@@ -33,6 +33,7 @@ pub(super) fn step(
         let serving = if drained.is_none() { upcoming.serve(job) } else { None };
         let on = match serving.map(|i| (&i.phase, i.unreachable.is_some(), i.id.clone())) {
             Some((Phase::Cleaning, _, instance)) => WaitingOn::Cleaning { instance },
+            Some((Phase::Suspended { .. }, _, instance)) => WaitingOn::Resume { instance },
             Some((Phase::Ready, true, instance)) => WaitingOn::Unreachable { instance },
             Some((Phase::Ready, false, instance)) => WaitingOn::StageCheck { instance },
             Some((_, _, instance)) => WaitingOn::Boot { instance },

@@ -46,6 +46,7 @@ fn each_reason_to_wait_is_a_sentence_without_internals() {
             },
             "zone-b small: quota reached: vCPU",
         ),
+        (WaitingOn::Resume { instance: one() }, "h1 was stopped and is being resumed"),
         (WaitingOn::Cleaning { instance: one() }, "h1 is being cleaned"),
         (WaitingOn::Unreachable { instance: one() }, "h1 does not respond, and is checked again"),
         (WaitingOn::StageCheck { instance: one() }, "h1 began no stages of its last jobs, and is checked"),
@@ -180,4 +181,12 @@ fn each_note_is_a_sentence_and_outlives_its_file() {
         let json = serde_json::to_string(&note).unwrap();
         assert_eq!(serde_json::from_str::<Note>(&json).unwrap(), note);
     }
+}
+
+#[test]
+fn an_empty_tier_has_its_reason() {
+    let failure = Failure { class: ErrorClass::Denied, message: "no key".to_owned() };
+    assert!(Note::CannotSuspend.to_string().contains("`idle_stopped` has no effect"));
+    let failing = Note::SuspensionsFail { failures: 2, failure, until: NOW };
+    assert_eq!(failing.to_string(), "suspending and resuming failed 2 times in a row (last: denied: no key)");
 }

@@ -152,7 +152,12 @@ mod tests {
 
     #[test]
     fn a_pool_that_is_well_has_nothing_said_of_it() {
-        let demand = Demand { max_instances: 8, recorded: 3, max_lifetime: Some(Duration::from_hours(12)) };
+        let demand = Demand {
+            max_instances: 8,
+            recorded: 3,
+            max_lifetime: Some(Duration::from_hours(12)),
+            idle_stopped: 0,
+        };
         let room = vec![QuotaHeadroom { machines: 5, of: "of m5.large (On-Demand Standard)".to_owned() }];
         let facts = Facts { room, free_addresses: Some(5), clock_ahead_s: Some(-150), ..Facts::default() };
         assert_eq!(codes(&facts, &demand), Vec::<&str>::new());
@@ -166,7 +171,7 @@ mod tests {
 
     #[test]
     fn each_trouble_has_its_code() {
-        let demand = Demand { max_instances: 8, recorded: 3, max_lifetime: None };
+        let demand = Demand { max_instances: 8, recorded: 3, max_lifetime: None, idle_stopped: 0 };
         let facts = Facts {
             denied: vec![("a".to_owned(), "no".to_owned()), ("b".to_owned(), "no".to_owned())],
             refused: vec![("c".to_owned(), "no such type".to_owned())],

@@ -109,7 +109,7 @@ mod tests {
         let table = format!("program = \"/p\"\n{keys}").parse().unwrap();
         let known = format!(r#"{{"protocol": 1, "name": "mine"{able}}}"#);
         let known: CapabilitiesAnswer = answers::read(known.as_bytes()).unwrap();
-        let demand = Demand { max_instances: 1, recorded: 0, max_lifetime };
+        let demand = Demand { max_instances: 1, recorded: 0, max_lifetime, idle_stopped: 0 };
         let found = of_capabilities(&pool, &Settings::read(&pool, &table).unwrap(), &known, &demand);
         found.iter().map(|finding| (finding.code, finding.severity)).collect()
     }

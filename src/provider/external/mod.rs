@@ -29,6 +29,7 @@ pub const REGISTRATION: Registration = Registration {
     build: build_without_calls,
     guest_dirs: None,
     lifetime: Some(LIFETIME),
+    suspends: false,
     static_hosts: None,
     doctor: doctor::without_calls,
 };

@@ -57,6 +57,13 @@ pub(super) fn of_group(
             Some(remedy),
         );
     }
+    if demand.idle_stopped > 0 && !info.suspends {
+        let message =
+            format!("`idle_stopped` of pool `{pool}` has no effect: its plugin cannot suspend instances");
+        let remedy =
+            "remove it, or raise `idle_count`; some plugins have a setting or a newer version that can";
+        find("fleeting-suspends", Severity::Warning, message, Some(remedy.to_owned()));
+    }
     if settings.host_keys == HostKeys::FirstUse {
         let message = format!(
             "pool `{pool}` accepts the host key of an instance's first connection: nothing verifies it"
@@ -86,11 +93,26 @@ mod tests {
         let table = format!("plugin = \"p\"\n{keys}").parse().unwrap();
         let settings = Settings::read(&pool, &table).unwrap();
         let info = GroupInfo { id: "g".to_owned(), max_size: max, version: String::new(), suspends: false };
-        let demand = Demand { max_instances: 5, recorded: 0, max_lifetime: None };
+        let demand = Demand { max_instances: 5, recorded: 0, max_lifetime: None, idle_stopped: 0 };
         let failure = failure.map(|class| ProviderError::new(class, "the text of the plugin"));
         let found = of_group(&pool, &settings, failure.as_ref(), Some(&info), foreign, &demand);
         assert!(failure.is_none() || found[0].message.contains("the text of the plugin"), "{found:?}");
         found.iter().map(|finding| (finding.code, finding.severity)).collect()
+    }
+
+    #[test]
+    fn a_tier_that_the_plugin_cannot_keep_is_found() {
+        let pool = PoolName::new("linux");
+        let table = "plugin = \"p\"\nhost_keys = \"command\"\nhost_key_command = \"/c\"".parse().unwrap();
+        let settings = Settings::read(&pool, &table).unwrap();
+        let found = |suspends, idle_stopped| {
+            let info = GroupInfo { id: "g".to_owned(), max_size: None, version: String::new(), suspends };
+            let demand = Demand { max_instances: 5, recorded: 0, max_lifetime: None, idle_stopped };
+            let found = of_group(&pool, &settings, None, Some(&info), 0, &demand);
+            found.into_iter().map(|finding| finding.code).collect::<Vec<_>>()
+        };
+        assert_eq!(found(false, 1), ["fleeting-suspends"]);
+        assert!(found(true, 1).is_empty() && found(false, 0).is_empty());
     }
 
     #[test]

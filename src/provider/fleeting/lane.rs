@@ -1,4 +1,4 @@
-//! The calls of one pool's plugin: `Update`, `Increase` and `Decrease` strictly one after the other, with the record.
+//! The calls of one pool's plugin: `Update`, `Increase`, `Decrease` and `Suspend` strictly one after the other, with the record.
 //!
 //! Plugins are made for that. Launches that come meanwhile share the next call; so do terminations and lists. All
 //! providers of a pool in this process share one lane.
@@ -24,6 +24,7 @@ use crate::port::provider::ProviderError;
 
 mod decrease;
 mod increase;
+mod suspend;
 mod update;
 
 /// What makes the plugin, when it is first needed.

@@ -18,7 +18,9 @@ use super::{address, console, failures, findings};
 use crate::core::endpoint::Endpoint;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::{InstanceId, Location, PoolName};
-use crate::core::inventory::{Capabilities, Listed, Listing, Resource, ResourceKind, Resources, Status};
+use crate::core::inventory::{
+    Capabilities, Listed, Listing, Resource, ResourceKind, Resources, Status, Suspends,
+};
 use crate::core::report::ApiCalls;
 use crate::core::time::Stamp;
 use crate::port::finding::Finding;
@@ -215,6 +217,21 @@ impl Provider for Fleeting {
         ended
     }
 
+    async fn suspend(&self, id: &InstanceId) -> Result<(), ProviderError> {
+        self.known.borrow_mut().remove(id);
+        self.lane.suspend(id).await
+    }
+
+    async fn resume(&self, id: &InstanceId) -> Result<(), ProviderError> {
+        // Address and login may be others from now on.
+        self.known.borrow_mut().remove(id);
+        self.lane.resume(id).await
+    }
+
+    async fn heartbeat(&self, id: &InstanceId) -> Result<Option<String>, ProviderError> {
+        self.lane.heartbeat(id).await
+    }
+
     async fn list(&self, pool: &PoolName) -> Result<Listing, ProviderError> {
         if *pool != self.pool {
             return Ok(Listing::empty(self.lane.now(), None));
@@ -271,7 +288,12 @@ impl Provider for Fleeting {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::default()
+        let suspends = match self.lane.info() {
+            None => Suspends::Unknown,
+            Some(info) if info.suspends => Suspends::Yes,
+            Some(_) => Suspends::No,
+        };
+        Capabilities { suspends, ..Capabilities::default() }
     }
 
     fn api_calls(&self) -> Option<ApiCalls> {

@@ -166,7 +166,12 @@ mod tests {
 
     #[test]
     fn a_pool_that_is_well_has_nothing_said_of_it() {
-        let demand = Demand { max_instances: 8, recorded: 3, max_lifetime: Some(Duration::from_hours(12)) };
+        let demand = Demand {
+            max_instances: 8,
+            recorded: 3,
+            max_lifetime: Some(Duration::from_hours(12)),
+            idle_stopped: 0,
+        };
         let room = |machines| QuotaHeadroom { machines, of: "in r (CPUS)".to_owned() };
         let facts = Facts { room: vec![room(2), room(3)], ..Facts::default() };
         assert_eq!(codes(&facts, &demand), Vec::<&str>::new());
@@ -175,7 +180,7 @@ mod tests {
 
     #[test]
     fn each_trouble_has_its_code() {
-        let demand = Demand { max_instances: 8, recorded: 3, max_lifetime: None };
+        let demand = Demand { max_instances: 8, recorded: 3, max_lifetime: None, idle_stopped: 0 };
         let facts = Facts {
             denied: vec![("list disks", "forbidden".to_owned())],
             refused: vec![("a".to_owned(), "no such type".to_owned())],

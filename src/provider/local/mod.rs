@@ -43,6 +43,7 @@ pub const REGISTRATION: Registration = Registration {
     build,
     guest_dirs: Some(guest_dirs),
     lifetime: None,
+    suspends: false,
     static_hosts: None,
     doctor: doctor::doctor,
 };

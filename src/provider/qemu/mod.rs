@@ -52,6 +52,7 @@ pub const REGISTRATION: Registration = Registration {
     build,
     guest_dirs: None,
     lifetime: None,
+    suspends: false,
     static_hosts: None,
     doctor: doctor::doctor,
 };

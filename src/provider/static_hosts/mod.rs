@@ -34,6 +34,7 @@ pub const REGISTRATION: Registration = Registration {
     build,
     guest_dirs: None,
     lifetime: None,
+    suspends: false,
     static_hosts: Some(StaticHostCalls { named, clean: clean::cleaning }),
     doctor: doctor::doctor,
 };

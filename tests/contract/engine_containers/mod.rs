@@ -76,7 +76,12 @@ async fn prepare(machine: &Rc<Machine>, job: &ContainerJob) -> Prepared {
         lease,
         assignment,
         waited: Duration::ZERO,
-        account: StartAccount { start: Start::Booted, idle_for: Duration::ZERO, others: 0 },
+        account: StartAccount {
+            start: Start::Booted,
+            idle_for: Duration::ZERO,
+            others: 0,
+            resume_time: Duration::ZERO,
+        },
         booted: None,
         granted_after: Duration::ZERO,
         images: Images::default(),

@@ -157,10 +157,19 @@ fn of_launches() -> Vec<Trouble> {
     all
 }
 
+fn of_the_tier() -> (Note, &'static str) {
+    (
+        Note::SuspensionsFail { failures: 2, failure: failure(), until: at(90.0) },
+        "warning [pool-suspensions-fail]: pool `linux`: suspending and resuming failed 2 times in a row (last: quota \
+         reached: 20 vCPU)\n  help: correct the cause, or remove `idle_stopped`; another instance is suspended in 30 s",
+    )
+}
+
 fn of_reports() -> Vec<Trouble> {
     let mut all = Vec::new();
     let trouble = Note::CallsFailing { instance: id(1), failure: failure(), until: at(90.0) };
     for (note, expected) in [
+        of_the_tier(),
         (
             Note::ListFailed { failure: failure() },
             "warning [pool-list-failing]: pool `linux`: the provider's instances cannot be listed (quota reached: 20 vCPU)\n  \
@@ -244,7 +253,6 @@ fn of_reports() -> Vec<Trouble> {
         bench.notes.push(note);
         all.push((bench, expected));
     }
-
     let mut bench = calm();
     bench.attempts.insert(AttemptName::new("dead"), seen(Presence::Gone));
     bench.attempts.insert(AttemptName::new("alive"), seen(Presence::There));

@@ -13,16 +13,21 @@ pub(super) fn bar(input: &StatusInput<'_>, width: usize) -> String {
     let instances = || input.state.instances.values();
     let in_use = input.state.in_use();
     let idle: u32 = instances().map(|instance| instance.usable()).sum();
-    let coming = |phase: &Phase| matches!(phase, Phase::Launching | Phase::Checking | Phase::Cleaning);
+    let coming = |phase: &Phase| {
+        matches!(phase, Phase::Launching | Phase::Checking | Phase::Cleaning) || phase.is_resuming()
+    };
     let coming: u32 = instances().filter(|each| coming(&each.phase)).map(|each| each.free_slots()).sum();
+    let stopped: u32 = instances().filter(|each| each.phase.is_of_tier()).map(|each| each.free_slots()).sum();
     let present: u32 = instances().map(|each| each.capacity).sum();
     // Slots of instances that take no jobs: draining, out of service, unreachable, used up.
-    let closed = present.saturating_sub(in_use.saturating_add(idle).saturating_add(coming));
+    let open = in_use.saturating_add(idle).saturating_add(coming).saturating_add(stopped);
+    let closed = present.saturating_sub(open);
     let free = all.saturating_sub(present);
     let parts = [
         ('#', in_use, "in use"),
         ('=', idle, "idle"),
         ('~', coming, "on their way"),
+        ('z', stopped, "stopped"),
         ('x', closed, "out of use"),
         ('.', free, "not launched"),
     ];

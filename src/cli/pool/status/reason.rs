@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::cli::when::When;
 use crate::core::ids::{InstanceId, PoolName};
-use crate::core::instance::{Answer, Instance, Phase};
+use crate::core::instance::{Answer, Instance, Phase, Suspension};
 use crate::core::pool::PoolState;
 use crate::core::report::WaitingOn;
 use crate::core::time::Pretty;
@@ -33,6 +33,11 @@ pub(super) fn reason(instance: &Instance, state: &PoolState, when: &When) -> Opt
         Phase::Launching => Some(launching(instance, state)),
         Phase::Checking => Some("reachable, not yet ready".to_owned()),
         Phase::Ready => ready(instance, when),
+        Phase::Suspended { step: Suspension::Suspending } => Some("being suspended".to_owned()),
+        Phase::Suspended { step: Suspension::Stopped } => {
+            Some("launched, checked and suspended; a job that finds no idle instance resumes it".to_owned())
+        }
+        Phase::Suspended { step: Suspension::Resuming } => Some("being resumed".to_owned()),
         Phase::Cleaning if instance.is_new_host() => Some("being cleaned before its first job".to_owned()),
         Phase::Cleaning => Some("being cleaned between jobs".to_owned()),
         Phase::OutOfService { reason: why } => Some(why.clone()),

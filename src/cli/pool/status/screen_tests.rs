@@ -90,4 +90,8 @@ fn the_bar_has_a_sign_for_whatever_there_is() {
     let mut few = EventFixture::of(Policy { max_instances: 3, ..Policy::default() });
     few.ready(1, 1.0);
     assert!(on_screen(&few, Some(40), true).contains("  slots: [=..]\n"));
+    few.stopped(1, 30.0);
+    assert!(on_screen(&few, Some(40), true).contains("  slots: [z..]\n  z 1 stopped, . 2 not launched\n"));
+    few.then(40.0, Change::ResumeIntended { instance: id(1) });
+    assert!(on_screen(&few, Some(40), true).contains("  slots: [~..]\n"));
 }

@@ -118,6 +118,8 @@ pub(super) struct PolicyView<'a> {
     #[serde(serialize_with = "fields::moment")]
     pub(super) until: Option<Stamp>,
     pub(super) idle_count: u32,
+    /// Instances that are kept suspended.
+    pub(super) idle_stopped: u32,
     #[serde(serialize_with = "fields::seconds")]
     pub(super) idle_time_s: Duration,
     pub(super) scale_factor: f64,
@@ -178,7 +180,7 @@ pub(crate) struct UnavailableView {
 #[derive(Debug, Serialize)]
 pub(crate) struct InstanceView<'a> {
     pub(super) instance: &'a InstanceId,
-    /// `launching`, `checking`, `ready`, `cleaning`, `out-of-service` or `draining`.
+    /// `launching`, `checking`, `ready`, `suspending`, `stopped`, `resuming`, `cleaning`, `out-of-service` or `draining`.
     #[serde(serialize_with = "fields::word")]
     pub(super) phase: &'static str,
     #[serde(serialize_with = "fields::moment")]
@@ -279,8 +281,8 @@ pub(super) struct WaitingView<'a> {
 /// What a job or a launch waits for.
 #[derive(Debug, Serialize)]
 pub(super) struct WaitingFor<'a> {
-    /// `boot`, `limit`, `room`, `launching`, `rate`, `backoff`, `paused`, `no-offering`, `cleaning`, `unreachable`,
-    /// `drained`, `moved`, `disk`, `elsewhere`, `too-long`, `no-host`, `bound` or `next-pass`.
+    /// `boot`, `limit`, `room`, `launching`, `rate`, `backoff`, `paused`, `no-offering`, `resume`, `cleaning`,
+    /// `unreachable`, `drained`, `moved`, `disk`, `elsewhere`, `too-long`, `no-host`, `bound` or `next-pass`.
     #[serde(serialize_with = "waiting_kind")]
     pub(super) kind: &'a WaitingOn,
     pub(super) text: String,
@@ -292,7 +294,7 @@ pub(super) struct WaitingFor<'a> {
 #[derive(Debug, Serialize)]
 pub(super) struct NoteView<'a> {
     /// `list-failed`, `list-incomplete`, `owner-conflict`, `copies`, `elsewhere`, `location-unknown`, `over-limit`,
-    /// `calls-failing`, `image-not-pulled`, `suspect`, `attempt-unreadable`, `host-suspected`, `unavailable`, `boot-failed`, `config-invalid`
+    /// `calls-failing`, `image-not-pulled`, `cannot-suspend`, `suspensions-fail`, `suspect`, `attempt-unreadable`, `host-suspected`, `unavailable`, `boot-failed`, `config-invalid`
     /// or `moved`.
     #[serde(serialize_with = "note_kind")]
     pub(super) kind: &'a Note,
@@ -373,6 +375,7 @@ impl<'a> PolicyView<'a> {
             timezone: schedule.map(|schedule| schedule.timezone.as_str()),
             until: until(policy, now),
             idle_count: idle.idle_count,
+            idle_stopped: policy.idle_stopped,
             idle_time_s: idle.idle_time,
             scale_factor: idle.scale_factor,
             scale_factor_limit: idle.scale_factor_limit,
@@ -389,9 +392,11 @@ fn rank(phase: &Phase) -> u8 {
         Phase::Ready => 0,
         Phase::Checking => 1,
         Phase::Launching => 2,
-        Phase::Cleaning => 3,
-        Phase::OutOfService { .. } => 4,
-        Phase::Draining { .. } => 5,
+        Phase::Suspended { .. } if phase.is_resuming() => 3,
+        Phase::Suspended { .. } => 4,
+        Phase::Cleaning => 5,
+        Phase::OutOfService { .. } => 6,
+        Phase::Draining { .. } => 7,
     }
 }
 
@@ -557,6 +562,7 @@ impl<'a> WaitingFor<'a> {
             | WaitingOn::Room { instance }
             | WaitingOn::Cleaning { instance }
             | WaitingOn::Unreachable { instance }
+            | WaitingOn::Resume { instance }
             | WaitingOn::StageCheck { instance } => Some(instance),
             _ => None,
         };

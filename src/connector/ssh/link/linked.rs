@@ -83,6 +83,10 @@ impl Connector for Linked {
         self.ssh.discard_keys(id).await;
     }
 
+    async fn disconnect(&self, id: &InstanceId) {
+        self.links.end(id).await;
+    }
+
     async fn check(&self, id: &InstanceId, at: &Endpoint, within: Duration) -> Result<(), ConnectError> {
         self.check_by_link(id, at, None, within).await
     }

@@ -79,6 +79,9 @@ fn of_instances() -> impl Strategy<Value = Change> {
             .prop_map(|(instance, attempt, answer)| Change::LaunchAnswered { instance, attempt, answer }),
         4 => an_instance().prop_map(|instance| Change::Reached { instance, endpoint: endpoint() }),
         8 => an_instance().prop_map(|instance| Change::BecameReady { instance }),
+        3 => an_instance().prop_map(|instance| Change::SuspendIntended { instance }),
+        3 => an_instance().prop_map(|instance| Change::Suspended { instance }),
+        3 => an_instance().prop_map(|instance| Change::ResumeIntended { instance }),
         2 => (prop::sample::select(vec!["h1", "h2"]), 1..3_u32, prop::option::of(0..3_u32)).prop_map(
             |(host, capacity, uses_left)| {
                 let (instance, endpoint) = (instance(host), endpoint());

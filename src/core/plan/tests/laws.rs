@@ -12,7 +12,7 @@ use crate::core::event::Change;
 use crate::core::ids::{AttemptName, InstanceId, Location};
 use crate::core::instance::{DrainReason, Instance, Phase};
 use crate::core::invariants::check;
-use crate::core::inventory::{Listed, Listing, Status};
+use crate::core::inventory::{Listed, Listing, Status, Suspends};
 use crate::core::notation::{NOW, World, render, world};
 use crate::core::plan::{Effect, Plan};
 use crate::core::policy::Reuse;
@@ -185,7 +185,8 @@ proptest! {
         let mut blind = world(&line);
         let mut seeing = blind.clone();
         let made = blind.state.instances.values().filter(|i| !i.is_refused());
-        let running = made.map(|i| Listed { id: i.id.clone(), tags: None, status: Status::Running, created: None, detail: None, static_host: None, notice: None });
+        let as_recorded = |i: &Instance| if i.phase.is_stopped() { Status::Suspended } else { Status::Running };
+        let running = made.map(|i| Listed { id: i.id.clone(), tags: None, status: as_recorded(i), created: None, detail: None, static_host: None, notice: None });
         let mut listing = Listing::empty(NOW, Some(Location::new("here")));
         listing.instances = running.collect();
         seeing.observed.listing = Ok(listing);
@@ -227,7 +228,9 @@ proptest! {
     #[test]
     fn each_launch_serves_a_waiting_job_or_a_wanted_slot(line in a_world()) {
         let (before, plan, after) = planned(&line);
-        let (count, target) = (launched(&plan), plan.report.idle_target as usize);
+        // The tier is refilled with launches, too.
+        let wanted = plan.report.idle_target + before.policy.idle_stopped * before.policy.fresh_slots();
+        let (count, target) = (launched(&plan), wanted as usize);
         if count == 0 {
             return Ok(());
         }
@@ -264,10 +267,10 @@ proptest! {
             .sum();
         let made_room = !drained(&plan, |why| *why == DrainReason::MadeRoom).is_empty();
         // A refused launch, or one that the limit leaves no room to repeat: none of it was spare.
-        let made = |i: &Instance| open(i) && i.phase != Phase::Launching;
+        let made = |i: &Instance| open(i) && i.phase != Phase::Launching && !i.phase.is_stopped();
         if !made_room && surplus.iter().any(|id| before.state.instance(id).is_some_and(made)) {
             prop_assert!(spare >= plan.report.idle_target);
-            prop_assert!(launched(&plan) <= after.state.waiting.len());
+            prop_assert!(launched(&plan) <= after.state.waiting.len() + before.policy.idle_stopped as usize);
         }
         for id in &surplus {
             let known = before.state.instance(id).expect("it is recorded");
@@ -276,8 +279,47 @@ proptest! {
                 prop_assert!(known.is_refused() || before.state.alive() > before.policy.max_instances);
                 continue;
             }
+            if known.phase.is_stopped() {
+                let tier = before.state.instances.values().filter(|i| i.phase.is_of_tier()).count();
+                let most = before.policy.idle_stopped as usize;
+                prop_assert!(tier > most || before.observed.capabilities.suspends == Suspends::No);
+                continue;
+            }
             prop_assert!(before.now.since(known.idle_since()) >= before.policy.idle.idle_time);
             prop_assert!(known.uses > 0 || before.now.since(known.idle_since()) >= Duration::from_mins(1));
+        }
+    }
+
+    #[test]
+    fn only_idle_instances_above_the_target_are_suspended_and_a_job_is_resumed_for(line in a_world()) {
+        let (before, plan, after) = planned(&line);
+        let suspended =
+            changed(&plan, |c| if let Change::SuspendIntended { instance } = c { Some(instance) } else { None });
+        let resumed =
+            changed(&plan, |c| if let Change::ResumeIntended { instance } = c { Some(instance) } else { None });
+        let fresh = |id: &&InstanceId| before.state.instance(id).is_some_and(Instance::is_idle);
+        if suspended.iter().any(|id| fresh(&id)) {
+            let spare: u32 = after.state.instances.values().map(|i| i.usable()).sum();
+            prop_assert!(spare >= plan.report.idle_target);
+            let tier = after.state.instances.values().filter(|i| i.phase.is_of_tier()).count();
+            prop_assert!(tier <= before.policy.idle_stopped as usize);
+        }
+        for id in suspended.iter().chain(&resumed) {
+            prop_assert!(!is_claimed(&before, before.state.instance(id).expect("it is recorded")), "{id}");
+            prop_assert!(after.state.instance(id).is_some_and(|i| i.holders.is_empty()), "{id}");
+        }
+        let waited = before.state.waiting.len().max(plan.report.idle_target as usize);
+        prop_assert!(resumed.len() <= waited, "{resumed:?}");
+        if before.state.drained.is_some() {
+            prop_assert!(suspended.is_empty() && resumed.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_drain_leaves_no_stopped_instance(line in a_world()) {
+        let (_, _, after) = planned(&line);
+        for instance in after.state.instances.values().filter(|_| after.state.drained.is_some()) {
+            prop_assert!(!instance.phase.is_of_tier() || is_claimed(&after, instance), "{}", instance.id);
         }
     }
 
@@ -351,7 +393,7 @@ proptest! {
         rebooted.carry(&plan.events);
         for instance in rebooted.state.instances.values() {
             let serves = instance.is_idle() && !is_claimed(&rebooted, instance);
-            let coming = matches!(instance.phase, Phase::Launching | Phase::Checking)
+            let coming = matches!(instance.phase, Phase::Launching | Phase::Checking | Phase::Suspended { .. })
                 && instance.since.boot != BootId(8)
                 && !instance.is_refused()
                 && !is_claimed(&rebooted, instance);

@@ -15,6 +15,7 @@ mod scale;
 mod seen;
 mod settle;
 mod stages;
+mod tier;
 mod warm;
 mod whereabouts;
 mod why;

@@ -25,7 +25,7 @@ fn maybe(text: impl Strategy<Value = String>) -> impl Strategy<Value = String> {
 
 fn status() -> impl Strategy<Value = String> {
     prop_oneof![
-        one_of(&["starting", "stopping", "running", "gone", "denied"]).prop_map(str::to_owned),
+        one_of(&["starting", "stopping", "running", "suspended", "gone", "denied"]).prop_map(str::to_owned),
         span().prop_map(|s| format!("missing {s}")),
         span().prop_map(|s| format!("missing {s} denied")),
     ]
@@ -52,6 +52,9 @@ fn item(number: usize) -> impl Strategy<Value = String> {
         "idle",
         "idle",
         "idle",
+        "suspending",
+        "stopped",
+        "resuming",
         "draining",
     ]);
     let host = one_of(&["static checking", "static idle", "static cleaning", "static out-of-service"]);
@@ -102,6 +105,15 @@ fn settings() -> impl Strategy<Value = String> {
         ", failures 6 2m",
         ", failures 6 6m",
         ", idle_time 0s",
+        ", tier 1",
+        ", tier 2",
+        ", tier 3, unsuspended 2 3s",
+        ", tier 2, unsuspended 6 6m",
+        ", tier 2, idle_time 0s",
+        ", tier 2 no",
+        ", tier 2 unknown",
+        ", tier 2, drained",
+        ", tier 2, lifetime 20m",
         ", repeats",
         ", factor 0.7",
         ", offerings 2",

@@ -57,6 +57,13 @@ impl World {
         self.observed.denied = instances.filter(lacks).map(|i| (i.id.clone(), now)).collect();
     }
 
+    fn listed_as(&mut self, id: &crate::core::ids::InstanceId, status: Status) {
+        let Ok(listing) = &mut self.observed.listing else { return };
+        for listed in listing.instances.iter_mut().filter(|listed| listed.id == *id) {
+            listed.status = status;
+        }
+    }
+
     fn succeed(&mut self, effect: &Effect) {
         let now = self.now;
         match effect {
@@ -86,7 +93,17 @@ impl World {
                 let answer = Answer::Accepted { at: now };
                 self.tell(now, Change::LaunchAnswered { instance, attempt, answer });
             }
+            Effect::Suspend { instance } => self.listed_as(instance, Status::Suspended),
+            Effect::Resume { instance } => {
+                self.listed_as(instance, Status::Running);
+                let reached = Change::Reached { instance: instance.clone(), endpoint: endpoint() };
+                self.tell(now, reached);
+                self.carry(&request::ready(&self.state, instance, now));
+            }
             Effect::Probe { instance } => {
+                if self.state.instance(instance).is_some_and(|i| i.phase.is_resuming()) {
+                    self.tell(now, Change::Reached { instance: instance.clone(), endpoint: endpoint() });
+                }
                 if self.state.instance(instance).is_some_and(|i| i.phase == Phase::Launching) {
                     let reached = Change::Reached { instance: instance.clone(), endpoint: endpoint() };
                     self.tell(now, reached);

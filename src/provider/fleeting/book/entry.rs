@@ -122,9 +122,8 @@ impl Machine {
         match self.state {
             State::Running => Status::Running,
             State::Creating | State::Resuming | State::Unknown(_) => Status::Starting,
-            State::Deleting | State::Deleted | State::Timeout | State::Suspending | State::Suspended => {
-                Status::Stopping
-            }
+            State::Suspended => Status::Suspended,
+            State::Deleting | State::Deleted | State::Timeout | State::Suspending => Status::Stopping,
         }
     }
 

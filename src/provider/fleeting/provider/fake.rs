@@ -31,6 +31,7 @@ pub(super) struct Cloud {
     pub(super) hide: Cell<bool>,
     pub(super) made: Cell<u32>,
     pub(super) max_size: Cell<Option<u32>>,
+    pub(super) suspends: Cell<bool>,
     pub(super) group: RefCell<String>,
     /// The next calls' failures: of which call, how many machines it makes nevertheless, and how it fails.
     pub(super) faults: RefCell<VecDeque<(&'static str, u32, CallErrorKind)>>,
@@ -70,6 +71,18 @@ impl Cloud {
         }
     }
 
+    fn change(&self, name: &'static str, ids: &[String], state: State) -> Result<Vec<String>, CallError> {
+        match self.call(name, &format!(" {}", ids.join(" "))) {
+            Ok(()) => {
+                self.machines.borrow_mut().extend(ids.iter().map(|id| (id.clone(), state)));
+                Ok(ids.to_vec())
+            }
+            // The call succeeds, and leaves all of them out.
+            Err((1, _)) => Ok(Vec::new()),
+            Err((_, error)) => Err(error),
+        }
+    }
+
     pub(super) fn show(&self) {
         self.machines.borrow_mut().extend(self.hidden.take().into_iter().map(|id| (id, State::Creating)));
     }
@@ -92,7 +105,8 @@ impl Cloud {
 impl Group for Rc<Cloud> {
     async fn info(&self) -> Result<GroupInfo, CallError> {
         let id = self.group.borrow().clone();
-        Ok(GroupInfo { id, max_size: self.max_size.get(), version: "1.0".to_owned(), suspends: false })
+        let (max_size, suspends) = (self.max_size.get(), self.suspends.get());
+        Ok(GroupInfo { id, max_size, version: "1.0".to_owned(), suspends })
     }
 
     async fn update(&self) -> Result<Vec<Seen>, CallError> {
@@ -135,16 +149,16 @@ impl Group for Rc<Cloud> {
         Ok(self.info.borrow().clone().unwrap_or(plain))
     }
 
-    async fn heartbeat(&self, _id: &str) -> Result<(), CallError> {
-        Ok(())
+    async fn heartbeat(&self, id: &str) -> Result<(), CallError> {
+        self.call("heartbeat", &format!(" {id}")).map_err(|(_, error)| error)
     }
 
-    async fn suspend(&self, _ids: &[String]) -> Result<Vec<String>, CallError> {
-        Ok(Vec::new())
+    async fn suspend(&self, ids: &[String]) -> Result<Vec<String>, CallError> {
+        self.change("suspend", ids, State::Suspending)
     }
 
-    async fn resume(&self, _ids: &[String]) -> Result<Vec<String>, CallError> {
-        Ok(Vec::new())
+    async fn resume(&self, ids: &[String]) -> Result<Vec<String>, CallError> {
+        self.change("resume", ids, State::Resuming)
     }
 }
 

@@ -337,3 +337,81 @@ async fn the_console_tells_what_the_plugin_showed() {
     assert_eq!(console, "00:16:40 UTC requested\n00:16:40 UTC creating as m1\n00:17:41 UTC running\n");
     assert_eq!(class(provider.console(&id(7)).await), ErrorClass::NotFound);
 }
+
+fn status_of(listing: &Listing) -> Status {
+    listing.instances[0].status
+}
+
+#[tokio::test]
+async fn an_instance_is_suspended_once_and_resumed_at_another_address() {
+    let site = Site::new();
+    let (provider, pool) = (site.provider(""), PoolName::new("linux"));
+    assert_eq!(provider.capabilities().suspends, Suspends::Unknown);
+    site.cloud.suspends.set(true);
+    provider.launch(&request(1)).await.unwrap();
+    assert_eq!(provider.capabilities().suspends, Suspends::Yes);
+    assert_eq!(class(provider.suspend(&id(1)).await), ErrorClass::Transient, "it does not run yet");
+    site.cloud.all(State::Running);
+    provider.list(&pool).await.unwrap();
+    provider.endpoint(&id(1)).await.unwrap();
+    provider.suspend(&id(1)).await.unwrap();
+    assert_eq!(status_of(&provider.list(&pool).await.unwrap()), Status::Stopping);
+    provider.suspend(&id(1)).await.unwrap();
+    assert_eq!(site.cloud.called("suspend"), ["suspend m1"]);
+    assert_eq!(class(provider.resume(&id(1)).await), ErrorClass::Transient, "still suspending");
+    site.cloud.all(State::Suspended);
+    assert_eq!(status_of(&provider.list(&pool).await.unwrap()), Status::Suspended);
+    assert_eq!(class(provider.endpoint(&id(1)).await), ErrorClass::Transient);
+    provider.resume(&id(1)).await.unwrap();
+    assert_eq!(status_of(&provider.list(&pool).await.unwrap()), Status::Starting);
+    provider.resume(&id(1)).await.unwrap();
+    assert_eq!(site.cloud.called("resume"), ["resume m1"]);
+    site.cloud.all(State::Running);
+    let mut info = site.cloud.connect_info_now().await;
+    "10.0.0.8:2222".clone_into(&mut info.internal_address);
+    site.cloud.info.replace(Some(info));
+    provider.list(&pool).await.unwrap();
+    assert_eq!(provider.endpoint(&id(1)).await.unwrap().address, "10.0.0.8");
+}
+
+#[tokio::test]
+async fn a_plugin_that_does_not_suspend_or_resume_has_its_words() {
+    let site = Site::new();
+    let (provider, pool) = (site.provider(""), PoolName::new("linux"));
+    provider.launch(&request(1)).await.unwrap();
+    assert_eq!(provider.capabilities().suspends, Suspends::No);
+    site.cloud.all(State::Running);
+    provider.list(&pool).await.unwrap();
+    for (left_out, kind, expected) in [
+        (1, CallErrorKind::Refused, ErrorClass::Transient),
+        (0, CallErrorKind::Refused, ErrorClass::Transient),
+        (0, CallErrorKind::Unknown, ErrorClass::Transient),
+        (0, CallErrorKind::Unsupported, ErrorClass::Invalid),
+    ] {
+        site.cloud.fail("suspend", left_out, kind);
+        assert_eq!(class(provider.suspend(&id(1)).await), expected, "{kind:?}");
+    }
+    site.cloud.all(State::Suspended);
+    provider.list(&pool).await.unwrap();
+    site.cloud.fail("resume", 0, CallErrorKind::Refused);
+    let refused = provider.resume(&id(1)).await.unwrap_err().to_string();
+    assert!(refused.contains("the plugin did not resume an instance: the cloud says no"), "{refused}");
+    assert_eq!(class(provider.suspend(&id(7)).await), ErrorClass::Transient, "nothing shows it");
+}
+
+#[tokio::test]
+async fn the_plugins_own_check_is_of_running_instances() {
+    let site = Site::new();
+    let (provider, pool) = (site.provider(""), PoolName::new("linux"));
+    provider.launch(&request(1)).await.unwrap();
+    assert_eq!(provider.heartbeat(&id(1)).await.unwrap(), None);
+    assert_eq!(site.cloud.called("heartbeat").len(), 0, "it does not run yet");
+    site.cloud.all(State::Running);
+    provider.list(&pool).await.unwrap();
+    assert_eq!(provider.heartbeat(&id(1)).await.unwrap(), None);
+    site.cloud.fail("heartbeat", 0, CallErrorKind::Refused);
+    let found = provider.heartbeat(&id(1)).await.unwrap();
+    assert_eq!(found.as_deref(), Some("the plugin finds it unhealthy: the cloud says no"));
+    site.cloud.fail("heartbeat", 0, CallErrorKind::Unknown);
+    assert!(provider.heartbeat(&id(1)).await.is_err(), "that says nothing about the instance");
+}
