@@ -83,7 +83,7 @@ fn without_zeros(number: &[u8]) -> &[u8] {
     &number[zeros..]
 }
 
-fn explained(rejected: KeyRejected) -> String {
+pub(super) fn explained(rejected: KeyRejected) -> String {
     match rejected.to_string().as_str() {
         "TooSmall" => "it has less than 2048 bits".to_owned(),
         "TooLarge" => "it has more than 4096 bits".to_owned(),
