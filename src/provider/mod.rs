@@ -36,6 +36,7 @@ pub mod held;
 pub mod instance_dir;
 #[cfg(test)]
 mod key_tables;
+pub mod kubernetes;
 pub mod launch;
 pub mod local;
 pub mod mistakes;
@@ -62,7 +63,7 @@ macro_rules! providers {
     };
 }
 
-providers!(local, qemu, static_hosts, aws_ec2, gce, external, fleeting);
+providers!(local, qemu, static_hosts, aws_ec2, gce, external, fleeting, kubernetes);
 
 /// The providers of this program, once `install` has set them.
 static PROVIDERS: OnceLock<&'static [Registration]> = OnceLock::new();
@@ -217,7 +218,7 @@ mod tests {
         assert_eq!(find("local").unwrap().kind, "local");
         let error = |kind| find(kind).unwrap_err().to_string();
         assert_eq!(error("locla"), "there is no provider `locla` (did you mean `local`?)");
-        let all = "there is no provider `0` (name one of `local`, `qemu`, `static`, `aws-ec2`, `gce`, `external`, `fleeting`)";
+        let all = "there is no provider `0` (name one of `local`, `qemu`, `static`, `aws-ec2`, `gce`, `external`, `fleeting`, `kubernetes`)";
         assert_eq!(error("0"), all);
     }
 

@@ -131,6 +131,12 @@ pub trait Api {
         Ok(LaunchStatus::Unknown)
     }
 
+    /// True if it is time to ask for the status of an accepted launch whose machine is listed without capacity: some clouds
+    /// keep it so for ever.
+    fn is_overdue(&self, _machine: &Machine) -> bool {
+        false
+    }
+
     /// How often the capacity of an accepted launch is polled.
     fn capacity_interval(&self) -> Duration {
         Duration::from_millis(500)

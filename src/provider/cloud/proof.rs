@@ -15,8 +15,11 @@ pub(super) fn is_launched<O>(
     entry: Option<&Entry<O>>,
     shown: impl Fn(&str) -> String,
 ) -> bool {
-    if entry.is_some_and(|entry| entry.made.as_ref() == Some(&machine.handle)) {
-        return true;
+    match entry.and_then(|entry| entry.made.as_ref()) {
+        Some(made) if *made == machine.handle => return true,
+        // A name that was used again, or a copy in another place: the token was copied, too.
+        Some(made) if made.name == machine.handle.name => return false,
+        Some(_) | None => {}
     }
     let Some(token) = &machine.token else { return false };
     let is_token = |known: &str| shown(known) == *token;
@@ -41,6 +44,8 @@ mod tests {
         let spec = entry("x/5000");
         let answered = Entry { made: Some(one.handle.clone()), ..entry("x/1") };
         let elsewhere = Handle { name: "i-other".to_owned(), zone: String::new() };
+        let again = Handle { zone: "elsewhere".to_owned(), ..one.handle.clone() };
+        let used_again = Entry { made: Some(again), ..entry("x/1") };
         let of_another = Entry { made: Some(elsewhere), ..entry("x/1") };
         for (machine, entry, launched) in [
             (&one, None, true),
@@ -50,6 +55,7 @@ mod tests {
             (&of_other, Some(&spec), false),
             (&of_other, Some(&of_another), false),
             (&without, Some(&answered), true),
+            (&one, Some(&used_again), false),
             (&late, None, false),
             (&late, Some(&spec), true),
         ] {

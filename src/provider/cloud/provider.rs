@@ -195,17 +195,23 @@ impl<A: Api> Cloud<A> {
         loop {
             tokio::time::sleep(interval).await;
             // A failed list proves nothing about the machine, nor does a list that lacks so new a machine.
-            let state = match self.machine_list(interval).await {
-                Ok(list) => list.best(id).map(|machine| machine.state).ok_or(list.complete),
-                Err(_) => Err(false),
+            let (state, overdue) = match self.machine_list(interval).await {
+                Ok(list) => match list.best(id) {
+                    Some(machine) => (Ok(machine.state), self.api.is_overdue(machine)),
+                    None => (Err(list.complete), false),
+                },
+                Err(_) => (Err(false), false),
             };
             let status = match state {
                 Ok(MachineState::Starting | MachineState::Running) => LaunchStatus::Confirmed,
+                Ok(MachineState::Accepted) if overdue => {
+                    self.call(self.api.launch_status(spec)).await.unwrap_or(LaunchStatus::Pending)
+                }
                 Ok(MachineState::Accepted) => LaunchStatus::Pending,
                 // Some clouds keep a refused machine. Any other one that is stopped had capacity.
                 Ok(MachineState::Stopped) => match self.call(self.api.launch_status(spec)).await {
-                    Ok(LaunchStatus::Refused(error)) => LaunchStatus::Refused(error),
-                    _ => LaunchStatus::Confirmed,
+                    Ok(status @ (LaunchStatus::Refused(_) | LaunchStatus::Pending)) => status,
+                    Ok(LaunchStatus::Confirmed | LaunchStatus::Unknown) | Err(_) => LaunchStatus::Confirmed,
                 },
                 Ok(MachineState::Gone | MachineState::Ending) | Err(true) => {
                     self.call(self.api.launch_status(spec)).await.unwrap_or(LaunchStatus::Unknown)

@@ -1,0 +1,278 @@
+//! The pod of a launch.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::condition::JOB;
+use super::template;
+use crate::core::failure::ErrorClass;
+use crate::core::ids::OwnerId;
+use crate::core::text::hex;
+use crate::port::provider::{LaunchRequest, ProviderError};
+use crate::provider::cloud::{idempotency, tags};
+use crate::provider::kubernetes::placement::{Placement, Toleration};
+use crate::provider::kubernetes::settings::{Resources, Settings};
+
+/// The annotation with the token of the launch that made a pod.
+pub(super) const LAUNCH: &str = "greenroom-launch";
+/// The annotation with the offering.
+pub(super) const OFFERING: &str = "greenroom-offering";
+/// The first process of the container that jobs run in.
+const ENTRY: &str = include_str!("entry.sh");
+/// How long a pod stays on a node that is lost. Kubernetes' own default of 5 minutes would hide the loss for as long.
+const LOST_NODE_S: u64 = 30;
+/// The shortest lifetime that makes sense, in seconds.
+const SHORTEST_LIFE_S: u64 = 1;
+
+/// Everything that a launch call sends.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct LaunchSpec {
+    pub(super) name: String,
+    /// As pods show it.
+    pub(super) token: String,
+    /// Its name, for messages about capacity.
+    pub(super) offering: String,
+    pub(super) pod: Value,
+    /// The ConfigMap that owns the pod.
+    pub(super) owner: Option<String>,
+}
+
+impl LaunchSpec {
+    pub(super) fn new(
+        settings: &Settings,
+        request: &LaunchRequest,
+        placement: &Placement,
+    ) -> Result<Self, ProviderError> {
+        let invalid = |why| ProviderError::new(ErrorClass::Invalid, why);
+        let mut pod = match &settings.template {
+            Some(path) => template::read(path).map_err(invalid)?,
+            None => json!({}),
+        };
+        let token = shown_token(&request.tags.owner, &request.token);
+        template::merge(&mut pod, own(settings, request, placement, &token));
+        Ok(Self {
+            name: request.instance.to_string(),
+            token,
+            offering: placement.name.clone(),
+            pod,
+            owner: settings.owner.clone(),
+        })
+    }
+}
+
+/// The form in which pods show a launch's token.
+pub(super) fn shown_token(owner: &OwnerId, token: &str) -> String {
+    hex(&idempotency::digest(owner, token)[..16])
+}
+
+/// What Greenroom sets.
+fn own(settings: &Settings, request: &LaunchRequest, placement: &Placement, token: &str) -> Value {
+    let mut pod = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": request.instance.as_str(),
+            "labels": labels(request),
+            "annotations": {
+                LAUNCH: token,
+                OFFERING: placement.name,
+                // A warm pod is lost cheaply, but a job is not: autoscalers keep its node until the pod is deleted.
+                "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+                "karpenter.sh/do-not-disrupt": "true",
+            },
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": false,
+            "enableServiceLinks": false,
+            "shareProcessNamespace": false,
+            "terminationGracePeriodSeconds": 1,
+            "securityContext": { "seccompProfile": { "type": "RuntimeDefault" } },
+            "tolerations": tolerations(placement),
+            "containers": [container(settings, request, placement)],
+            "volumes": [{ "name": "greenroom", "emptyDir": { "medium": "Memory", "sizeLimit": "1Mi" } }],
+        },
+    });
+    let spec = &mut pod["spec"];
+    if let Some(lifetime) = request.lifetime {
+        spec["activeDeadlineSeconds"] = json!(seconds(lifetime));
+    }
+    if !settings.pull_secrets.is_empty() {
+        spec["imagePullSecrets"] = settings.pull_secrets.iter().map(|name| json!({ "name": name })).collect();
+    }
+    for (key, value) in [
+        ("serviceAccountName", &settings.service_account),
+        ("runtimeClassName", &placement.runtime_class),
+        ("priorityClassName", &placement.priority_class),
+    ] {
+        if let Some(value) = value {
+            spec[key] = json!(value);
+        }
+    }
+    let mut selector: Vec<(&str, &str)> =
+        placement.node_selector.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    selector.extend(placement.architecture.as_deref().map(|arch| ("kubernetes.io/arch", arch)));
+    for (key, value) in selector {
+        spec["nodeSelector"][key] = json!(value);
+    }
+    pod
+}
+
+fn labels(request: &LaunchRequest) -> Value {
+    tags::written(&request.tags).into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect()
+}
+
+fn tolerations(placement: &Placement) -> Value {
+    let lost = ["not-ready", "unreachable"].map(|taint| {
+        json!({
+            "key": format!("node.kubernetes.io/{taint}"), "operator": "Exists", "effect": "NoExecute",
+            "tolerationSeconds": LOST_NODE_S,
+        })
+    });
+    let chosen = placement.tolerations.iter().map(|Toleration { key, value, effect }| {
+        let mut one = json!({ "key": key, "operator": if value.is_some() { "Equal" } else { "Exists" } });
+        if let Some(value) = value {
+            one["value"] = json!(value);
+        }
+        if let Some(effect) = effect {
+            one["effect"] = json!(effect);
+        }
+        one
+    });
+    chosen.chain(lost).collect()
+}
+
+fn container(settings: &Settings, request: &LaunchRequest, placement: &Placement) -> Value {
+    let variable = |name: &str, value: &str| json!({ "name": name, "value": value });
+    let address =
+        json!({ "name": "GREENROOM_LISTEN", "valueFrom": { "fieldRef": { "fieldPath": "status.podIP" } } });
+    let mut container = json!({
+        "name": JOB,
+        "image": placement.image,
+        "command": ["/bin/sh", "-c", ENTRY],
+        // What entry.sh says is then part of the container's status.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "env": [
+            variable("GREENROOM_AUTHORIZED_KEY", request.keys.authorized_key.trim()),
+            variable("GREENROOM_USER", &settings.common.user),
+            variable("GREENROOM_PORT", &settings.common.ssh_port.to_string()),
+            address,
+        ],
+        "volumeMounts": [{ "name": "greenroom", "mountPath": "/run/greenroom" }],
+    });
+    if let Some(policy) = settings.pull_policy {
+        container["imagePullPolicy"] = json!(policy);
+    }
+    let Resources { cpu, cpu_limit, memory, disk } = &settings.resources;
+    for (kind, resource, amount) in [
+        ("requests", "cpu", cpu),
+        ("limits", "cpu", cpu_limit),
+        ("requests", "memory", memory),
+        ("limits", "memory", memory),
+        ("requests", "ephemeral-storage", disk),
+        ("limits", "ephemeral-storage", disk),
+    ] {
+        if let Some(amount) = amount {
+            container["resources"][kind][resource] = json!(amount);
+        }
+    }
+    container
+}
+
+fn seconds(lifetime: Duration) -> u64 {
+    lifetime.as_secs().clamp(SHORTEST_LIFE_S, i64::MAX.unsigned_abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+
+    use super::*;
+    use crate::core::ids::{Generation, InstanceId, PoolName};
+    use crate::core::inventory::Tags;
+    use crate::port::provider::InstanceKeys;
+
+    fn request() -> LaunchRequest {
+        let tags = Tags {
+            pool: PoolName::new("linux"),
+            owner: OwnerId::new("0123456789abcdef"),
+            generation: Generation::new("c0ffee"),
+            number: 7,
+        };
+        let keys = InstanceKeys {
+            authorized_key: "ssh-ed25519 AAAAuser".to_owned(),
+            host_key: "-----BEGIN OPENSSH PRIVATE KEY-----\nsecret\n-----END OPENSSH PRIVATE KEY-----\n"
+                .to_owned(),
+            host_key_public: "ssh-ed25519 AAAAhost\n".to_owned(),
+        };
+        let instance = InstanceId::new("linux-c0ffee-7");
+        let token = instance.token(1);
+        LaunchRequest { instance, token, tags, offering: None, keys, lifetime: Some(Duration::from_hours(2)) }
+    }
+
+    fn spec(text: &str) -> Result<LaunchSpec, ProviderError> {
+        let table = format!("namespace = \"ci\"\nimage = \"ci:12\"\n{text}").parse().unwrap();
+        let settings = Settings::read(&PoolName::new("linux"), &table).unwrap();
+        LaunchSpec::new(&settings, &request(), &settings.placements[0])
+    }
+
+    #[test]
+    fn a_pod_has_what_is_fixed_and_nothing_secret() {
+        let spec = spec(
+            "memory = \"4Gi\"\ncpu = \"2\"\nnode_selector = { pool = \"ci\" }\narchitecture = \"arm64\"\n\
+                         tolerations = \"spot=true:NoSchedule\"\nuser = \"ci\"",
+        )
+        .unwrap();
+        let pod: Pod = serde_json::from_value(spec.pod.clone()).unwrap();
+        let inner = pod.spec.unwrap();
+        assert_eq!(pod.metadata.name.as_deref(), Some("linux-c0ffee-7"));
+        assert_eq!(pod.metadata.labels.unwrap().len(), 4);
+        assert_eq!(inner.restart_policy.as_deref(), Some("Never"));
+        assert_eq!(
+            (inner.automount_service_account_token, inner.enable_service_links),
+            (Some(false), Some(false))
+        );
+        assert_eq!(
+            (inner.active_deadline_seconds, inner.termination_grace_period_seconds),
+            (Some(7_200), Some(1))
+        );
+        assert_eq!(inner.tolerations.unwrap().len(), 3);
+        assert_eq!(inner.node_selector.unwrap().len(), 2);
+        let resources = inner.containers[0].resources.clone().unwrap();
+        assert_eq!((resources.requests.unwrap().len(), resources.limits.unwrap().len()), (2, 1));
+        assert!(!spec.pod.to_string().contains("secret"), "the private key stays here");
+        assert_eq!(spec.token.len(), 32);
+    }
+
+    #[test]
+    fn the_entry_is_a_script_for_any_shell() {
+        let mut shell = std::process::Command::new("sh");
+        let mut shell = shell.arg("-n").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        std::io::Write::write_all(&mut shell.stdin.take().unwrap(), ENTRY.as_bytes()).unwrap();
+        assert!(shell.wait().unwrap().success());
+    }
+
+    #[test]
+    fn the_operators_pod_is_merged_or_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pod.yaml");
+        let launch = |text: &str| {
+            fs_err::write(&path, text).unwrap();
+            spec(&format!("pod = '{}'", path.display()))
+        };
+        let merged = launch(
+            "spec: { containers: [{ name: job, env: [{ name: A, value: b }] }, { name: side, image: s }] }",
+        )
+        .unwrap();
+        let containers = merged.pod["spec"]["containers"].as_array().unwrap();
+        assert_eq!((containers.len(), containers[0]["env"].as_array().unwrap().len()), (2, 5));
+        let refused = launch("spec: { hostNetwork: true }").unwrap_err();
+        assert_eq!(refused.class(), &ErrorClass::Invalid);
+        assert!(
+            refused.to_string().contains("sets `spec.hostNetwork`, which Greenroom does not allow"),
+            "{refused}"
+        );
+    }
+}

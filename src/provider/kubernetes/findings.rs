@@ -1,0 +1,226 @@
+//! Findings of `doctor` from the API server's answers.
+
+use std::collections::BTreeMap;
+
+use super::quantity;
+use super::settings::Resources;
+use crate::core::ids::PoolName;
+use crate::port::finding::{Finding, Severity};
+use crate::port::provider::Demand;
+use crate::provider::cloud::clock;
+use crate::provider::cloud::doctor::group_by_message;
+use crate::provider::cloud::headroom::{QuotaHeadroom, shortage};
+
+/// The oldest version whose behaviour is known.
+const OLDEST: (u32, u32) = (1, 31);
+
+/// The API server's answers.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Facts {
+    pub(super) namespace: String,
+    /// Its error, if no further call was possible.
+    pub(super) unreachable: Option<String>,
+    /// Its version, as `1.34`.
+    pub(super) version: Option<(u32, u32)>,
+    /// What the role does not allow, as `delete pods`.
+    pub(super) denied: Vec<String>,
+    /// What only `doctor` needs.
+    pub(super) not_checked: Vec<String>,
+    /// Offerings whose pods it would refuse, and why.
+    pub(super) refused: Vec<(String, String)>,
+    /// The quotas of the namespace.
+    pub(super) quotas: Vec<Quota>,
+    /// What one pod uses of quotas.
+    pub(super) each: Resources,
+    /// The server's clock minus the runner host's, in seconds.
+    pub(super) clock_ahead_s: Option<i64>,
+}
+
+/// A ResourceQuota.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Quota {
+    pub(super) name: String,
+    /// By resource: its limit, and what is used of it.
+    pub(super) resources: BTreeMap<String, (String, String)>,
+}
+
+/// The number of further pods that a quota allows, by its tightest resource; `None` without a limit for pods.
+fn room(namespace: &str, quota: &Quota, each: &Resources) -> Option<QuotaHeadroom> {
+    let one = Some("1".to_owned());
+    let uses = [
+        (["pods", "count/pods"], &one),
+        (["requests.cpu", "cpu"], &each.cpu),
+        (["limits.cpu", ""], &each.cpu_limit),
+        (["requests.memory", "memory"], &each.memory),
+        (["limits.memory", ""], &each.memory),
+        (["requests.ephemeral-storage", "ephemeral-storage"], &each.disk),
+        (["limits.ephemeral-storage", ""], &each.disk),
+    ];
+    let fits = uses.iter().flat_map(|(names, use_)| names.iter().map(move |name| (*name, *use_)));
+    let fits = fits.filter_map(|(name, use_)| {
+        let (hard, used) = quota.resources.get(name)?;
+        let left = quantity::milli(hard)?.saturating_sub(quantity::milli(used)?);
+        let each = quantity::milli(use_.as_deref()?).filter(|each| *each > 0)?;
+        Some((u32::try_from(left / each).unwrap_or(u32::MAX), name))
+    });
+    let (machines, resource) = fits.min_by_key(|(machines, _)| *machines)?;
+    Some(QuotaHeadroom { machines, of: format!("in `{namespace}` (quota `{}`, {resource})", quota.name) })
+}
+
+/// The findings.
+pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Finding> {
+    use Severity::{Error, Note, Warning};
+    const ROLE: &str = "apply the role of docs/providers/kubernetes.md";
+    let mut found = Vec::new();
+    let mut add = |code, severity, message: String, remedy: &str| {
+        found.push(Finding { code, severity, message, remedy: Some(remedy.to_owned()) });
+    };
+    if demand.max_lifetime.is_none() {
+        let message = format!(
+            "`max_lifetime` of pool `{pool}` is 0: if this runner host is lost for good, its pods keep running"
+        );
+        add(
+            "kubernetes-no-lifetime",
+            Warning,
+            message,
+            "remove `max_lifetime` or set a limit: Kubernetes then ends pods by itself",
+        );
+    }
+    if let Some(off) = clock::off(facts.clock_ahead_s) {
+        let message = format!("the runner host's clock is {off} the API server's: ages of pods are wrong");
+        add(
+            "kubernetes-clock",
+            Warning,
+            message,
+            "synchronize the clock with NTP: `timedatectl set-ntp true`",
+        );
+    }
+    if let Some(error) = &facts.unreachable {
+        let message = format!("cannot query the API server for pool `{pool}`: {error}");
+        add(
+            "kubernetes-unreachable",
+            Error,
+            message,
+            "check `context`, `kubeconfig`, the credentials and the network",
+        );
+        return found;
+    }
+    if let Some((major, minor)) = facts.version.filter(|version| *version < OLDEST) {
+        let message =
+            format!("the cluster of pool `{pool}` has Kubernetes {major}.{minor}, which was never tried");
+        let remedy = format!("use Kubernetes {}.{} or later", OLDEST.0, OLDEST.1);
+        add("kubernetes-version", Warning, message, &remedy);
+    }
+    if !facts.denied.is_empty() {
+        let message = format!(
+            "pool `{pool}` is not allowed to {} in namespace `{}`",
+            facts.denied.join(", "),
+            facts.namespace
+        );
+        add("kubernetes-denied", Error, message, ROLE);
+    }
+    for (offerings, error) in group_by_message(&facts.refused) {
+        let message = format!("Kubernetes would refuse {offerings} of pool `{pool}`: {error}");
+        add(
+            "kubernetes-refused",
+            Error,
+            message,
+            "correct the pool's table, its `pod`, or the namespace's policies",
+        );
+    }
+    let wanted = demand.max_instances.saturating_sub(demand.recorded);
+    // Each quota holds for all pods, so that the tightest one counts.
+    let rooms = facts.quotas.iter().filter_map(|quota| room(&facts.namespace, quota, &facts.each));
+    if let Some(tightest) = rooms.min_by_key(|room| room.machines)
+        && let Some(message) = shortage(pool, &[tightest], wanted)
+    {
+        add(
+            "kubernetes-quota",
+            Warning,
+            message,
+            "raise the quota of the namespace, or lower `max_instances`",
+        );
+    }
+    for purpose in &facts.not_checked {
+        let message =
+            format!("doctor is not allowed to {purpose} for pool `{pool}`; the pool itself works without");
+        add("kubernetes-not-checked", Note, message, ROLE);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn codes(facts: &Facts, demand: &Demand) -> Vec<&'static str> {
+        judge(&PoolName::new("linux"), facts, demand).iter().map(|finding| finding.code).collect()
+    }
+
+    fn quota(name: &str, resources: &[(&str, &str, &str)]) -> Quota {
+        let resource = |(name, hard, used): &(&str, &str, &str)| {
+            ((*name).to_owned(), ((*hard).to_owned(), (*used).to_owned()))
+        };
+        Quota { name: name.to_owned(), resources: resources.iter().map(resource).collect() }
+    }
+
+    #[test]
+    fn a_pool_that_is_well_has_nothing_said_of_it() {
+        let demand = Demand {
+            max_instances: 8,
+            recorded: 3,
+            max_lifetime: Some(Duration::from_hours(12)),
+            idle_stopped: 0,
+        };
+        let facts = Facts { version: Some((1, 34)), ..Facts::default() };
+        assert_eq!(codes(&facts, &demand), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn each_trouble_has_its_code() {
+        let demand = Demand { max_instances: 8, recorded: 3, max_lifetime: None, idle_stopped: 0 };
+        let facts = Facts {
+            version: Some((1, 30)),
+            denied: vec!["delete pods".to_owned(), "get pods/log".to_owned()],
+            refused: vec![("spot".to_owned(), "no PriorityClass".to_owned())],
+            quotas: vec![quota("few", &[("pods", "4", "2")])],
+            clock_ahead_s: Some(400),
+            not_checked: vec!["list resourcequotas".to_owned()],
+            ..Facts::default()
+        };
+        let wanted = [
+            "kubernetes-no-lifetime",
+            "kubernetes-clock",
+            "kubernetes-version",
+            "kubernetes-denied",
+            "kubernetes-refused",
+            "kubernetes-quota",
+            "kubernetes-not-checked",
+        ];
+        assert_eq!(codes(&facts, &demand), wanted);
+        let silent = Facts { unreachable: Some("no route".to_owned()), ..facts };
+        assert_eq!(
+            codes(&silent, &demand),
+            ["kubernetes-no-lifetime", "kubernetes-clock", "kubernetes-unreachable"]
+        );
+    }
+
+    #[test]
+    fn the_tightest_resource_of_the_tightest_quota_counts() {
+        let each = Resources {
+            cpu: Some("500m".to_owned()),
+            cpu_limit: None,
+            memory: Some("4Gi".to_owned()),
+            disk: None,
+        };
+        let room = |resources: &[(&str, &str, &str)]| {
+            room("ci", &quota("q", resources), &each).map(|room| format!("{} {}", room.machines, room.of))
+        };
+        let both = [("pods", "10", "3"), ("requests.cpu", "4", "2500m"), ("limits.memory", "100Gi", "0")];
+        assert_eq!(room(&both).as_deref(), Some("3 in `ci` (quota `q`, requests.cpu)"));
+        assert_eq!(room(&[("pods", "2", "3")]).as_deref(), Some("0 in `ci` (quota `q`, pods)"));
+        assert_eq!(room(&[("secrets", "2", "3"), ("limits.cpu", "1", "0")]), None, "no limit for these pods");
+    }
+}

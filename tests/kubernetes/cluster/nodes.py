@@ -1,0 +1,192 @@
+"""The scheduler, the kubelets and their containers: what becomes of pods."""
+
+import os
+import signal
+import subprocess
+import time
+
+from world import now
+
+# The container's own file systems; then its command, as its first process.
+CONTAINER = """
+mount --make-rprivate / && mount -t tmpfs -o mode=755 tmpfs /run && mkdir -m 777 /run/greenroom && mount -t proc proc /proc || exit 128
+# A developer's files are none of the image's.
+mount -t tmpfs -o mode=700 tmpfs ~root || exit 128
+[ -z "$HIDE_SSHD" ] || mount --bind /dev/null /usr/sbin/sshd
+unset HIDE_SSHD
+exec "$@"
+"""
+PULL = {
+    "invalid": ("InvalidImageName", "couldn't parse image name"),
+    "absent": ("ImagePullBackOff", "Back-off pulling image: not found"),
+    "never": ("ErrImageNeverPull", "Container image is not present with pull policy of Never"),
+}
+
+
+class Nodes:
+    def __init__(self, world):
+        self.world = world
+        self.count = 0
+        self.ended = False
+
+    def run(self):
+        while not self.ended:
+            with self.world.lock:
+                for pod in list(self.world.pods.values()):
+                    self.step(pod)
+            time.sleep(0.01)
+
+    def end(self):
+        with self.world.lock:
+            self.ended = True
+            for pod in self.world.pods.values():
+                self.kill(pod)
+
+    def step(self, pod):
+        spec, status, own = pod["spec"], pod["status"], pod["_"]
+        if "deletionTimestamp" in pod["metadata"]:
+            return self.terminate(pod)
+        if status["phase"] in ("Failed", "Succeeded"):
+            return None
+        if not spec.get("nodeName"):
+            return self.schedule(pod)
+        process = own.get("process")
+        if process is None:
+            if self.world.age_ms(pod) >= self.world.settings["boot_ms"] and "stuck" not in own:
+                self.start(pod)
+        elif process.poll() is not None:
+            self.exited(pod, process.returncode)
+        deadline = spec.get("activeDeadlineSeconds")
+        if deadline and time.monotonic() - own["placed"] >= deadline:
+            self.kill(pod)
+            status.update(phase="Failed", reason="DeadlineExceeded",
+                          message="Pod was active on the node longer than the specified deadline")
+            self.world.change(pod)
+        return None
+
+    def schedule(self, pod):
+        world, own = self.world, pod["_"]
+        if world.age_ms(pod) < world.settings["schedule_ms"]:
+            return
+        for node in world.settings["nodes"]:
+            here = sum(1 for other in world.pods.values() if other["spec"].get("nodeName") == node["name"])
+            if not own["unschedulable"] and here < node["pods"] and fits(pod["spec"], node):
+                pod["spec"]["nodeName"] = node["name"]
+                own["placed"] = time.monotonic()
+                world.condition(pod, "PodScheduled", "True")
+                pod["status"]["containerStatuses"] = statuses(pod, {"waiting": {"reason": "ContainerCreating"}})
+                pod["status"]["startTime"] = now()
+                world.event(pod, "Scheduled", f"Successfully assigned to {node['name']}")
+                return world.change(pod)
+        if not own.get("refused"):
+            own["refused"] = True
+            count = len(world.settings["nodes"])
+            message = f"0/{count} nodes are available: {count} Insufficient cpu."
+            world.condition(pod, "PodScheduled", "False", "Unschedulable", message)
+            world.event(pod, "FailedScheduling", message)
+            if world.settings["autoscaler"]:
+                world.event(pod, world.settings["autoscaler"], "pod triggered scale-up, or not")
+            world.change(pod)
+        return None
+
+    def start(self, pod):
+        world, own = self.world, pod["_"]
+        container = next(one for one in pod["spec"]["containers"] if one["name"] == "job")
+        kind = container["image"].split("/")[0]
+        if kind in PULL:
+            reason, message = PULL[kind]
+            own["stuck"] = True
+            pod["status"]["containerStatuses"] = statuses(pod, {"waiting": {"reason": reason, "message": message}})
+            return world.change(pod)
+        address = self.address()
+        environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOSTNAME": pod["metadata"]["name"],
+                       "KUBERNETES_SERVICE_HOST": "10.0.0.1", "HIDE_SSHD": "yes" if kind == "bare" else ""}
+        for variable in container.get("env", []):
+            environment[variable["name"]] = variable.get("value", address)
+        own["log"] = os.path.join(world.directory, pod["metadata"]["uid"] + ".log")
+        with open(own["log"], "wb") as log:
+            own["process"] = subprocess.Popen(
+                ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--", "/bin/sh", "-c", CONTAINER, "sh",
+                 *container["command"]],
+                env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/")
+        pod["status"].update(phase="Running", podIP=address, podIPs=[{"ip": address}], hostIP="127.0.0.1")
+        pod["status"]["containerStatuses"] = statuses(pod, {"running": {"startedAt": now()}}, True)
+        world.condition(pod, "Ready", "True")
+        world.event(pod, "Started", "Started container job")
+        return world.change(pod)
+
+    def address(self):
+        """One of loopback's sixteen million, which no other test's pods have while this process lives."""
+        self.count += 1
+        mine = os.getpid()
+        return f"127.{16 + mine % 200}.{mine // 200 % 256}.{1 + self.count % 254}"
+
+    def exited(self, pod, code):
+        with open(pod["_"]["log"], "rb") as log:
+            tail = log.read()[-2048:].decode(errors="replace")
+        code = 128 - code if code < 0 else code
+        ended = {"exitCode": code, "reason": "Completed" if code == 0 else "Error", "message": tail, "finishedAt": now()}
+        if pod["_"].get("oom"):
+            ended["reason"] = "OOMKilled"
+        pod["status"].update(phase="Succeeded" if code == 0 else "Failed",
+                             containerStatuses=statuses(pod, {"terminated": ended}))
+        self.world.condition(pod, "Ready", "False", "PodFailed")
+        self.world.change(pod)
+
+    def terminate(self, pod):
+        own = pod["_"]
+        if time.monotonic() < own.get("kill_at", 0):
+            return
+        self.kill(pod)
+        process = own.get("process")
+        if (process is None or process.poll() is not None) and not pod["metadata"].get("finalizers"):
+            self.world.remove(pod)
+
+    @staticmethod
+    def kill(pod):
+        process = pod["_"].get("process")
+        if process is not None and process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def disrupt(self, pod, how):
+        """Ends a pod as the cluster does."""
+        world = self.world
+        if how == "break":
+            return self.kill(pod)
+        if how == "oom":
+            pod["_"]["oom"] = True
+            return self.kill(pod)
+        if how == "disk":
+            self.kill(pod)
+            pod["status"].update(phase="Failed", reason="Evicted",
+                                 message="Pod ephemeral local storage usage exceeds the total limit of containers 20Mi. ")
+            return world.change(pod)
+        if how == "by hand":
+            pod["metadata"].update(deletionTimestamp=now(), deletionGracePeriodSeconds=1)
+        else:
+            world.condition(pod, "DisruptionTarget", "True", how)
+            world.change(pod)
+            pod["metadata"].update(deletionTimestamp=now(), deletionGracePeriodSeconds=1)
+        pod["_"]["kill_at"] = time.monotonic()
+        world.change(pod)
+        return self.terminate(pod)
+
+
+def statuses(pod, state, ready=False):
+    return [{"name": container["name"], "image": container["image"], "imageID": "", "ready": ready, "restartCount": 0,
+             "started": ready, "state": state} for container in pod["spec"]["containers"]]
+
+
+def fits(spec, node):
+    """True if a node has the labels, and only taints that the pod tolerates."""
+    labels = node["labels"]
+    if any(labels.get(key) != value for key, value in spec.get("nodeSelector", {}).items()):
+        return False
+    return all(any(tolerates(one, taint) for one in spec.get("tolerations", [])) for taint in node["taints"])
+
+
+def tolerates(toleration, taint):
+    if toleration.get("key") != taint["key"] or toleration.get("effect", taint["effect"]) != taint["effect"]:
+        return False
+    return toleration.get("operator") == "Exists" or toleration.get("value") == taint.get("value")

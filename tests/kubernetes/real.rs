@@ -1,0 +1,257 @@
+//! The contract of every provider on a real cluster, and what the stand-in may have wrong.
+//!
+//! These tests run in the network of a cluster of tests/cluster, with `KUBECONFIG` and `GREENROOM_REAL_CLUSTER` set. Elsewhere
+//! they are skipped.
+
+#![cfg(test)]
+
+use std::collections::BTreeSet;
+use std::process::{Command, Stdio};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use greenroom::core::failure::ErrorClass;
+use greenroom::core::ids::{InstanceId, PoolName};
+use greenroom::core::inventory::Status;
+use greenroom::port::clock::Clock;
+use greenroom::port::provider::{InstanceKeys, LaunchRequest, Provider};
+use greenroom::provider::BuildContext;
+use serde_json::{Value, json};
+
+use crate::here::{HereAndNow, make_keys, read_keys};
+use crate::provider::{Behaviour, Fixture, gone, listed, request, running, until};
+use crate::skipped::skipped;
+
+/// An image with an SSH server, which the cluster has.
+const IMAGE: &str = "greenroom.test/machine:1";
+static NAMESPACES: AtomicU32 = AtomicU32::new(0);
+
+/// A namespace of its own, which is deleted at the end.
+struct Namespace {
+    name: String,
+    state: tempfile::TempDir,
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        kubectl(&["delete", "namespace", &self.name, "--wait=false"], None);
+    }
+}
+
+/// Runs `kubectl`; its output.
+fn kubectl(arguments: &[&str], input: Option<&Value>) -> String {
+    let mut command = Command::new("kubectl");
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("kubectl starts");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    if let Some(input) = input {
+        std::io::Write::write_all(&mut stdin, input.to_string().as_bytes()).expect("it reads");
+    }
+    drop(stdin);
+    let output = child.wait_with_output().expect("kubectl ends");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+impl Namespace {
+    fn open() -> Option<Self> {
+        if std::env::var_os("GREENROOM_REAL_CLUSTER").is_none() {
+            skipped("the network of a real Kubernetes cluster (tests/kubernetes/real.rs)");
+            return None;
+        }
+        let state = tempfile::tempdir().unwrap();
+        make_keys(state.path());
+        let number = NAMESPACES.fetch_add(1, Ordering::Relaxed);
+        let name = format!("contract-{}-{number}", std::process::id());
+        kubectl(&["create", "namespace", &name], None);
+        until_blocking(|| {
+            kubectl(&["get", "serviceaccounts", "-n", &name, "-o", "name"], None).contains("default")
+        });
+        Some(Self { name, state })
+    }
+
+    fn kubectl(&self, arguments: &[&str]) -> String {
+        kubectl(&[&["-n", &self.name], arguments].concat(), None)
+    }
+
+    fn apply(&self, object: &Value) {
+        kubectl(&["-n", &self.name, "apply", "-f", "-"], Some(object));
+    }
+
+    fn pods(&self) -> Vec<Value> {
+        let list: Value = serde_json::from_str(&self.kubectl(&["get", "pods", "-o", "json"])).unwrap();
+        list["items"].as_array().unwrap().clone()
+    }
+
+    fn build(&self, more: &str) -> Rc<dyn Provider> {
+        let kubeconfig = std::env::var("KUBECONFIG").unwrap();
+        let context = kubectl(&["config", "current-context"], None);
+        let text = format!(
+            "context = '{}'\nkubeconfig = '{kubeconfig}'\nnamespace = '{}'\nimage = '{IMAGE}'\nimage_pull_policy = 'Never'\n\
+             schedule_within = '1s'\n{more}",
+            context.trim(),
+            self.name
+        );
+        let context = BuildContext {
+            pool: self.pool(),
+            state_dir: self.state.path().to_owned(),
+            program: env!("CARGO_BIN_EXE_greenroom").into(),
+            containers: false,
+            clock: self.clock(),
+            host_keys: Rc::new(greenroom::port::host_keys::Unconnected),
+        };
+        (crate::fixture::registration().build)(&context, &text.parse().unwrap()).unwrap()
+    }
+}
+
+fn until_blocking(mut is: impl FnMut() -> bool) {
+    for _ in 0..600 {
+        if is() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("not within 30 s");
+}
+
+impl Fixture for Namespace {
+    fn pool(&self) -> PoolName {
+        PoolName::new("linux")
+    }
+
+    fn provider(&self, behaviour: &Behaviour) -> Option<Rc<dyn Provider>> {
+        match behaviour {
+            Behaviour::Good => Some(self.build("")),
+            Behaviour::Full => Some(self.build("node_selector = { no = 'where' }")),
+            // A real cluster refuses until it is changed.
+            Behaviour::Refuses(_) | Behaviour::SlowBoot | Behaviour::LosesAnswer => None,
+        }
+    }
+
+    fn clock(&self) -> Rc<dyn Clock> {
+        Rc::new(HereAndNow { ahead: Duration::ZERO })
+    }
+
+    fn keys(&self) -> InstanceKeys {
+        read_keys(self.state.path())
+    }
+
+    fn boot_deadline(&self) -> Duration {
+        Duration::from_mins(1)
+    }
+
+    fn break_instance(&self, id: &InstanceId) -> bool {
+        self.kubectl(&["exec", id.as_str(), "--", "kill", "-TERM", "1"]);
+        true
+    }
+
+    fn living(&self) -> BTreeSet<String> {
+        let is_running = |pod: &Value| !pod["status"]["containerStatuses"][0]["state"]["running"].is_null();
+        let pods = self.pods().into_iter().filter(is_running);
+        pods.map(|pod| pod["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    fn remains(&self) -> Vec<String> {
+        self.pods().iter().map(|pod| pod["metadata"]["name"].to_string()).collect()
+    }
+
+    fn host_key(&self, request: &LaunchRequest) -> String {
+        let log = self.kubectl(&["logs", request.instance.as_str()]);
+        log.lines().next().unwrap_or_default().trim_start_matches("greenroom-host-key ").to_owned()
+    }
+}
+
+crate::provider::provider_contract!(match Namespace::open() {
+    Some(namespace) => namespace,
+    None => return,
+});
+
+#[tokio::test]
+async fn each_refusal_of_admission_has_its_class() {
+    let Some(namespace) = Namespace::open() else { return };
+    for (table, object, class, text) in [
+        (
+            "",
+            json!({ "apiVersion": "v1", "kind": "ResourceQuota", "metadata": { "name": "few" }, "spec": { "hard": { "pods": "0" } } }),
+            ErrorClass::Quota,
+            "exceeded quota: few",
+        ),
+        ("service_account = 'nobody'", Value::Null, ErrorClass::Invalid, "error looking up service account"),
+        ("priority_class = 'nothing'", Value::Null, ErrorClass::Invalid, "no PriorityClass"),
+        (
+            "memory = '1Gi'",
+            json!({ "apiVersion": "v1", "kind": "LimitRange", "metadata": { "name": "small" },
+                    "spec": { "limits": [{ "type": "Container", "max": { "memory": "64Mi" } }] } }),
+            ErrorClass::Invalid,
+            "maximum memory usage per Container",
+        ),
+    ] {
+        if !object.is_null() {
+            namespace.apply(&object);
+        }
+        let provider = namespace.build(table);
+        // An object takes effect some moments after its creation.
+        let tries = std::cell::Cell::new(0);
+        let refuses = async || {
+            tries.set(tries.get() + 1);
+            provider
+                .launch(&request(&namespace, tries.get()))
+                .await
+                .err()
+                .filter(|error| *error.class() == class)
+        };
+        let refused = until("the refusal", Duration::from_secs(30), refuses).await;
+        assert!(refused.to_string().contains(text), "{refused}");
+        if !object.is_null() {
+            let kind = object["kind"].as_str().unwrap();
+            namespace.kubectl(&["delete", kind, "--all"]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_evicted_pod_is_named_with_its_reason_although_it_is_gone() {
+    let Some(namespace) = Namespace::open() else { return };
+    let provider = namespace.build("");
+    let request = request(&namespace, 1);
+    provider.launch(&request).await.unwrap();
+    running(&namespace, &*provider, &request.instance).await;
+    let eviction = json!({
+        "apiVersion": "policy/v1", "kind": "Eviction", "metadata": { "name": request.instance.as_str(), "namespace": namespace.name },
+    });
+    let path = format!("/api/v1/namespaces/{}/pods/{}/eviction", namespace.name, request.instance);
+    kubectl(&["create", "--raw", &path, "-f", "-"], Some(&eviction));
+    until("its end", Duration::from_secs(30), async || namespace.pods().is_empty().then_some(())).await;
+    let seen = listed(&*provider, &namespace.pool()).await;
+    assert_eq!(seen[0].status, Status::Stopping);
+    assert!(seen[0].detail.as_deref().unwrap().ends_with("its node was drained"), "{seen:?}");
+    gone(&namespace, &*provider, &request.instance).await;
+}
+
+#[tokio::test]
+async fn a_lifetime_and_a_full_disk_are_named() {
+    let Some(namespace) = Namespace::open() else { return };
+    let run = |id: &InstanceId, command: &str| {
+        drop(namespace.kubectl(&["exec", id.as_str(), "--", "sh", "-c", command]));
+    };
+    let fill = "(head -c 60000000 /dev/zero >/var/tmp/full) & sleep 1";
+    for (number, table, lifetime, command, expected) in
+        [(1, "", 3, "", "reached its lifetime"), (2, "disk = '20Mi'", 600, fill, "exceeded its disk limit: ")]
+    {
+        let provider = namespace.build(table);
+        let mut request = request(&namespace, number);
+        request.lifetime = Some(Duration::from_secs(lifetime));
+        provider.launch(&request).await.unwrap();
+        running(&namespace, &*provider, &request.instance).await;
+        if !command.is_empty() {
+            run(&request.instance, command);
+        }
+        let told = until("its end", Duration::from_mins(1), async || {
+            let seen = listed(&*provider, &namespace.pool()).await;
+            seen.into_iter().find(|one| one.id == request.instance && one.status == Status::Stopping)?.detail
+        })
+        .await;
+        assert!(told.starts_with(expected), "{told}");
+        gone(&namespace, &*provider, &request.instance).await;
+    }
+}
