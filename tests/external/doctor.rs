@@ -10,7 +10,8 @@ use greenroom::port::provider::Demand;
 
 use crate::fixture::{Pool, registration};
 
-const DEMAND: Demand = Demand { max_instances: 2, recorded: 0, max_lifetime: Some(Duration::from_hours(1)) };
+const DEMAND: Demand =
+    Demand { max_instances: 2, recorded: 0, max_lifetime: Some(Duration::from_hours(1)), idle_stopped: 0 };
 
 /// The codes of the findings about a program with this answer of `capabilities`, and with these further keys.
 async fn codes(capabilities: &str, cases: &str, keys: &str) -> Vec<(&'static str, String)> {

@@ -318,9 +318,7 @@ fn carry_out(
     instance: InstanceId,
     verdict: &Verdict,
 ) {
-    let moves = |i: &Instance| {
-        matches!(i.phase, Phase::Suspended { .. }) && !i.phase.is_stopped() && i.holders.is_empty()
-    };
+    let moves = |i: &Instance| matches!(i.phase, Phase::Suspended { .. }) && i.holders.is_empty();
     let acts = matches!(verdict, Verdict::Suspend | Verdict::Record | Verdict::Resume | Verdict::Probe);
     if acts && draft.state().drained.is_some() && draft.state().instance(&instance).is_some_and(moves) {
         return drain(draft, observed, instance, DrainReason::ByOperator);
@@ -438,8 +436,10 @@ fn watch(draft: &PlanBuilder<'_>, policy: &Policy, id: &InstanceId) {
     }
     let moves =
         if let Phase::Suspended { step } = known.phase { moves_within(step, &policy.timing) } else { None };
-    if let Some(limit) = moves {
-        draft.wake_at(known.since.plus(limit));
+    // A call that is under way may outlast the limit: its end wakes the keeper.
+    if let Some(limit) = moves.map(|limit| known.since.plus(limit)).filter(|limit| !draft.now.reached(*limit))
+    {
+        draft.wake_at(limit);
     }
     if boots || moves.is_some() || known.phase == Phase::Cleaning {
         draft.wake_at(draft.now.plus(policy.timing.pass_interval));

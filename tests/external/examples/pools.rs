@@ -126,7 +126,7 @@ const SKERRY: &[(&str, &str)] = &[("SKERRY_KEY", "made-up-key"), ("SKERRY_URL", 
 /// A launch whose answer is lost makes one machine, which is found, reached at its address, and terminated.
 async fn a_lost_answer_makes_one_machine(pool: &Pool, create: &str) {
     let provider = pool.build();
-    let demand = Demand { max_instances: 2, recorded: 0, max_lifetime: None };
+    let demand = Demand { max_instances: 2, recorded: 0, max_lifetime: None, idle_stopped: 0 };
     let findings = provider.examine(&demand).await;
     assert!(findings.iter().all(|finding| finding.severity != Severity::Error), "{findings:?}");
 

@@ -267,7 +267,7 @@ proptest! {
             .sum();
         let made_room = !drained(&plan, |why| *why == DrainReason::MadeRoom).is_empty();
         // A refused launch, or one that the limit leaves no room to repeat: none of it was spare.
-        let made = |i: &Instance| open(i) && i.phase != Phase::Launching && !i.phase.is_stopped();
+        let made = |i: &Instance| open(i) && i.phase != Phase::Launching && !i.phase.is_of_tier();
         if !made_room && surplus.iter().any(|id| before.state.instance(id).is_some_and(made)) {
             prop_assert!(spare >= plan.report.idle_target);
             prop_assert!(launched(&plan) <= after.state.waiting.len() + before.policy.idle_stopped as usize);
@@ -279,7 +279,7 @@ proptest! {
                 prop_assert!(known.is_refused() || before.state.alive() > before.policy.max_instances);
                 continue;
             }
-            if known.phase.is_stopped() {
+            if known.phase.is_of_tier() {
                 let tier = before.state.instances.values().filter(|i| i.phase.is_of_tier()).count();
                 let most = before.policy.idle_stopped as usize;
                 prop_assert!(tier > most || before.observed.capabilities.suspends == Suspends::No);

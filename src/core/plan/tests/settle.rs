@@ -191,7 +191,7 @@ proptest! {
         let jobs = held + world.state.waiting.len();
         let (launches, plan) = run(&mut world, 30).map_err(TestCaseError::fail)?;
         // No churn: each launch is for a job, for the target, or replaces a lost instance.
-        let target = 5 + held;
+        let target = 5 + held + world.policy.idle_stopped as usize;
         let aged = world.policy.max_lifetime.is_some();
         prop_assert!(aged || launches <= jobs + target + recorded, "{launches} launches");
         // An unanswered launch that cannot be listed, or not repeated, waits for its timeout.
