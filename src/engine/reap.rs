@@ -8,7 +8,8 @@ use super::EngineError;
 use super::keeper::{OwnPasses, Pool, PoolKeeper};
 use super::pass::Launching;
 use crate::core::plan::{Plan, warm};
-use crate::core::report::Report;
+use crate::core::pool::PoolState;
+use crate::core::report::{Note, Report};
 
 /// Passes in a row: the next one forgets what the previous one drained.
 const ROUNDS: usize = 4;
@@ -89,7 +90,7 @@ impl PoolKeeper {
 
 impl super::Engine {
     /// True if there is work that only a keeper does: a job waits or holds an instance, an instance is under way, or
-    /// idle capacity or one of its images is missing.
+    /// idle capacity, one of its images or a stopped instance is missing.
     async fn wants_keeper(&self) -> Result<bool, EngineError> {
         let state = self.store.load().await?;
         let (idle, target) = state.policy.as_ref().map_or((0, 0), |policy| {
@@ -100,7 +101,19 @@ impl super::Engine {
         Ok(jobs
             || idle < target
             || warm::is_missing(&state)
-            || state.instances.values().any(|i| i.is_under_way()))
+            || state.instances.values().any(|i| i.is_under_way())
+            || self.lacks_stopped(&state).await)
+    }
+
+    /// True if the tier *stopped* is not full, and the last pass did not find that the provider cannot suspend.
+    async fn lacks_stopped(&self, state: &PoolState) -> bool {
+        let wanted = state.policy.as_ref().map_or(0, |policy| policy.idle_stopped);
+        let stopped = state.instances.values().filter(|i| i.phase.is_of_tier()).count();
+        if stopped >= usize::try_from(wanted).unwrap_or(usize::MAX) {
+            return false;
+        }
+        let report = self.host.reports.read_report(&self.pool).await.ok().flatten();
+        report.is_none_or(|report| !report.notes.contains(&Note::CannotSuspend))
     }
 
     /// Waits until `done` holds for the state, polling every 200 ms; false after `within`. Starts a keeper where none
@@ -108,7 +121,7 @@ impl super::Engine {
     pub async fn wait_until(
         &self,
         within: Duration,
-        mut done: impl FnMut(&crate::core::pool::PoolState) -> bool,
+        mut done: impl FnMut(&PoolState) -> bool,
     ) -> Result<bool, EngineError> {
         let until = self.now().plus(within);
         let mut look_at = self.now().plus(KEEPER_LOOK);

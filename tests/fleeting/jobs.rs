@@ -52,12 +52,29 @@ impl Site {
 
     /// On this platform; `config` is for the plugin.
     fn on(platform: Platform, idle: i64, keys: &[(&str, Value)], config: &[(&str, &str)]) -> Self {
+        let config: Vec<_> = config.iter().map(|(key, value)| (*key, Value::from(*value))).collect();
+        Self::made(platform, [idle, 0], keys, &config, &[])
+    }
+
+    /// With stopped machines, and a plugin that can suspend them or not.
+    fn with_tier(idle: i64, stopped: i64, suspends: bool, timing: &[(&str, &str)]) -> Self {
+        Self::made(Platform::new(), [idle, stopped], &[], &[("suspends", suspends.into())], timing)
+    }
+
+    fn made(
+        platform: Platform,
+        [idle, stopped]: [i64; 2],
+        keys: &[(&str, Value)],
+        config: &[(&str, Value)],
+        timing: &[(&str, &str)],
+    ) -> Self {
         let path = |name: &str| platform.dir.path().join(name).display().to_string();
         let own = [("dir".to_owned(), path("").into()), ("platform".to_owned(), true.into())];
-        let config = config.iter().map(|(key, value)| ((*key).to_owned(), Value::from(*value)));
-        let config = own.into_iter().chain(config);
+        let config =
+            own.into_iter().chain(config.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
         let mut setting = Setting::new()
             .pool("idle_count", idle)
+            .pool("idle_stopped", stopped)
             .pool("builds_dir", path("builds"))
             .pool("cache_dir", path("cache"))
             .timing("launch_timeout", "30s")
@@ -68,6 +85,9 @@ impl Site {
             .provider("user", account());
         for (key, value) in keys {
             setting = setting.provider(key, value.clone());
+        }
+        for (key, value) in timing {
+            setting = setting.timing(key, *value);
         }
         setting.patience = Duration::from_mins(2);
         Self { place: setting.open(), platform }
@@ -88,6 +108,21 @@ impl Site {
         fs::create_dir(site.platform.dir.path().join("calls")).unwrap();
         site.platform.fault("chance", &format!("{seed} {percent}"));
         site
+    }
+
+    /// Waits for so many stopped machines, and nothing else.
+    #[track_caller]
+    fn expect_stopped(&self, count: usize) {
+        wait_for("the tier of stopped machines", Duration::from_mins(1), || {
+            let state = self.state();
+            let stopped = state.instances.values().filter(|i| i.phase.is_stopped()).count();
+            (stopped == count && state.instances.len() == count).then_some(())
+        });
+    }
+
+    fn told(&self, command: &[&str]) -> String {
+        let told = String::from_utf8(self.greenroom(command).stdout).unwrap();
+        told.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
     /// The machines that Greenroom no longer needs are gone.
@@ -205,4 +240,61 @@ fn a_plugin_that_fails_is_a_sentence_of_its_pool() {
         let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(told.contains("the credentials have expired"), "{told}");
     }
+}
+
+#[test]
+fn a_job_resumes_a_stopped_machine_and_the_tier_is_filled_again() {
+    let site = Site::with_tier(0, 2, true, &[]);
+    site.reap();
+    site.expect_stopped(2);
+    assert!(site.told(&["pool", "status"]).contains("launched, checked and suspended"));
+    site.run(&Job::new(1).script(["true"])).expect_outcome(&Outcome::Success);
+    let explained = site.told(&["explain", "1"]);
+    assert!(explained.contains("resumed a stopped instance in "), "{explained}");
+    assert!(site.told(&["history"]).contains("resumed"), "{}", site.told(&["history"]));
+    site.expect_stopped(2);
+    site.order(&["pool", "drain", "pool", "--wait"]);
+    site.expect_nothing_left(0);
+}
+
+#[test]
+fn a_machine_that_is_not_resumed_costs_its_job_nothing_but_time() {
+    for (fault, why) in [("resume-error", "the plugin did not resume"), ("resume-hang", "not within")] {
+        let site = Site::with_tier(0, 1, true, &[("resume_timeout", "4s")]);
+        site.reap();
+        site.expect_stopped(1);
+        site.platform.fault(fault, "the cloud says no");
+        site.run(&Job::new(1).script(["true"])).expect_outcome(&Outcome::Success);
+        let explained = site.told(&["explain", "pool"]);
+        assert!(explained.contains("could not be resumed") || explained.contains(why), "{explained}");
+    }
+}
+
+#[test]
+fn a_plugin_that_cannot_suspend_is_a_sentence_and_jobs_boot() {
+    let site = Site::with_tier(0, 1, false, &[]);
+    site.run(&Job::new(1).script(["true"])).expect_outcome(&Outcome::Success);
+    let told = site.told(&["pool", "status"]);
+    assert!(told.contains("the provider cannot suspend instances: `idle_stopped` has no effect"), "{told}");
+    let found = site.told(&["doctor"]);
+    assert!(found.contains("fleeting-suspends"), "{found}");
+    site.expect_nothing_left(0);
+}
+
+#[test]
+fn an_idle_machine_that_the_plugin_finds_unhealthy_is_replaced() {
+    let site = Site::with_tier(1, 0, true, &[("health_interval", "1s")]);
+    site.reap();
+    site.wait_until_idle(1);
+    let first = site.idle();
+    site.platform.fault("heartbeat-error", "the disk is broken");
+    wait_for("the end of the unhealthy machine", Duration::from_mins(1), || {
+        site.reap();
+        (!site.state().instances.contains_key(&first[0])).then_some(())
+    });
+    fs::remove_file(site.platform.dir.path().join("faults/heartbeat-error")).unwrap();
+    let explained = site.told(&["explain", first[0].as_str()]);
+    let is_told =
+        explained.contains("the plugin finds it unhealthy") && explained.contains("the disk is broken");
+    assert!(is_told, "{explained}");
 }
