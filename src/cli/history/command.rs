@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use serde_json::json;
 
 use super::args::HistoryOptions;
 use super::moment::{Edge, parse};
@@ -84,7 +83,7 @@ pub(in crate::cli) async fn history(
         view.jobs.drain(..view.left_out);
     }
     let text = if options.json {
-        format!("{:#}\n", json!(view))
+        serde_json::to_string_pretty(&view).map_err(CliError::system)? + "\n"
     } else {
         text::text(&view, &When::local(now), ui::width())
     };

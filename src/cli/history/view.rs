@@ -2,6 +2,7 @@
 //!
 //! Field names are stable. Moments are RFC 3339 in UTC; fields that end in `_ms` are milliseconds.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
@@ -38,13 +39,13 @@ pub(super) struct HistoryView {
 #[derive(Debug, Serialize)]
 pub(super) struct JobRow {
     pub(super) job: u64,
-    server: String,
-    pub(super) project: String,
-    name: Option<String>,
-    stage: Option<String>,
+    server: Arc<str>,
+    pub(super) project: Arc<str>,
+    name: Option<Arc<str>>,
+    stage: Option<Arc<str>>,
     pipeline: Option<u64>,
     #[serde(rename = "ref")]
-    git_ref: Option<String>,
+    git_ref: Option<Arc<str>>,
     pub(super) pool: PoolName,
     #[serde(serialize_with = "fields::moment")]
     pub(super) requested_at: Stamp,
@@ -71,7 +72,7 @@ pub(super) struct JobRow {
     pub(super) result: Option<JobResult>,
     /// `job`, `user` or `system`; null: the job passed, has not ended, or its end is unknown.
     pub(super) blame: Option<Blame>,
-    pub(super) reason: Option<String>,
+    pub(super) reason: Option<Arc<str>>,
 }
 
 impl JobRow {
@@ -86,15 +87,14 @@ impl JobRow {
             JobPhase::Ended => record.granted.or(record.left).map(|_| record.waited),
         };
         let result = record.end.as_ref().map(|end| end.result);
-        let text = |text: Option<std::sync::Arc<str>>| text.map(|text| text.to_string());
         Self {
             job: record.job.id,
-            server: record.job.server.to_string(),
-            project: record.project.to_string(),
-            name: text(record.name),
-            stage: text(record.stage),
+            server: record.job.server,
+            project: record.project,
+            name: record.name,
+            stage: record.stage,
             pipeline: record.pipeline,
-            git_ref: text(record.git_ref),
+            git_ref: record.git_ref,
             pool: pool.clone(),
             requested_at: record.requested,
             attempts: record.attempts,
@@ -108,7 +108,7 @@ impl JobRow {
             lasted,
             result,
             blame: result.and_then(JobResult::blame),
-            reason: record.end.and_then(|end| text(end.reason)),
+            reason: record.end.and_then(|end| end.reason),
         }
     }
 }

@@ -118,22 +118,25 @@ impl Collector {
         let unended = self.open.into_values();
         attempts.extend(unended.filter(|facts| facts.requested.is_some_and(|at| period.contains(at, None))));
         attempts.sort_by_key(|facts| facts.requested.map(|at| at.wall_ms));
-        let mut jobs: BTreeMap<JobKey, JobRecord> = BTreeMap::new();
+        let mut jobs: Vec<JobRecord> = Vec::with_capacity(attempts.len());
+        let mut places: BTreeMap<JobKey, usize> = BTreeMap::new();
         for facts in attempts {
             let is_open = facts.left.is_none() && is_open(&facts.attempt);
             let Some(record) = record(facts, is_open) else { continue };
-            match jobs.entry(record.job.clone()) {
-                Entry::Vacant(free) => drop(free.insert(record)),
-                Entry::Occupied(mut known) => {
-                    let earlier = known.get();
-                    let attempts = earlier.attempts + record.attempts;
-                    let (requested, waited) = (earlier.requested, earlier.waited + record.waited);
-                    known.insert(JobRecord { requested, attempts, waited, ..record });
+            match places.entry(record.job.clone()) {
+                Entry::Vacant(free) => {
+                    free.insert(jobs.len());
+                    jobs.push(record);
+                }
+                // It stays where its first attempt is.
+                Entry::Occupied(known) => {
+                    let job = &mut jobs[*known.get()];
+                    let attempts = job.attempts + record.attempts;
+                    let (requested, waited) = (job.requested, job.waited + record.waited);
+                    *job = JobRecord { requested, attempts, waited, ..record };
                 }
             }
         }
-        let mut jobs: Vec<JobRecord> = jobs.into_values().collect();
-        jobs.sort_by_key(|job| job.requested.wall_ms);
         jobs
     }
 }
