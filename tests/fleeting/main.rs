@@ -1,4 +1,4 @@
-//! Fleeting plugins: the tests' own with its faults, and GitLab's dummy plugin.
+//! Fleeting plugins: the tests' own with its faults, and GitLab's dummy plugin; the contract of every provider on both.
 //!
 //! The plugin of the tests (plugin/main.rs) reads its faults from files. Its machines are directories.
 #![expect(clippy::print_stderr, reason = "what a failed test leaves to read")]
@@ -6,24 +6,33 @@
 #![expect(unreachable_pub, reason = "the modules of a test have interfaces, though no crate exports them")]
 
 mod calls;
+mod contract;
 mod dummy;
 mod ends;
 mod figures;
 mod fixture;
+#[path = "../contract/provider/here.rs"]
+#[expect(dead_code, reason = "machines are processes of the platform's")]
+mod here;
 mod jobs;
 mod kit;
 mod logs;
 #[path = "../jobs/onslaught.rs"]
 mod onslaught;
+#[path = "../support/pace.rs"]
+mod pace;
 #[path = "../jobs/place.rs"]
 #[expect(dead_code, reason = "jobs on machines of plugins use a part of it")]
 mod place;
 #[path = "../external/platform.rs"]
 #[expect(dead_code, reason = "these tests use a part of it")]
 mod platform;
+mod pools;
 #[path = "../jobs/processes.rs"]
 #[expect(dead_code, reason = "jobs on machines of plugins use a part of it")]
 mod processes;
+#[path = "../contract/provider/suite.rs"]
+mod provider;
 #[path = "../jobs/setting.rs"]
 mod setting;
 #[path = "../support/skipped.rs"]

@@ -20,7 +20,7 @@ use greenroom::provider::BuildContext;
 use serde_json::{Value, json};
 
 use crate::here::{HereAndNow, make_keys, read_keys};
-use crate::provider::{Behaviour, Fixture, gone, listed, request, running, until};
+use crate::provider::{Behaviour, Fixture, Part, gone, listed, request, running, until};
 use crate::skipped::skipped;
 
 /// An image with an SSH server, which the cluster has.
@@ -123,8 +123,19 @@ impl Fixture for Namespace {
         match behaviour {
             Behaviour::Good => Some(self.build("")),
             Behaviour::Full => Some(self.build("node_selector = { no = 'where' }")),
-            // A real cluster refuses until it is changed.
             Behaviour::Refuses(_) | Behaviour::SlowBoot | Behaviour::LosesAnswer => None,
+        }
+    }
+
+    fn lacks(&self, part: &Part) -> Option<&'static str> {
+        match part {
+            Part::Fault(Behaviour::Refuses(_)) => {
+                Some("a real cluster refuses until it is changed, not once")
+            }
+            Part::Fault(Behaviour::SlowBoot | Behaviour::LosesAnswer) => {
+                Some("a real cluster can be made neither slow nor silent; the stand-in is")
+            }
+            Part::Fault(_) | Part::Break | Part::Banner | Part::OwnAddress => None,
         }
     }
 

@@ -23,7 +23,7 @@ use tempfile::TempDir;
 
 use crate::here::{HereAndNow, command_lines, kill, kill_all, make_keys, read_keys};
 use crate::images::{folder, turn};
-use crate::provider::{Behaviour, Fixture, gone, request, running, until};
+use crate::provider::{Behaviour, Fixture, Part, gone, request, running, until};
 
 const GREENROOM: &str = env!("CARGO_BIN_EXE_greenroom");
 
@@ -271,6 +271,18 @@ impl Fixture for VmFixture {
             // The machine fits, what QEMU needs beside it does not.
             Behaviour::Full => Some(self.build("memory_budget = \"256M\"")),
             Behaviour::Refuses(_) | Behaviour::LosesAnswer => None,
+        }
+    }
+
+    fn lacks(&self, part: &Part) -> Option<&'static str> {
+        match part {
+            Part::Fault(Behaviour::Refuses(_)) => Some(
+                "virtual machines are refused only while the memory budget is used up, which another case judges",
+            ),
+            Part::Fault(Behaviour::LosesAnswer) => Some(
+                "a launch of a virtual machine starts a process on the runner host: its answer cannot be lost",
+            ),
+            Part::Fault(_) | Part::Break | Part::Banner | Part::OwnAddress => None,
         }
     }
 

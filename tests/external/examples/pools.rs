@@ -20,7 +20,7 @@ use super::program::example;
 use super::standin::StandIn;
 use crate::fixture::{GREENROOM, registration};
 use crate::here::{HereAndNow, make_keys, read_keys};
-use crate::provider::{Behaviour, Fixture, class, leave_nothing, request, running, until};
+use crate::provider::{Behaviour, Fixture, Part, class, leave_nothing, request, running, until};
 
 /// A pool with the table of the page, and a stand-in.
 struct Pool {
@@ -81,6 +81,18 @@ impl Fixture for Pool {
             Behaviour::SlowBoot | Behaviour::Refuses(_) => return None,
         }
         Some(self.build())
+    }
+
+    fn lacks(&self, part: &Part) -> Option<&'static str> {
+        match part {
+            Part::Fault(Behaviour::SlowBoot) | Part::Break | Part::Banner => {
+                Some("the stand-ins of the examples' clouds have entries instead of machines")
+            }
+            Part::Fault(Behaviour::Refuses(_)) => {
+                Some("the examples' refusals differ by cloud, and have tests of their own")
+            }
+            Part::Fault(_) | Part::OwnAddress => None,
+        }
     }
 
     fn clock(&self) -> Rc<dyn Clock> {

@@ -11,6 +11,7 @@
 //! | `METHOD-crash` | exits with a panic of Go's; `done-METHOD-crash` does so after its work |
 //! | `METHOD-unimplemented` | has no such call |
 //! | `increase-part`, `decrease-part`, `suspend-part` | does so many, and fails |
+//! | `increase-short` | makes so many, and answers with their number |
 //! | `increase-answer` | answers with this number |
 //! | `decrease-answer` | answers with this id, too |
 //! | `decrease-ignores` | accepts, and removes nothing |

@@ -174,7 +174,8 @@ impl Group {
         let begun = self.begun()?;
         self.faults_of("increase").await?;
         let part: Option<u32> = self.faults.number("increase-part");
-        for _ in 0..part.unwrap_or(request.n) {
+        let short: Option<u32> = self.faults.number("increase-short");
+        for _ in 0..part.or(short).unwrap_or(request.n) {
             let id = format!("i-{}", random()?);
             begun.machines.create(&id, &begun.boot(&id)?);
             begun.created.lock().unwrap().push(id);
@@ -183,7 +184,8 @@ impl Group {
         if part.is_some() {
             return Err(Status::unknown("no capacity for the rest"));
         }
-        Ok(IncreaseResponse { succeeded: self.faults.number("increase-answer").unwrap_or(request.n) })
+        let answer = self.faults.number("increase-answer").or(short);
+        Ok(IncreaseResponse { succeeded: answer.unwrap_or(request.n) })
     }
 
     pub async fn decrease(&self, request: InstancesRequest) -> Result<InstancesResponse, Status> {

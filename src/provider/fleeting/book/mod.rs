@@ -224,15 +224,18 @@ impl Book {
             return Removal::Marked;
         }
         self.intents.retain(|intent| intent.instance != *instance || intent.progress != Progress::Wanted);
+        let former = self.former.iter().rev().find(|former| former.instance == *instance);
         let mut may_appear = false;
         for intent in self.intents.iter_mut().filter(|intent| intent.instance == *instance) {
             intent.progress = Progress::GivenUp;
-            may_appear |= now.since(intent.at.seen_from(now)) < appears_within;
+            // An earlier launch that failed keeps no instance whose machine has come and gone: what still appears is in a
+            // list, and is reaped.
+            let is_over = former.is_some_and(|former| !intent.at.is_after(former.at));
+            may_appear |= !is_over && now.since(intent.at.seen_from(now)) < appears_within;
         }
         if may_appear {
             return Removal::MayAppear;
         }
-        let former = self.former.iter().rev().find(|former| former.instance == *instance);
         Removal::Gone(former.map(|former| former.how))
     }
 

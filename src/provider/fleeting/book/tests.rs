@@ -270,6 +270,24 @@ fn a_launch_without_a_machine_can_be_terminated() {
 }
 
 #[test]
+fn a_launch_that_failed_does_not_keep_an_instance_whose_machine_is_gone() {
+    let mut book = asked(&[1]);
+    book.failed(&[instance(1)], NOW);
+    // The same instance once more, with another token: it gets a machine, which is removed.
+    assert_eq!(book.want(&instance(1), "t2", &tags(1), later(1)), Want::New);
+    let batch = book.begin(None, false, later(1));
+    book.accepted(&batch.asked, 1, later(2));
+    book.update(&[Seen { id: "a".to_owned(), state: State::Running }], LIMIT, later(3));
+    assert_eq!(book.remove(&instance(1), LIMIT, later(4)), Removal::Marked);
+    book.removed(&["a".to_owned()], later(4));
+    book.update(&[], LIMIT, later(5));
+    assert_eq!(book.remove(&instance(1), LIMIT, later(6)), Removal::Gone(Some(How::Removed)));
+    // What the failed launch has made after all is the instance's again: a list shows it.
+    book.update(&[Seen { id: "b".to_owned(), state: State::Running }], LIMIT, later(7));
+    assert_eq!(id_of(&book, 1).as_deref(), Some("b"));
+}
+
+#[test]
 fn lists_that_show_nothing_new_change_nothing_in_the_end() {
     // Each change of the book is a write to the disk.
     let mut book = asked(&[1]);
