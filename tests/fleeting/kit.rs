@@ -1,14 +1,17 @@
-//! The conformance kit on the tests' plugin: as it should be, and with one fault each, which the kit has to name.
+//! The conformance kit on the tests' plugin: as it should be, and with one fault each, which the kit has to name; and on
+//! GitLab's dummy plugin.
 
 #![cfg(test)]
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::dummy::dummy;
 use crate::fixture::{GREENROOM, TEST_PLUGIN};
 use crate::platform::Platform;
 use crate::skipped::skipped;
@@ -40,22 +43,15 @@ impl Site {
 
     fn kit(&self, machines: &Value, arguments: &[&str]) -> Command {
         let account = Command::new("id").arg("-un").output().unwrap().stdout;
-        let mut table = toml::Table::new();
         let config = json!({ "dir": self.platform.dir.path(), "platform": machines, "suspends": true });
-        table.insert("plugin_config".to_owned(), toml::Value::try_from(config).unwrap());
+        let mut table = config_table(&config);
         table.insert("user".to_owned(), String::from_utf8(account).unwrap().trim().into());
         let where_file = self.home.path().join("where");
         fs::write(&where_file, self.platform.dir.path().to_str().unwrap()).unwrap();
         let secrets =
             toml::Table::from_iter([("TEST_PLUGIN_DIR".to_owned(), where_file.to_str().unwrap().into())]);
         table.insert("secrets".to_owned(), secrets.into());
-        let file = self.home.path().join("pool.toml");
-        fs::write(&file, table.to_string()).unwrap();
-        let mut command = crate::support::program::command(GREENROOM, self.home.path());
-        command.args(["plugin", "test", TEST_PLUGIN, "--json", "--table"]).arg(file).args(arguments);
-        // A killed run leaves its directory.
-        command.current_dir(self.home.path()).env("TMPDIR", self.home.path());
-        command
+        kit(self.home.path(), Path::new(TEST_PLUGIN), &table, arguments)
     }
 
     fn run(&self, arguments: &[&str]) -> Output {
@@ -69,6 +65,28 @@ impl Site {
         let names = living.map(|entry| entry.file_name().into_string().unwrap());
         names.filter(|name| name.starts_with("i-")).collect()
     }
+}
+
+fn config_table(config: &Value) -> toml::Table {
+    toml::Table::from_iter([("plugin_config".to_owned(), toml::Value::try_from(config).unwrap())])
+}
+
+/// The kit on a plugin with this table.
+fn kit(home: &Path, plugin: &Path, table: &toml::Table, arguments: &[&str]) -> Command {
+    let file = home.join("pool.toml");
+    fs::write(&file, table.to_string()).unwrap();
+    let mut command = crate::support::program::command(GREENROOM, home);
+    command.args(["plugin", "test"]).arg(plugin).args(["--json", "--table"]).arg(file).args(arguments);
+    // A killed run leaves its directory.
+    command.current_dir(home).env("TMPDIR", home);
+    command
+}
+
+/// The kit on GitLab's dummy plugin, without its SSH server; `None`: it cannot be built here.
+fn kit_on_dummy(arguments: &[&str]) -> Option<Output> {
+    let (program, home) = (dummy()?, tempfile::tempdir().unwrap());
+    let table = config_table(&json!({ "MaxSize": 5, "Suspendable": true }));
+    Some(kit(home.path(), &program, &table, arguments).output().unwrap())
 }
 
 fn report(output: &Output) -> Value {
@@ -211,10 +229,79 @@ fn a_plugin_with_a_key_of_each_process() {
     names(&[("init-own-key", "")], "15", AMPLE, &["restart-login"]);
 }
 
+/// What depends on instances that a plugin has forgotten.
+const OF_LISTED: [&str; 7] = [
+    "restart-login",
+    "suspend",
+    "resume",
+    "decrease",
+    "decrease-ends",
+    "decrease-spares-others",
+    "decrease-gone",
+];
+
+#[track_caller]
+fn expect_skipped_after_restart(report: &Value) {
+    for name in OF_LISTED {
+        let checks = report["checks"].as_array().unwrap();
+        let check = checks.iter().find(|check| check["name"] == name).unwrap();
+        let why = check["reason"].as_str().unwrap_or_default();
+        assert!(check["result"] == "skipped" && why.contains("see `restart-listed`"), "{check:#}");
+    }
+}
+
 #[test]
 fn a_plugin_that_forgets_its_instances() {
-    let expected = ["restart-listed", "list-complete", "suspend", "decrease-spares-others"];
-    names(&[("update-forgets", "")], "5", "3", &expected);
+    let Some(site) = Site::new() else { return };
+    site.platform.fault("update-forgets", "");
+    let output = site.run(&["--live", "--yes", "--boot-timeout", AMPLE, "--end-timeout", AMPLE]);
+    judge(&output, &["restart-listed"]);
+    let report = report(&output);
+    expect_skipped_after_restart(&report);
+    // It removes them all the same: it still knows their ids.
+    assert_eq!((site.instances(), &report["remaining"]), (Vec::new(), &json!([])));
+}
+
+#[test]
+fn forgotten_instances_that_cannot_be_removed_are_named() {
+    let Some(site) = Site::new() else { return };
+    site.platform.fault("update-forgets", "");
+    site.platform.fault("decrease-error", "no such instance");
+    let output = site.run(&["--live", "--yes", "--boot-timeout", AMPLE, "--end-timeout", AMPLE]);
+    judge(&output, &["restart-listed"]);
+    let report = report(&output);
+    assert_eq!(checks(&report, "warned"), BTreeSet::from(["nothing-left"]), "{report:#}");
+    let mut left: Vec<String> = serde_json::from_value(report["remaining"].clone()).unwrap();
+    left.sort();
+    let mut instances = site.instances();
+    instances.sort();
+    assert_eq!((left.len(), left), (3, instances));
+}
+
+#[test]
+fn gitlabs_dummy_passes_all_checks_without_instances() {
+    let Some(output) = kit_on_dummy(&[]) else { return };
+    let report = report(&output);
+    assert_eq!(output.status.code(), Some(0), "{report:#}");
+    let expected = ["call-answers", "end", "group-named", "list", "list-states", "start", "start-again"];
+    assert_eq!(checks(&report, "passed"), BTreeSet::from(expected), "{report:#}");
+}
+
+#[test]
+fn gitlabs_dummy_has_no_addresses_and_forgets_its_instances() {
+    let arguments = ["--live", "--yes", "--boot-timeout", "3", "--end-timeout", AMPLE];
+    let Some(output) = kit_on_dummy(&arguments) else { return };
+    judge(&output, &["connect-info", "restart-listed"]);
+    let report = report(&output);
+    expect_skipped_after_restart(&report);
+    let all = report["checks"].as_array().unwrap();
+    let actual = |name: &str| {
+        all.iter().find(|check| check["name"] == name).unwrap()["actual"].as_str().unwrap_or_default()
+    };
+    assert!(actual("connect-info").contains("has no address"), "{report:#}");
+    assert!(actual("restart-listed").contains("the list of the new process lacks"), "{report:#}");
+    assert!(actual("nothing-left").contains("has forgotten its instances"), "{report:#}");
+    assert_eq!(report["remaining"].as_array().unwrap().len(), 3, "{report:#}");
 }
 
 #[test]

@@ -11,19 +11,14 @@ use crate::provider::program::kit::poll::poll;
 /// A removal that has no effect is requested once more after this time.
 const REPEAT: Duration = Duration::from_secs(10);
 
+/// The checks of removals.
+pub(super) const ENDS: &[&str] = &["decrease", "decrease-ends", "decrease-spares-others", "decrease-gone"];
+
 impl Kit {
     /// Removes one instance, twice. The first one has to stay.
     pub(super) async fn check_ends(&self, first: &str, other: Option<&String>) {
-        let begun = Instant::now();
         let Some(other) = other else {
-            for check in ["decrease", "decrease-ends", "decrease-spares-others", "decrease-gone"] {
-                self.outcomes.record(
-                    check,
-                    skipped("there is only one instance, see `increase-count`"),
-                    begun,
-                );
-            }
-            return;
+            return self.skip(ENDS, "there is only one instance, see `increase-count`");
         };
         let is_accepted = self.outcomes.check("decrease", self.removed(other)).await;
         let ends = async {
@@ -104,12 +99,14 @@ impl Kit {
         for known in self.known.borrow_mut().iter_mut() {
             known.ended = true;
         }
+        let mut forgotten = self.remove_forgotten().await;
         let mut requested: Option<Instant> = None;
         let mut left = Vec::new();
         let empty = poll(self.limits.end, async || {
             // A list or a removal that fails now may work the next time.
             let Ok(all) = self.listed().await else { return Ok(None) };
             left = all.iter().map(|seen| seen.id.clone()).collect();
+            forgotten.retain(|id| !left.contains(id));
             let open: Vec<String> =
                 all.iter().filter(|seen| seen.state != State::Deleting).map(|seen| seen.id.clone()).collect();
             if all.is_empty() {
@@ -126,7 +123,13 @@ impl Kit {
         });
         let empty = empty.await;
         let judged = match empty {
-            Ok(Some(())) => Ok(()),
+            Ok(Some(())) if forgotten.is_empty() => Ok(()),
+            Ok(Some(())) => {
+                let all = forgotten.join(", ");
+                Err(Verdict::Warned(format!(
+                    "the plugin has forgotten its instances, which may exist: {all}"
+                )))
+            }
             _ if left.is_empty() => failed("no list says what is left"),
             _ => failed(format!("left: {}", left.join(", "))),
         };
@@ -134,6 +137,18 @@ impl Kit {
         if self.accepted.get() > 0 {
             self.check_counts();
         }
+        left.extend(forgotten);
         left
+    }
+
+    /// Requests the removal of instances that the plugin no longer lists. Those whose removal it did not accept, by ID.
+    async fn remove_forgotten(&self) -> Vec<String> {
+        let mut forgotten = self.forgotten.borrow().clone();
+        if !forgotten.is_empty() {
+            // An error is no surprise, and `restart-listed` has failed.
+            let accepted = self.plugin().decrease(&forgotten).await.unwrap_or_default();
+            forgotten.retain(|id| !accepted.contains(id));
+        }
+        forgotten
     }
 }

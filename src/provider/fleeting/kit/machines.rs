@@ -114,27 +114,29 @@ impl Kit {
         Ok(all)
     }
 
-    /// Kills the plugin, and looks at its instances again.
-    pub(super) async fn check_restart(&self, first: &str) {
+    /// Kills the plugin, and lists its instances again; true if all of them are listed.
+    pub(super) async fn check_restart(&self, first: &str) -> bool {
         self.kill();
         let is_listed = self.outcomes.check("restart-listed", self.listed_again()).await;
         let login = async {
             if !is_listed {
-                return skipped("the instances are not listed, see `restart-listed`");
+                return skipped(super::NOT_LISTED);
             }
             self.logs_in(first).await
         };
         let is_in = self.outcomes.check("restart-login", login).await;
         self.is_locked_out.set(!is_in);
+        is_listed
     }
 
     async fn listed_again(&self) -> Judged {
-        let before: Vec<String> = self.known.borrow().iter().map(|known| known.id.clone()).collect();
+        let mut missing: Vec<String> = self.known.borrow().iter().map(|known| known.id.clone()).collect();
         let all = self.list().await?;
-        match before.iter().find(|id| !has(&all, id)) {
-            None => Ok(()),
-            Some(missing) => failed(format!("the list of the new process lacks `{missing}`")),
-        }
+        missing.retain(|id| !has(&all, id));
+        let Some(first) = missing.first() else { return Ok(()) };
+        let came = format!("the list of the new process lacks `{first}`");
+        self.forgotten.replace(missing);
+        failed(came)
     }
 
     /// The plugin's own check of an instance.

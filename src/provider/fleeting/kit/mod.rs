@@ -11,7 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::group::{CallError, CallErrorKind, Group as _, GroupInfo, Seen, State};
 use super::locate::Places;
@@ -28,11 +28,15 @@ use crate::port::provider::ProviderError;
 use crate::provider::program::kit::check::{Judged, Verdict, failed, skipped};
 use crate::provider::program::kit::outcomes::Outcomes;
 use checks::CHECKS;
+use ends::ENDS;
 
 /// Instances that one run makes, if the group allows as many.
 pub const MACHINES: u32 = 3;
 /// The pool that messages of the plugin's log name.
 const POOL: &str = "greenroom-kit";
+
+/// Why nothing more is checked of instances that the plugin has forgotten.
+const NOT_LISTED: &str = "the plugin does not list its instances after its next start, see `restart-listed`";
 
 /// Where a run has its place.
 pub struct Site {
@@ -83,6 +87,8 @@ pub struct Kit {
     known: RefCell<Vec<Known>>,
     /// How many instances `Increase` has accepted.
     accepted: Cell<u32>,
+    /// The IDs that the plugin's lists lack since it has started again.
+    forgotten: RefCell<Vec<String>>,
     /// No login works since the plugin has started again.
     is_locked_out: Cell<bool>,
     calls: Cell<u32>,
@@ -139,6 +145,7 @@ impl Kit {
             outcomes: Outcomes::new(CHECKS),
             known: RefCell::default(),
             accepted: Cell::default(),
+            forgotten: RefCell::default(),
             is_locked_out: Cell::default(),
             calls: Cell::default(),
         })
@@ -161,9 +168,19 @@ impl Kit {
             self.outcomes.check("heartbeat", self.heartbeat(&first)).await;
         }
         let others = self.check_count(group).await;
-        self.check_restart(&first).await;
-        self.check_tier(&first, group).await;
-        self.check_ends(&first, others.first()).await;
+        let is_listed = self.check_restart(&first).await;
+        self.check_tier(&first, group, is_listed).await;
+        if is_listed {
+            self.check_ends(&first, others.first()).await;
+        } else {
+            self.skip(ENDS, NOT_LISTED);
+        }
+    }
+
+    fn skip(&self, checks: &[&str], why: &str) {
+        for check in checks {
+            self.outcomes.record(check, skipped(why), Instant::now());
+        }
     }
 
     fn plugin(&self) -> Rc<Plugin> {

@@ -1,7 +1,5 @@
 //! Suspended instances, where the plugin can suspend.
 
-use std::time::Instant;
-
 use super::{Kit, states};
 use crate::core::time::Pretty;
 use crate::provider::fleeting::group::{Group as _, GroupInfo, State};
@@ -9,15 +7,12 @@ use crate::provider::program::kit::check::{Judged, failed, skipped};
 use crate::provider::program::kit::poll::poll;
 
 impl Kit {
-    /// Suspends an instance, and resumes it.
-    pub(super) async fn check_tier(&self, first: &str, group: &GroupInfo) {
-        let begun = Instant::now();
-        if !group.suspends {
-            for check in ["suspend", "resume"] {
-                let why = "the plugin does not offer it: its capabilities lack `suspend_resume`";
-                self.outcomes.record(check, skipped(why), begun);
-            }
-            return;
+    /// Suspends an instance, and resumes it, if it is listed.
+    pub(super) async fn check_tier(&self, first: &str, group: &GroupInfo, is_listed: bool) {
+        if !group.suspends || !is_listed {
+            let not_offered = "the plugin does not offer it: its capabilities lack `suspend_resume`";
+            let why = if group.suspends { super::NOT_LISTED } else { not_offered };
+            return self.skip(&["suspend", "resume"], why);
         }
         let is_suspended = self.outcomes.check("suspend", self.suspended(first)).await;
         let resumed = async {
