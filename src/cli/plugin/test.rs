@@ -10,7 +10,7 @@ use super::args::TestOptions;
 use super::places;
 use crate::cli::error::CliError;
 use crate::cli::kit::ask::ask;
-use crate::cli::kit::interrupts::Interrupts;
+use crate::cli::kit::interrupts::{self, Words};
 use crate::cli::kit::scratch::Scratch;
 use crate::cli::kit::show;
 use crate::cli::program::driver;
@@ -20,6 +20,7 @@ use crate::provider::fleeting::kit::{Kit, Limits, MACHINES, NotBegun, Site};
 use crate::provider::program::kit::check::{Group, Verdict};
 use crate::provider::program::kit::report::Report;
 
+const WORDS: Words = Words { things: "instances", ending: "removing", ended: "removed" };
 const GROUPS: [Group; 3] = [Group::Calls, Group::Cheap, Group::Live];
 
 /// Runs the kit; false if a check failed.
@@ -75,24 +76,8 @@ async fn live(options: &TestOptions, kit: &Kit, group: &GroupInfo) -> Result<Vec
             CliError::say("no instance was made").help("leave out `--live` to check without instances")
         );
     }
-    let mut interrupts = Interrupts::new()?;
-    let is_interrupted = tokio::select! {
-        () = kit.check_live(group) => false,
-        () = interrupts.next() => true,
-    };
-    if is_interrupted {
-        ui::err("greenroom: interrupted, removing the instances (press Ctrl-C again to leave them)\n");
-    }
-    let help = "repeat the command with `--clean` instead of `--live`";
-    let left = tokio::select! {
-        left = kit.clean_up() => left,
-        () = interrupts.next() => return Err(CliError::say("interrupted: instances may be left").help(help)),
-    };
-    match (is_interrupted, left.is_empty()) {
-        (false, _) => Ok(left),
-        (true, true) => Err(CliError::say("interrupted; the instances are removed")),
-        (true, false) => Err(CliError::say(format!("interrupted; left: {}", left.join(", "))).help(help)),
-    }
+    let (checks, clean_up) = (Box::pin(kit.check_live(group)), Box::pin(kit.clean_up()));
+    interrupts::cleaned_up(&WORDS, checks, clean_up).await
 }
 
 /// Removes every instance of the group.

@@ -8,7 +8,7 @@ use super::args::TestOptions;
 use super::{progress, run};
 use crate::cli::error::CliError;
 use crate::cli::kit::ask::ask;
-use crate::cli::kit::interrupts::Interrupts;
+use crate::cli::kit::interrupts::{self, Words};
 use crate::cli::kit::{scratch, show};
 use crate::cli::ui;
 use crate::provider::external::kit::cheap::{self, Reach};
@@ -18,6 +18,7 @@ use crate::provider::external::protocol::answers::CapabilitiesAnswer;
 use crate::provider::program::kit::check::Group;
 use crate::provider::program::kit::report::Report;
 
+const WORDS: Words = Words { things: "machines", ending: "terminating", ended: "terminated" };
 const GROUPS: [Group; 3] = [Group::Calls, Group::Cheap, Group::Live];
 
 /// Runs the kit; false if a check failed.
@@ -64,33 +65,8 @@ async fn live(
     if !ask("Make them?", options.yes)? {
         return Err(CliError::say("no machine was made").help("leave out `--live` to check without machines"));
     }
-    let mut interrupts = Interrupts::new()?;
-    let is_interrupted = tokio::select! {
-        () = live.check() => false,
-        () = interrupts.next() => true,
-    };
-    if is_interrupted {
-        ui::err("greenroom: interrupted, terminating the machines (press Ctrl-C again to leave them)\n");
-    }
-    let left = tokio::select! {
-        left = live.clean_up() => left,
-        () = interrupts.next() => {
-            return Err(CliError::say("interrupted: machines may be left").help("repeat the command with `--clean` instead of `--live`"));
-        }
-    };
-    if is_interrupted {
-        let error = CliError::say(if left.is_empty() {
-            "interrupted; the machines are terminated".to_owned()
-        } else {
-            format!("interrupted; left: {}", left.join(", "))
-        });
-        return Err(if left.is_empty() {
-            error
-        } else {
-            error.help("repeat the command with `--clean` instead of `--live`")
-        });
-    }
-    Ok(left)
+    let (checks, clean_up) = (Box::pin(live.check()), Box::pin(live.clean_up()));
+    interrupts::cleaned_up(&WORDS, checks, clean_up).await
 }
 
 /// An error if an earlier run has left machines, or if lists cannot be trusted.
