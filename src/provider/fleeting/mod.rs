@@ -37,6 +37,8 @@ pub mod plugin;
 #[cfg(any(test, feature = "fleeting"))]
 mod provider;
 #[cfg(any(test, feature = "fleeting"))]
+mod reach;
+#[cfg(any(test, feature = "fleeting"))]
 pub mod record;
 pub mod reference;
 #[cfg(any(test, feature = "fleeting"))]

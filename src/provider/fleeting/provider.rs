@@ -12,9 +12,10 @@ use super::book::{Book, Entry};
 use super::group::{ConnectInfo, State};
 use super::lane::Lane;
 use super::login::{Logins, OwnLogin};
+use super::reach::{self, NoWay};
 use super::settings::Settings;
 use super::trust::Trust;
-use super::{address, console, failures, findings};
+use super::{console, failures, findings};
 use crate::core::endpoint::Endpoint;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::{InstanceId, Location, PoolName};
@@ -146,25 +147,13 @@ impl Fleeting {
 
     fn endpoint_of(&self, id: &InstanceId, info: &ConnectInfo) -> Result<Endpoint, ProviderError> {
         let invalid = |why: String| ProviderError::new(ErrorClass::Invalid, why);
-        if !matches!(info.protocol.as_str(), "" | "ssh") {
-            let why = format!(
-                "the instance is reached with `{}`, and Greenroom connects with SSH only",
-                info.protocol
-            );
-            return Err(invalid(why));
-        }
-        let Some((address, port)) = address::of(info, self.settings.use_external_address) else {
-            return Err(ProviderError::new(ErrorClass::Transient, "the instance has no address yet"));
-        };
-        let named = Some(info.username.clone()).filter(|name| !name.is_empty());
-        let user = named.or_else(|| self.settings.user.clone());
-        let user = user
-            .ok_or_else(|| invalid("the plugin reports no account for the login: set `user`".to_owned()))?;
+        let endpoint = reach::endpoint(&self.settings, info).map_err(|no_way| match no_way {
+            NoWay::NoAddress => ProviderError::new(ErrorClass::Transient, "the instance has no address yet"),
+            NoWay::Invalid(why) => invalid(why),
+        })?;
         let own = Self::own_login(&self.settings, &self.logins)?;
         let key = self.logins.of(id, info, &own).map_err(invalid)?;
-        let port = port.or(info.port).unwrap_or(self.settings.ssh_port);
-        let host_key = String::new();
-        Ok(Endpoint { address, port, user, host_key, key: Some(key), jump: None, metadata: None })
+        Ok(Endpoint { key: Some(key), ..endpoint })
     }
 
     /// The host key that an instance must present; established with its first address.

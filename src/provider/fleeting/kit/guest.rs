@@ -7,8 +7,8 @@ use crate::core::endpoint::Endpoint;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::InstanceId;
 use crate::port::connector::ConnectError;
-use crate::provider::fleeting::address;
 use crate::provider::fleeting::group::{CallErrorKind, ConnectInfo, Group as _};
+use crate::provider::fleeting::reach::{self, NoWay};
 use crate::provider::program::kit::check::{Judged, failed, skipped};
 use crate::provider::program::kit::poll::poll;
 
@@ -98,10 +98,12 @@ impl Kit {
             return Ok(Tried::Unknown(error.message.clone()));
         }
         let info = self.answer("ConnectInfo", info)?;
-        let Some((host, port)) = address::of(&info, self.settings.use_external_address) else {
-            return Ok(Tried::Unknown(format!("`{id}` has no address")));
+        let endpoint = match reach::endpoint(&self.settings, &info) {
+            Ok(endpoint) => endpoint,
+            Err(NoWay::NoAddress) => return Ok(Tried::Unknown(format!("`{id}` has no address"))),
+            Err(NoWay::Invalid(why)) => return failed(why),
         };
-        let (instance, endpoint) = self.endpoint(id, &info, host, port)?;
+        let (instance, endpoint) = self.with_login(id, &info, endpoint)?;
         let host_key = match self.host_key(id, &endpoint).await {
             Ok(host_key) => host_key,
             Err(tried) => return Ok(tried),
@@ -118,34 +120,16 @@ impl Kit {
         })
     }
 
-    /// Where the instance is, without a host key.
-    fn endpoint(
-        &self,
-        id: &str,
-        info: &ConnectInfo,
-        address: String,
-        port: Option<u16>,
-    ) -> Judged<(InstanceId, Endpoint)> {
-        if !matches!(info.protocol.as_str(), "" | "ssh") {
-            return failed(format!(
-                "the protocol is `{}`, and Greenroom connects with SSH only",
-                info.protocol
-            ));
-        }
+    /// The endpoint with the key of the login, and a name for the instance.
+    fn with_login(&self, id: &str, info: &ConnectInfo, endpoint: Endpoint) -> Judged<(InstanceId, Endpoint)> {
         if info.expires.is_some_and(|at| at <= jiff::Timestamp::now().as_second()) {
             return failed("the credentials have expired");
         }
-        let named = Some(info.username.clone()).filter(|name| !name.is_empty());
-        let Some(user) = named.or_else(|| self.settings.user.clone()) else {
-            return failed("the plugin reports no account for the login, and `user` is not set");
-        };
         // The plugin's IDs are no names of files.
         let number = self.known.borrow().iter().position(|known| known.id == id);
         let instance = InstanceId::new(format!("{}-{}", super::POOL, number.unwrap_or_default()));
         let key = self.logins.of(&instance, info, &self.own).or_else(failed)?;
-        let port = port.or(info.port).unwrap_or(self.settings.ssh_port);
-        let host_key = String::new();
-        Ok((instance, Endpoint { address, port, user, host_key, key: Some(key), jump: None, metadata: None }))
+        Ok((instance, Endpoint { key: Some(key), ..endpoint }))
     }
 
     /// The key that the instance must present: that of the first login, or what `host_keys` says.
