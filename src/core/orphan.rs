@@ -101,10 +101,13 @@ pub fn judge(resource: &Resource, known: &Knowledge<'_>) -> Ownership {
     }
 }
 
-/// Classifies a resource that bears tags but that no launch created.
+/// Classifies a resource of the pool's that no launch created: one that bears tags, or one in a group that is the pool's alone.
 pub fn judge_copy(copy: &Resource, owner: &OwnerId) -> Ownership {
-    let is_own = copy.tags.as_ref().is_some_and(|tags| tags.owner == *owner);
-    if is_own { Ownership::Copied } else { Ownership::Foreign }
+    match &copy.tags {
+        Some(tags) if tags.owner == *owner => Ownership::Copied,
+        Some(_) => Ownership::Foreign,
+        None => Ownership::Untagged,
+    }
 }
 
 /// The recorded instances that are missing although resources of theirs exist. The caller checks them with `endpoint`.

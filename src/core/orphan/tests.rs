@@ -138,3 +138,15 @@ fn an_instance_is_doubtful_when_something_of_it_is_there_and_it_is_not() {
     let doubtful = possibly_gone(&found, &seen.state);
     assert_eq!(doubtful, BTreeSet::from([InstanceId::new("p-g-2")]));
 }
+
+#[test]
+fn a_resource_of_no_launch_has_another_owner_only_if_its_tags_say_so() {
+    let us = OwnerId::new("us");
+    for (text, expected) in [
+        ("instance 3 1h", Ownership::Copied),
+        ("instance 3 1h them", Ownership::Foreign),
+        ("instance 3 1h untagged nameless", Ownership::Untagged),
+    ] {
+        assert_eq!(judge_copy(&resource(text), &us), expected, "{text}");
+    }
+}
