@@ -51,6 +51,27 @@ pub struct Common {
 }
 
 impl Common {
+    /// Of a table without a cloud's keys, whose instances have one address each. With the defaults of `user` and `ssh_port`.
+    pub fn plain(
+        table: &Table<'_>,
+        offerings: Vec<Offering>,
+        (name, port): (&str, u16),
+        user_data: UserData,
+    ) -> Self {
+        Self {
+            offerings,
+            user: table.parsed("user", table.text("user"), user).or(name.to_owned()),
+            ssh_port: table.count("ssh_port").or(port),
+            address: AddressKind::Private,
+            user_data,
+            disk_gib: None,
+            disk_type: None,
+            tags: Vec::new(),
+            endpoint: None,
+            credentials_file: None,
+        }
+    }
+
     /// `user_data`: the default, which fits most images of this cloud. Without offerings, something is wrong and
     /// reported.
     pub fn read(table: &Table<'_>, key_names: &KeyNames, user_data: UserData) -> Self {

@@ -13,7 +13,7 @@ use crate::keys::near::nearest_or_all;
 use crate::keys::problem::{Place, Problem, Problems, join};
 use crate::keys::table::{self, Table};
 use crate::provider::cloud::offerings::Offering;
-use crate::provider::cloud::settings::{AddressKind, Common, UserData, user};
+use crate::provider::cloud::settings::{Common, UserData};
 use crate::provider::environment::Environment;
 use crate::provider::{as_json, authorities};
 
@@ -117,22 +117,11 @@ fn common(table: &Table<'_>, offerings: &[String]) -> Common {
             known.push(offering);
         }
     }
-    Common {
-        offerings: known,
-        user: table.parsed("user", table.text("user"), user).or("ci".to_owned()),
-        ssh_port: table.count("ssh_port").or(22),
-        // The program reports the one address that the runner host reaches.
-        address: AddressKind::Private,
-        user_data: match table.word("user_data").value() {
-            Some(&"script") => UserData::Script,
-            _ => UserData::CloudInit,
-        },
-        disk_gib: None,
-        disk_type: None,
-        tags: Vec::new(),
-        endpoint: None,
-        credentials_file: None,
-    }
+    let user_data = match table.word("user_data").value() {
+        Some(&"script") => UserData::Script,
+        _ => UserData::CloudInit,
+    };
+    Common::plain(table, known, ("ci", 22), user_data)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use super::quantity;
 use crate::core::ids::PoolName;
 use crate::keys::problem::Problems;
 use crate::keys::table::{self, Table};
-use crate::provider::cloud::settings::{AddressKind, Common, UserData, user};
+use crate::provider::cloud::settings::{Common, UserData};
 
 /// Default of `schedule_within`.
 const SCHEDULE_WITHIN: Duration = Duration::from_secs(20);
@@ -104,19 +104,8 @@ impl Resources {
 }
 
 fn common(table: &Table<'_>, placements: &[Placement]) -> Common {
-    Common {
-        offerings: placements.iter().map(Placement::offering).collect(),
-        user: table.parsed("user", table.text("user"), user).or("root".to_owned()),
-        ssh_port: table.count("ssh_port").or(2222),
-        // A pod has one address.
-        address: AddressKind::Private,
-        user_data: UserData::Script,
-        disk_gib: None,
-        disk_type: None,
-        tags: Vec::new(),
-        endpoint: None,
-        credentials_file: None,
-    }
+    let offerings = placements.iter().map(Placement::offering).collect();
+    Common::plain(table, offerings, ("root", 2222), UserData::Script)
 }
 
 #[cfg(test)]
