@@ -67,6 +67,7 @@ fn state(policy: &Arc<Policy>, has: impl Fn(u32) -> Vec<u32>) -> PoolState {
             host_key: "ssh-ed25519 AAAA".into(),
             key: None,
             jump: None,
+            forward: None,
             metadata: None,
         };
         tell(ms, Change::Reached { instance: instance.clone(), endpoint });

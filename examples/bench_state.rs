@@ -58,6 +58,7 @@ fn main() -> Outcome<()> {
                     host_key,
                     key: None,
                     jump: None,
+                    forward: None,
                     metadata: None,
                 });
             }
@@ -267,6 +268,7 @@ fn somewhere(number: u32) -> Endpoint {
         host_key: format!("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{number:043}"),
         key: None,
         jump: None,
+        forward: None,
         metadata: None,
     }
 }

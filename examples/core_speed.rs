@@ -112,6 +112,7 @@ impl World {
             host_key,
             key: None,
             jump: None,
+            forward: None,
             metadata: None,
         };
         self.tell(Change::Reached { instance: instance.clone(), endpoint });

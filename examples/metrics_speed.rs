@@ -137,6 +137,7 @@ fn boot(instance: &InstanceId, generation: &Generation, number: u32, now: Stamp)
         metadata: None,
         key: None,
         jump: None,
+        forward: None,
     };
     booted(instance, (generation, number), endpoint, now)
 }

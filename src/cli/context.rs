@@ -169,7 +169,8 @@ pub(super) fn links_dir(state_path: &Path, pool: &PoolName) -> PathBuf {
 
 /// The connector of instances, with the keys that the state directory keeps for them.
 pub(super) fn ssh(state_path: &Path) -> Ssh {
-    Ssh::new(SshSettings::new(state_path.join("keys")))
+    let settings = SshSettings::new(state_path.join("keys"));
+    Ssh::new(SshSettings { forwarder: program::forwarder(), ..settings })
 }
 
 fn keeper_args(place: &GlobalOptions) -> Vec<OsString> {

@@ -166,6 +166,7 @@ pub(crate) fn endpoint() -> Endpoint {
         host_key: "ssh-ed25519 SECRET-LOOKING".into(),
         key: None,
         jump: None,
+        forward: None,
         metadata: None,
     }
 }

@@ -64,6 +64,11 @@ pub fn run_with_backends(args: impl Iterator<Item = OsString>) -> ExitCode {
         core_dumps::forbid();
         return notify::https::main();
     }
+    #[cfg(feature = "kubernetes")]
+    if matches!(args.as_slice(), [_, only] if only == crate::port::forward::COMMAND) {
+        core_dumps::forbid();
+        return crate::provider::kubernetes::forward();
+    }
     crate::provider::install(crate::provider::WITH_BACKENDS);
     run(args.into_iter())
 }

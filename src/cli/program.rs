@@ -28,6 +28,11 @@ pub(super) fn driver() -> std::io::Result<PathBuf> {
     Ok(if is_backends && beside.exists() { beside } else { running })
 }
 
+/// The absolute path of the program for port-forwards, whether it exists or not.
+pub(super) fn forwarder() -> Option<PathBuf> {
+    Some(driver().ok()?.with_file_name(BACKENDS))
+}
+
 /// Where an upgrade has put the new program, if this one's file was replaced: Linux then marks its path.
 fn successor(running: &Path) -> Option<PathBuf> {
     let path = running.as_os_str().as_bytes().strip_suffix(b" (deleted)")?;

@@ -22,6 +22,9 @@ pub struct Endpoint {
     /// The jump host; `None`: it is reached directly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jump: Option<Box<Jump>>,
+    /// The port-forward that leads to it, instead of a connection to `address`; `None`: there is a route. Never with `jump`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forward: Option<Box<Forward>>,
     /// The metadata service that the instance can ask for notices of its cloud; `None`: there is none, or no need.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<MetadataService>,
@@ -56,15 +59,37 @@ pub struct Jump {
     pub key: LoginKey,
 }
 
+/// A pod to which its cluster's API server forwards connections. The API server sees SSH traffic only in encrypted form.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Forward {
+    /// The files with the context and the credentials, in the order in which they are merged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kubeconfig: Vec<PathBuf>,
+    /// `None`: the service account of the pod that Greenroom runs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
+    pub namespace: String,
+    pub pod: String,
+    /// Tells the pod from another one that was created later under its name.
+    pub uid: String,
+}
+
 impl Endpoint {
     /// Its location, as people write it.
     pub fn place(&self) -> String {
-        place(&self.address, self.port)
+        self.forward.as_deref().map_or_else(|| place(&self.address, self.port), |way| way.place(self.port))
     }
 
     /// The fingerprint of its host key if that was accepted on the first connection, without a verification.
     pub fn first_use(&self) -> Option<&str> {
         self.host_key.split_ascii_whitespace().nth(2)?.strip_prefix(FIRST_USE)
+    }
+}
+
+impl Forward {
+    /// The location of a port of the pod, with the way to it.
+    pub fn place(&self, port: u16) -> String {
+        format!("{} (through the API server's port-forward)", place(&self.pod, port))
     }
 }
 
@@ -118,6 +143,7 @@ mod tests {
             host_key: host_key.to_owned(),
             key: None,
             jump: None,
+            forward: None,
             metadata: None,
         };
         let key = on_first_use("ssh-ed25519 AAAA root@a", "SHA256:abc");

@@ -108,7 +108,7 @@ pub(crate) fn job() -> JobFacts {
 
 mod tests {
     use super::*;
-    use crate::core::endpoint::{Endpoint, Jump, LoginKey};
+    use crate::core::endpoint::{Endpoint, Forward, Jump, LoginKey};
     use crate::core::event::{Change, Event};
     use crate::core::failure::{ErrorClass, Failure};
     use crate::core::ids::{AttemptName, Generation, InstanceId, OfferingName, TrustDomain};
@@ -159,7 +159,7 @@ mod tests {
         .into()
     }
 
-    fn endpoints() -> [Endpoint; 5] {
+    fn endpoints() -> [Endpoint; 6] {
         let plain = Endpoint {
             address: "192.0.2.7".to_owned(),
             port: 22,
@@ -167,6 +167,7 @@ mod tests {
             host_key: "ssh-ed25519 AAAA".to_owned(),
             key: None,
             jump: None,
+            forward: None,
             metadata: None,
         };
         let agent = LoginKey::Agent { socket: "/run/agent".into(), key: Some("ssh-rsa AAAA".to_owned()) };
@@ -177,10 +178,18 @@ mod tests {
             host_key: "ssh-ed25519 BBBB".to_owned(),
             key: LoginKey::File("/etc/greenroom/jump_key".into()),
         };
+        let forward = Forward {
+            kubeconfig: vec!["/etc/greenroom/kubeconfig".into()],
+            context: Some("ci".to_owned()),
+            namespace: "ci-jobs".to_owned(),
+            pod: "linux-c0ffee-7".to_owned(),
+            uid: "0f7c".to_owned(),
+        };
         [
             Endpoint { key: Some(LoginKey::File("/etc/greenroom/key".into())), ..plain.clone() },
             Endpoint { key: Some(agent), jump: Some(Box::new(jump)), ..plain.clone() },
             Endpoint { metadata: Some(MetadataService::AwsEc2), ..plain.clone() },
+            Endpoint { forward: Some(Box::new(forward)), ..plain.clone() },
             Endpoint { key: Some(LoginKey::Password("/etc/greenroom/password".into())), ..plain.clone() },
             plain,
         ]

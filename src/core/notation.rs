@@ -128,6 +128,7 @@ pub(crate) fn endpoint() -> Endpoint {
         host_key: "key".into(),
         key: None,
         jump: None,
+        forward: None,
         metadata: None,
     }
 }

@@ -7,6 +7,7 @@ pub mod attempts;
 pub mod clock;
 pub mod connector;
 pub mod finding;
+pub mod forward;
 pub mod host;
 pub mod host_error;
 pub mod host_keys;

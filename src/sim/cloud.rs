@@ -312,6 +312,7 @@ impl Cloud {
             host_key: machine.host_key.clone(),
             key: None,
             jump: None,
+            forward: None,
             metadata: None,
         })
     }

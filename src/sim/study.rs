@@ -261,6 +261,7 @@ impl Study {
             host_key: String::new(),
             key: None,
             jump: None,
+            forward: None,
             metadata: None,
         };
         self.apply(&[Change::Reached { instance: id.clone(), endpoint }.at(now)]);

@@ -138,6 +138,7 @@ pub(super) fn assignment() -> Assignment {
         host_key: "ssh-ed25519 AAAA".into(),
         key: None,
         jump: None,
+        forward: None,
         metadata: None,
     };
     Assignment {

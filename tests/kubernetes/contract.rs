@@ -8,3 +8,14 @@ crate::provider::provider_contract!(match Pool::open("") {
     Some(pool) => pool,
     None => return,
 });
+
+mod by_address {
+    use super::Pool;
+
+    crate::provider::provider_contract! { match Pool::open("via = 'address'") {
+            Some(pool) => pool,
+            None => return,
+        };
+        a_launched_instance_is_listed_and_answers,
+    }
+}

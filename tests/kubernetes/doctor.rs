@@ -32,6 +32,30 @@ async fn a_cluster_that_is_well_has_no_finding_and_no_trace() {
 }
 
 #[tokio::test]
+async fn a_pool_that_is_reached_by_addresses_needs_no_right_to_forward() {
+    for (way, findings) in [("address", 0), ("port-forward", 1)] {
+        let Some(pool) = Pool::open(&format!("via = '{way}'")) else { return };
+        let role = [
+            "create pods",
+            "delete pods",
+            "get pods",
+            "list pods",
+            "watch pods",
+            "get pods/log",
+            "list events",
+            "list resourcequotas",
+        ];
+        pool.cluster.set(&json!({ "role": role }));
+        let found = found(&pool).await;
+        assert_eq!(found.len(), findings, "{found:?}");
+        let named = |(code, message): &(&str, String)| {
+            *code == "kubernetes-denied" && message.contains("create pods/portforward, get pods/portforward")
+        };
+        assert!(found.iter().all(named), "{found:?}");
+    }
+}
+
+#[tokio::test]
 async fn each_trouble_of_a_cluster_is_one_finding() {
     let offering = "priority_class = 'high'\n";
     for (table, settings, code, text) in [

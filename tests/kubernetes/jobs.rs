@@ -19,12 +19,12 @@ use crate::support::dice::number;
 use crate::support::job::Job;
 use crate::support::record::{JobResult, Outcome};
 
-const PATIENCE: Duration = Duration::from_mins(2);
+pub const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Fields are dropped in this order: the cluster outlives all processes of the place.
-struct Site {
+pub struct Site {
     place: Place,
-    cluster: StandIn,
+    pub cluster: StandIn,
 }
 
 impl Deref for Site {
@@ -37,7 +37,7 @@ impl Deref for Site {
 
 impl Site {
     /// A pool of at most two pods. `None`: pods cannot be processes here, and the test is skipped.
-    fn open(change: impl FnOnce(Setting) -> Setting) -> Option<Self> {
+    pub fn open(change: impl FnOnce(Setting) -> Setting) -> Option<Self> {
         if !standin::is_possible() {
             skipped(standin::IMPOSSIBLE);
             return None;
@@ -74,7 +74,7 @@ impl Site {
 
     /// Nothing was made twice, and only idle pods are left.
     #[track_caller]
-    fn expect_nothing_left(&self, idle: usize) {
+    pub fn expect_nothing_left(&self, idle: usize) {
         self.wait_until_calm(idle);
         wait_for("the end of all other pods", PATIENCE, || (self.cluster.pods().len() == idle).then_some(()));
         let twice: Vec<_> = self.cluster.made().into_iter().filter(|(_, count)| *count > 1).collect();
@@ -83,20 +83,27 @@ impl Site {
 
     /// The name of the pod whose job runs.
     #[track_caller]
-    fn busy_pod(&self) -> String {
+    pub fn busy_pod(&self) -> String {
         self.cluster.living().pop_first().expect("a pod")
     }
 }
 
 /// The sentences of a call in the job log.
-fn sentences(result: &JobResult, stage: &str) -> Vec<String> {
+pub fn sentences(result: &JobResult, stage: &str) -> Vec<String> {
     let text = result.call(stage).stderr_text();
     text.lines().filter_map(|line| line.strip_prefix("greenroom: ")).map(str::to_owned).collect()
 }
 
 #[test]
 fn a_job_runs_in_a_pod_of_its_own_that_is_then_gone() {
-    let Some(site) = Site::open(|setting| setting) else { return };
+    for via in ["port-forward", "address"] {
+        a_job_runs_in_a_pod_of_its_own(via);
+    }
+}
+
+#[track_caller]
+fn a_job_runs_in_a_pod_of_its_own(via: &str) {
+    let Some(site) = Site::open(|setting| setting.provider("via", via)) else { return };
     let script = ["echo \"pod $HOSTNAME process $$ of $(id -un)\"", "test ! -e /run/greenroom/ssh/nothing"];
     let result = site.run(&Job::new(1).script(script));
     result.expect_outcome(&Outcome::Success);
@@ -104,6 +111,8 @@ fn a_job_runs_in_a_pod_of_its_own_that_is_then_gone() {
     failing.expect_outcome(&Outcome::ScriptFailure { exit_code: 9 });
     site.expect_nothing_left(0);
     assert_eq!(site.cluster.made().len(), 2);
+    let forwarded = site.cluster.requests().contains(&"get pods/portforward".to_owned());
+    assert_eq!(forwarded, via == "port-forward");
 }
 
 #[test]

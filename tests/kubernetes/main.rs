@@ -9,6 +9,7 @@ mod contract;
 mod doctor;
 mod endings;
 mod fixture;
+mod forward;
 #[path = "../contract/provider/here.rs"]
 #[expect(dead_code, reason = "pods are processes of the stand-in's")]
 mod here;

@@ -93,6 +93,12 @@ impl StandIn {
         self.call("/clear", &json!({}));
     }
 
+    /// Ends all port-forwards, as an API server does that is killed.
+    #[track_caller]
+    pub fn cut(&self) {
+        self.call("/cut", &json!({}));
+    }
+
     /// Ends a pod as the cluster does.
     #[track_caller]
     pub fn disrupt(&self, pod: &str, how: &str) {

@@ -90,6 +90,7 @@ pub(super) mod tests {
             host_key: String::new(),
             key: None,
             jump: None,
+            forward: None,
             metadata: None,
         };
         let host = NamedHost {

@@ -290,6 +290,7 @@ pub(super) mod tests {
                 host_key: "ssh-ed25519 AAAA".into(),
                 key: None,
                 jump: None,
+                forward: None,
                 metadata: None,
             },
             capacity: None,

@@ -1,12 +1,13 @@
 //! Opens the TCP connection.
 
 use std::io;
-use std::net::Shutdown;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::sockopt;
+use rustix::net::{Shutdown, sockopt};
 use tokio::net::TcpStream;
+use tokio::process::Child;
 use tokio::time::timeout;
 
 use super::hop::Hop;
@@ -34,12 +35,22 @@ const LOCAL: [Errno; 11] = [
 /// A second handle to a connection's socket. Dropping it ends the connection, even if russh's task is waiting: that
 /// task outlives a dropped future.
 #[derive(Debug)]
-pub(super) struct Wire(std::net::TcpStream);
+pub(super) struct Wire {
+    socket: OwnedFd,
+    /// The process at the other end of the socket, which is killed with the connection.
+    _process: Option<Child>,
+}
+
+impl Wire {
+    pub(super) fn new(socket: OwnedFd, process: Option<Child>) -> Self {
+        Self { socket, _process: process }
+    }
+}
 
 impl Drop for Wire {
     fn drop(&mut self) {
         // Fails only if the connection has already ended.
-        let _ended = self.0.shutdown(Shutdown::Both);
+        let _ended = rustix::net::shutdown(&self.socket, Shutdown::Both);
     }
 }
 
@@ -60,8 +71,12 @@ pub(super) async fn dial(
     Err(unreachable(at, &failed))
 }
 
-/// Checks that the host, or the jump host before it, accepts a TCP connection. Sends nothing.
+/// Checks that the host, or the jump host before it, accepts a TCP connection. Sends nothing. A port-forward cannot be tried
+/// without a process.
 pub(super) async fn probe_port(at: &Endpoint, within: Duration) -> Result<(), ConnectError> {
+    if at.forward.is_some() {
+        return Ok(());
+    }
     let (address, port) = match at.jump.as_deref() {
         Some(jump) => (jump.address.as_str(), jump.port),
         None => (at.address.as_str(), at.port),
@@ -90,7 +105,7 @@ fn tune(stream: TcpStream, patience: Duration) -> std::io::Result<(Prompt, Wire)
     let patience = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
     let _optional = sockopt::set_tcp_user_timeout(&stream, patience);
     let stream = stream.into_std()?;
-    let wire = Wire(stream.try_clone()?);
+    let wire = Wire::new(stream.try_clone()?.into(), None);
     Ok((Prompt::new(TcpStream::from_std(stream)?), wire))
 }
 

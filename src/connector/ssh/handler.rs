@@ -16,6 +16,9 @@ use crate::core::text::clean_line;
 /// How often waiting tasks check for the connection's end, in case they missed its notification.
 const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
+/// Why a connection ended that another party has closed, for messages.
+pub(super) const CLOSED: &str = "the instance closed the connection";
+
 /// What the session's task has learnt, for the tasks that wait for the session.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Notes(Arc<Board>);
@@ -98,8 +101,8 @@ impl Handler for Client {
     async fn disconnected(&mut self, reason: DisconnectReason<Error>) -> Result<(), Error> {
         let ended = match &reason {
             DisconnectReason::ReceivedDisconnect(info) => match clean_line(info.message.as_bytes(), 120) {
-                message if message.is_empty() => "the instance closed the connection".to_owned(),
-                message => format!("the instance closed the connection (`{message}`)"),
+                message if message.is_empty() => CLOSED.to_owned(),
+                message => format!("{CLOSED} (`{message}`)"),
             },
             DisconnectReason::Error(Error::KeepaliveTimeout) => format!("no answer for {}", self.silence),
             DisconnectReason::Error(error) => explain(error),
@@ -190,12 +193,8 @@ impl Handler for Client {
 /// russh's error as text for messages.
 pub(super) fn explain(error: &Error) -> String {
     match error {
-        Error::Disconnect | Error::HUP | Error::SendError | Error::RecvError => {
-            "the instance closed the connection".to_owned()
-        }
-        Error::IO(io) if io.kind() == std::io::ErrorKind::UnexpectedEof => {
-            "the instance closed the connection".to_owned()
-        }
+        Error::Disconnect | Error::HUP | Error::SendError | Error::RecvError => CLOSED.to_owned(),
+        Error::IO(io) if io.kind() == std::io::ErrorKind::UnexpectedEof => CLOSED.to_owned(),
         Error::IO(io) => dial::plain(io),
         Error::Version => "the server does not speak SSH 2".to_owned(),
         Error::NoCommonAlgo { kind, theirs, .. } => {

@@ -1,4 +1,4 @@
-//! Connects to a host, directly or through a jump host.
+//! Connects to a host, directly, through a jump host or by a port-forward.
 //!
 //! Each host on the way is verified by its own recorded key before anything else is sent to it. The jump host only
 //! forwards bytes: they belong to a second SSH session, which it cannot read.
@@ -14,9 +14,10 @@ use super::SshSettings;
 use super::accepted::Accepted;
 use super::algorithms;
 use super::dial::{self, Wire};
+use super::forward;
 use super::handler::{Client, Notes, explain};
 use super::login::{Credential, LoginError};
-use crate::core::endpoint::place;
+use crate::core::endpoint::{Forward, place};
 use crate::core::text::clean_line;
 use crate::core::time::Pretty;
 use crate::port::connector::ConnectError;
@@ -26,6 +27,8 @@ pub(super) struct Way<'a> {
     pub(super) host: Hop<'a>,
     /// The jump host, which is reached first.
     pub(super) jump: Option<Hop<'a>>,
+    /// The port-forward that leads to the host.
+    pub(super) forward: Option<&'a Forward>,
     pub(super) settings: &'a SshSettings,
 }
 
@@ -50,7 +53,7 @@ pub(super) struct Reached {
     pub(super) wire: Wire,
 }
 
-/// The transport of a session: a TCP connection, or a channel of another session.
+/// The transport of a session: a TCP connection, a channel of another session, or a socket to a port-forward.
 trait Pipe: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Pipe for T {}
@@ -90,6 +93,13 @@ impl Way<'_> {
 
     async fn path(&self, present: &RefCell<String>) -> Result<Path, ConnectError> {
         let patience = self.settings.silence();
+        if let Some(to) = self.forward {
+            let at = to.place(self.host.port);
+            at.clone_into(&mut present.borrow_mut());
+            let program = self.settings.forwarder.as_deref();
+            let (stream, wire) = forward::open(program, to, self.host.port, &at).await?;
+            return Ok(Path { pipe: Box::new(stream), at, carrier: None, wire });
+        }
         let Some(jump) = &self.jump else {
             let at = place(self.host.address, self.host.port);
             at.clone_into(&mut present.borrow_mut());

@@ -61,7 +61,7 @@ impl Ssh {
     /// to.
     pub async fn host_key(&self, at: &Endpoint, within: Duration) -> Result<HostKey, ConnectError> {
         let (host, jump) = hops(at, Credential::None)?;
-        let way = Way { host, jump, settings: &self.settings };
+        let way = Way { host, jump, forward: at.forward.as_deref(), settings: &self.settings };
         let present = RefCell::new(String::new());
         let fetched = timeout(within, Box::pin(way.presented_key(&present))).await;
         let key = fetched.map_err(|_| ConnectError::timed_out(present.take(), within))??;

@@ -11,6 +11,7 @@ mod accepted;
 mod algorithms;
 mod container;
 mod dial;
+mod forward;
 mod guest;
 mod handler;
 mod hop;
@@ -75,6 +76,9 @@ pub struct SshSettings {
     /// output, the stage ends and the output is closed. Default 10 s.
     #[serde(with = "millis")]
     pub linger: Duration,
+    /// The program that makes port-forwards, `greenroom-backends`. Absolute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forwarder: Option<PathBuf>,
 }
 
 impl SshSettings {
@@ -85,6 +89,7 @@ impl SshSettings {
             keepalive: Duration::from_secs(20),
             keepalive_misses: 2,
             linger: Duration::from_secs(10),
+            forwarder: None,
         }
     }
 
@@ -151,7 +156,7 @@ impl Ssh {
     fn way<'a>(&'a self, id: &InstanceId, endpoint: &'a Endpoint) -> Result<Way<'a>, ConnectError> {
         let credential = Credential::find(endpoint.key.as_ref(), &self.keys, id)?;
         let (host, jump) = hops(endpoint, credential)?;
-        Ok(Way { host, jump, settings: &self.settings })
+        Ok(Way { host, jump, forward: endpoint.forward.as_deref(), settings: &self.settings })
     }
 }
 
@@ -167,7 +172,7 @@ fn passed(session: &Session<'_>, user: &str, answer: (StageEnd, Vec<u8>)) -> Res
 
 /// The hosts on the way to an instance: itself and its jump host.
 fn hops(endpoint: &Endpoint, credential: Credential) -> Result<(Hop<'_>, Option<Hop<'_>>), ConnectError> {
-    let Endpoint { address, port, user, host_key, key: _, jump, metadata: _ } = endpoint;
+    let Endpoint { address, port, user, host_key, key: _, jump, forward: _, metadata: _ } = endpoint;
     let host = Hop { address, port: *port, user, host_key, credential };
     let Some(jump) = jump.as_deref() else { return Ok((host, None)) };
     let Jump { address, port, user, host_key, key } = jump;

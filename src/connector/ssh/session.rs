@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::dial::Wire;
-use super::handler::{Client, Notes};
+use super::handler::{CLOSED, Client, Notes};
 use super::hop::{Hop, Reached, Way, login_error};
 use super::remote;
 use crate::core::time::Pretty;
@@ -84,7 +84,13 @@ impl<'a> Session<'a> {
 
     /// Why the connection ended, for messages.
     pub(super) fn ended(&self) -> String {
-        self.notes.ended()
+        match self.notes.ended() {
+            // Only the process of the forward saw which one.
+            ended if ended == CLOSED && self.way.forward.is_some() => {
+                "the API server, its way to the pod or the pod closed the connection".to_owned()
+            }
+            ended => ended,
+        }
     }
 
     pub(super) fn lost_because(&self, problem: String, sent: bool) -> ConnectError {

@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 
 use super::machine::{Handle, Machine};
 use super::offerings::Offering;
+use crate::core::endpoint::Forward;
 use crate::core::ids::{Location, OwnerId};
 use crate::core::inventory::Resource;
 use crate::core::metadata::MetadataAnswers;
@@ -56,6 +57,8 @@ pub struct Access {
     pub port: Option<u16>,
     /// The host key that the machine made itself; `None`: it has that of its launch.
     pub host_key: Option<String>,
+    /// The port-forward that leads to it; `None`: its address does.
+    pub forward: Option<Forward>,
 }
 
 /// What a termination achieved.

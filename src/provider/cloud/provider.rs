@@ -270,7 +270,17 @@ impl<A: Api> Cloud<A> {
         })?;
         let (address, user) = (address.to_owned(), user.clone());
         let (port, host_key) = (access.port.unwrap_or(*ssh_port), access.host_key.unwrap_or(host_key));
-        Ok(Endpoint { address, port, user, host_key, key: None, jump: None, metadata: machine.metadata })
+        let forward = access.forward.map(Box::new);
+        Ok(Endpoint {
+            address,
+            port,
+            user,
+            host_key,
+            key: None,
+            jump: None,
+            forward,
+            metadata: machine.metadata,
+        })
     }
 
     /// Drops what is stored for an instance that the cloud no longer shows. The engine decides whether it is gone.

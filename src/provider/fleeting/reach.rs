@@ -27,7 +27,16 @@ pub(super) fn endpoint(settings: &Settings, info: &ConnectInfo) -> Result<Endpoi
         NoWay::Invalid("the plugin reports no account for the login: set `user`".to_owned())
     })?;
     let port = port.or(info.port).unwrap_or(settings.ssh_port);
-    Ok(Endpoint { address, port, user, host_key: String::new(), key: None, jump: None, metadata: None })
+    Ok(Endpoint {
+        address,
+        port,
+        user,
+        host_key: String::new(),
+        key: None,
+        jump: None,
+        forward: None,
+        metadata: None,
+    })
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The keys of provider `kubernetes`.
 
+use super::settings::{ADDRESS, PORT_FORWARD};
 use crate::keys::Applies::{Launch, Pass, Within};
 use crate::keys::Takes::{HostPath, Map, Tables, Text, TextOrTexts, Word};
 use crate::keys::Unset::{Required, Value, Words};
@@ -7,7 +8,7 @@ use crate::keys::{Key, KeyTable, key};
 use crate::provider::cloud::keys::{AS_ABOVE, SSH_PORT, USER};
 
 /// The values of `via` and of `image_pull_policy`.
-const VIA: &[&str] = &["address", "port-forward"];
+const VIA: &[&str] = &[PORT_FORWARD, ADDRESS];
 const PULL: &[&str] = &["Always", "IfNotPresent", "Never"];
 
 pub(super) const TABLES: &[KeyTable] = &[
@@ -26,10 +27,10 @@ pub(super) const TABLES: &[KeyTable] = &[
                 .means("Namespace of the pods.")
                 .interacts("It should have nothing else: an account that may create pods may also use the secrets of their \
                             namespace. Drain the pool before a change."),
-            key("via", Word(VIA), Value("\"address\""), Launch)
-                .means("How Greenroom reaches the SSH server of a pod: by the pod's address.")
-                .interacts("The runner host needs a route to the network of the pods. `\"port-forward\"` is reserved, and \
-                            refused until Greenroom has it."),
+            key("via", Word(VIA), Value("\"port-forward\""), Launch)
+                .means("How Greenroom reaches the SSH server of a pod: through the API server, or by the pod's address.")
+                .interacts("With `\"address\"`, the runner host needs a route to the network of the pods. Jobs then survive a \
+                            restart of the API server or the kubelet."),
             IMAGE,
             key("image_pull_policy", Word(PULL), Words("as Kubernetes chooses by the tag"), Launch)
                 .means("When a node pulls the image."),
@@ -72,7 +73,7 @@ pub(super) const TABLES: &[KeyTable] = &[
             SSH_PORT
                 .or(Value("2222"))
                 .means("Port of the SSH server in the pods.")
-                .interacts("Network policies must allow it from the runner host."),
+                .interacts("With `via = \"address\"`, network policies must allow it from the runner host."),
         ],
     },
     KeyTable {

@@ -47,6 +47,12 @@ pub const WITH_CALLS: Registration =
 #[cfg(all(feature = "backends", not(feature = "kubernetes")))]
 pub const WITH_CALLS: Registration = REGISTRATION;
 
+/// The process of a port-forward.
+#[cfg(feature = "kubernetes")]
+pub fn forward() -> std::process::ExitCode {
+    calls::forward::main()
+}
+
 fn build_without_calls(context: &BuildContext, table: &toml::Table) -> Built {
     Ok(Rc::new(DelegatedCloud::new(&read(context, table)?.common.offerings)))
 }

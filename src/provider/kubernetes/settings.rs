@@ -14,6 +14,10 @@ use crate::provider::cloud::settings::{Common, UserData};
 /// Default of `schedule_within`.
 const SCHEDULE_WITHIN: Duration = Duration::from_secs(20);
 
+/// Values of `via`.
+pub(super) const ADDRESS: &str = "address";
+pub(super) const PORT_FORWARD: &str = "port-forward";
+
 /// The table, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Settings {
@@ -21,6 +25,8 @@ pub(super) struct Settings {
     pub(super) context: Option<String>,
     pub(super) kubeconfig: Option<PathBuf>,
     pub(super) namespace: String,
+    /// `ADDRESS` or `PORT_FORWARD`.
+    pub(super) via: &'static str,
     pub(super) pull_policy: Option<&'static str>,
     pub(super) pull_secrets: Vec<String>,
     pub(super) resources: Resources,
@@ -59,11 +65,6 @@ impl Settings {
         if context.is_absent() && !kubeconfig.is_absent() {
             table.refuse("kubeconfig", "has no effect without `context`");
         }
-        if table.word("via").value() == Some(&"port-forward") {
-            let why = "is \"port-forward\", which Greenroom does not have yet: remove it, and give the runner host a route to \
-                       the network of the pods";
-            table.refuse("via", why);
-        }
         let secrets = table.texts("image_pull_secrets").or_default();
         table.check_each("image_pull_secrets", &secrets, |text| {
             name(text.to_owned())
@@ -75,6 +76,7 @@ impl Settings {
             context: context.into_value(),
             kubeconfig: kubeconfig.into_value().map(PathBuf::from),
             namespace: namespace.or_default(),
+            via: table.word("via").or(PORT_FORWARD),
             pull_policy: table.word("image_pull_policy").into_value(),
             pull_secrets: secrets.into_iter().map(|(text, _)| text).collect(),
             resources: Resources::of(table),
@@ -150,7 +152,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         for (text, expected) in [
-            ("via = \"port-forward\"", "`via` is \"port-forward\", which Greenroom does not have yet"),
+            ("via = \"exec\"", "`via` in `[pool.linux.provider]` must be one of"),
             ("memory = \"4 GB\"", "`memory` is \"4 GB\", expected a quantity of Kubernetes"),
             ("cpu = \"2\"\ncpu_limit = \"500m\"", "`cpu_limit` is less than `cpu`"),
             ("service_account = \"Jobs\"", "`service_account` is \"Jobs\", expected a name"),

@@ -89,6 +89,7 @@ fn without_key(server: &Server) -> Endpoint {
         host_key: String::new(),
         key: Some(server.key.clone()),
         jump: None,
+        forward: None,
         metadata: None,
     }
 }

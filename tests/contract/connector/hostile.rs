@@ -116,6 +116,7 @@ async fn meet(trick: Trick, task: Task) -> Report {
         host_key,
         key: None,
         jump: None,
+        forward: None,
         metadata: None,
     };
     // Larger than any window, so that it is still being sent.

@@ -91,6 +91,7 @@ impl Sshd {
             host_key: keys.host_key_public,
             key: None,
             jump: None,
+            forward: None,
             metadata: None,
         };
         let linked = linked_through(&settings, dir.path());

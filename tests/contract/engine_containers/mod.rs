@@ -65,6 +65,7 @@ async fn prepare(machine: &Rc<Machine>, job: &ContainerJob) -> Prepared {
             host_key: String::new(),
             key: None,
             jump: None,
+            forward: None,
             metadata: None,
         },
         is_static: false,

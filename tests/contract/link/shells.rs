@@ -173,6 +173,7 @@ impl Trickster {
             host_key: HOST.public_key().to_openssh().unwrap(),
             key: None,
             jump: None,
+            forward: None,
             metadata: None,
         };
         let linked = linked_through(&settings, dir.path());

@@ -9,11 +9,13 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::io::Read;
 use std::net::TcpStream;
+use std::path::Path;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use greenroom::connector::ssh::{Ssh, SshSettings};
 use greenroom::core::endpoint::Endpoint;
 use greenroom::core::failure::ErrorClass;
 use greenroom::core::ids::{Generation, InstanceId, OwnerId, PoolName};
@@ -240,6 +242,9 @@ pub(crate) async fn a_launched_instance_is_listed_and_answers(fixture: &dyn Fixt
     if !has(fixture, &Part::Banner) {
         return;
     }
+    if endpoint.forward.is_some() {
+        return answers_a_forward(fixture, &endpoint).await;
+    }
     // An instance with an address of its own runs for a while before its port is open.
     let mut peer = until("a connection", fixture.boot_deadline(), async || {
         TcpStream::connect((endpoint.address.as_str(), endpoint.port)).ok()
@@ -404,6 +409,18 @@ pub(crate) async fn a_lost_answer_is_unknown_and_the_same_token_finds_the_instan
     provider.launch(&request).await.unwrap();
     running(fixture, &*provider, &request.instance).await;
     assert_eq!(fixture.living().len(), 1);
+}
+
+/// A port-forward leads to an SSH server with the recorded host key.
+async fn answers_a_forward(fixture: &dyn Fixture, endpoint: &Endpoint) {
+    let keys = tempfile::tempdir().unwrap();
+    let forwarder = Path::new(env!("CARGO_BIN_EXE_greenroom")).with_file_name("greenroom-backends");
+    let ssh = Ssh::new(SshSettings { forwarder: Some(forwarder), ..SshSettings::new(keys.path()) });
+    let shown = until("an answer", fixture.boot_deadline(), async || {
+        ssh.host_key(endpoint, Duration::from_secs(10)).await.ok()
+    })
+    .await;
+    assert_eq!(shown.line, endpoint.host_key);
 }
 
 pub(crate) async fn ten_launches_at_once_make_ten_instances(fixture: &dyn Fixture) {

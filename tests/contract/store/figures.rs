@@ -27,6 +27,7 @@ fn instances(count: usize) -> Vec<Event> {
             host_key: format!("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{number:043}"),
             key: None,
             jump: None,
+            forward: None,
             metadata: None,
         };
         events.push(intend(&name, number));

@@ -77,6 +77,7 @@ fn launch() -> impl Strategy<Value = Change> {
             host_key: text,
             key: None,
             jump: None,
+            forward: None,
             metadata: None,
         };
         Change::Reached { instance, endpoint }

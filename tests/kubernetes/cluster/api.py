@@ -9,6 +9,7 @@ import uuid
 from http.server import BaseHTTPRequestHandler
 
 import admission
+import forward
 from world import now, shown
 
 REASONS = {
@@ -120,6 +121,7 @@ def handler(world):
                 ("GET", "pods", True, None): ("get", lambda: (200, shown(self.pod(name)))),
                 ("DELETE", "pods", True, None): ("delete", lambda: self.delete(name, body or {})),
                 ("GET", "pods", True, "log"): ("get", lambda: self.log(name, query)),
+                ("GET", "pods", True, "portforward"): ("get", lambda: self.forward(name, query)),
                 ("GET", "events", False, None): ("list", lambda: self.list_events(query)),
                 ("GET", "configmaps", True, None): ("get", lambda: self.config_map(name)),
                 ("GET", "resourcequotas", False, None): ("list", self.list_quotas),
@@ -234,6 +236,32 @@ def handler(world):
             if "limitBytes" in query:
                 text = text[:int(query["limitBytes"])]
             return 200, text.decode(errors="replace")
+
+        def forward(self, name, query):
+            """Both verbs, as newer servers have it for WebSockets."""
+            if "create pods/portforward" not in world.settings["role"]:
+                raise Refused(403, f'pods "{name}" is forbidden: User "ci" cannot create resource "pods/portforward" in API '
+                                   f'group "" in the namespace "{world.settings["namespace"]}"')
+            pod = self.pod(name)
+            if "process" not in pod["_"]:
+                raise Refused(500, f"unable to forward port because pod is not running. Current status={pod['status']['phase']}")
+            offered = [one.strip() for one in self.headers.get("Sec-WebSocket-Protocol", "").split(",")]
+            if self.headers.get("Upgrade", "").lower() != "websocket" or forward.PROTOCOL not in offered:
+                raise Refused(400, "unable to upgrade: unrecognized protocol")
+            self.send_response(101)
+            self.send_header("Upgrade", "websocket")
+            self.send_header("Connection", "Upgrade")
+            self.send_header("Sec-WebSocket-Accept", forward.accept(self.headers["Sec-WebSocket-Key"]))
+            self.send_header("Sec-WebSocket-Protocol", forward.PROTOCOL)
+            self.end_headers()
+            self.wfile.flush()
+            self.close_connection = True
+            cuts = world.cuts
+            try:
+                forward.carry(self.connection, pod["_"]["inside"], int(query["ports"]), lambda: world.cuts != cuts)
+            except OSError:
+                pass
+            self.connection.close()
 
         def list_events(self, query):
             field, _, value = query.get("fieldSelector", "").partition("=")

@@ -35,13 +35,17 @@ def handler(world, nodes):
     def disrupt(body):
         nodes.disrupt(world.pods[body["pod"]], body["how"])
 
+    def cut(_body):
+        """Ends all port-forwards, as an API server does that is killed."""
+        world.cuts += 1
+
     def pod(body):
         """Changes a pod as another client does: its metadata, or all of it under another uid."""
         found = world.pods[body["pod"]]
         found["metadata"].update(body["metadata"])
         world.change(found)
 
-    operations = {"/seen": seen, "/settings": settings, "/fault": fault, "/disrupt": disrupt, "/pod": pod,
+    operations = {"/seen": seen, "/settings": settings, "/fault": fault, "/disrupt": disrupt, "/pod": pod, "/cut": cut,
                   "/clear": lambda _body: world.faults.clear(), "/forget": lambda _body: world.requests.clear()}
 
     class Handler(BaseHTTPRequestHandler):

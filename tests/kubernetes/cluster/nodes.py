@@ -101,8 +101,14 @@ class Nodes:
         address = self.address()
         environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOSTNAME": pod["metadata"]["name"],
                        "KUBERNETES_SERVICE_HOST": "10.0.0.1", "HIDE_SSHD": "yes" if kind == "bare" else ""}
+        # Pods have no network of their own here: another address stands for a pod's loopback interface, and nothing listens on
+        # the one that the cluster shows.
+        own["inside"] = self.address()
         for variable in container.get("env", []):
-            environment[variable["name"]] = variable.get("value", address)
+            value = variable.get("value", address)
+            environment[variable["name"]] = own["inside"] if value == "127.0.0.1" else value
+        if environment.get("GREENROOM_LISTEN") == address:
+            own["inside"] = address
         own["log"] = os.path.join(world.directory, pod["metadata"]["uid"] + ".log")
         with open(own["log"], "wb") as log:
             own["process"] = subprocess.Popen(

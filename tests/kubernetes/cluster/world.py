@@ -10,7 +10,7 @@ import uuid
 # What the role of docs/providers/kubernetes.md allows.
 ROLE = [
     "create pods", "delete pods", "get pods", "list pods", "watch pods", "get pods/log", "list events", "get configmaps",
-    "list resourcequotas",
+    "list resourcequotas", "create pods/portforward", "get pods/portforward",
 ]
 
 
@@ -38,6 +38,7 @@ class World:
         self.requests = []
         self.faults = []
         self.made = {}
+        self.cuts = 0
         self.dice = random.Random(1)
         self.settings = {
             "namespace": "ci-jobs", "role": list(ROLE), "version": ["1", "34"],

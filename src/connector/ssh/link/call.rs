@@ -15,7 +15,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::super::SshSettings;
+use super::super::{SshSettings, forward};
 use super::line::Line;
 use super::message::{Ask, LinkSpec, PROTOCOL, Reply, Request};
 use super::process::COMMAND;
@@ -41,7 +41,7 @@ const MOST_SLOTS: u32 = 64;
 /// Links that may die before their first reply.
 const MOST_DEATHS: u32 = 3;
 
-/// The environment variables that a link inherits: those that the resolver reads.
+/// The environment variables that a link inherits: those that the resolver reads. One with a port-forward passes on more.
 const ALLOWED: [&str; 4] = ["HOSTALIASES", "LOCALDOMAIN", "RES_OPTIONS", "TZ"];
 
 /// The calling runner, and how links are started.
@@ -182,7 +182,7 @@ impl Links {
         self.reap();
         let (reader, writer) = io::pipe()?;
         let mut command = (self.settings.program)()?;
-        command.arg(COMMAND).env_clear().envs(environment()).current_dir("/");
+        command.arg(COMMAND).env_clear().envs(environment(&spec.at)).current_dir("/");
         command.stdin(Stdio::piped()).stdout(OwnedFd::from(writer)).stderr(Stdio::null());
         let mut child = command.spawn()?;
         // This process's copy of the pipe's end is dropped with the command.
@@ -224,8 +224,10 @@ impl Links {
     }
 }
 
-fn environment() -> impl Iterator<Item = (&'static str, std::ffi::OsString)> {
-    ALLOWED.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)))
+fn environment(at: &Endpoint) -> impl Iterator<Item = (&'static str, std::ffi::OsString)> {
+    let of_forwards: &[_] = if at.forward.is_some() { &forward::ENVIRONMENT } else { &[] };
+    let allowed = ALLOWED.iter().chain(of_forwards).copied();
+    allowed.filter_map(|name| Some((name, std::env::var_os(name)?)))
 }
 
 /// Kills an unresponsive link, and waits until it has exited.

@@ -299,7 +299,8 @@ impl Api for External {
         let known = self.capabilities().await?;
         let seen = self.listed.borrow().get(&machine.handle.name).cloned();
         let (port, reported) = seen.map_or((None, None), |seen| (seen.port, seen.host_key));
-        let mut access = Access { address: machine.addresses.private.clone(), port, host_key: None };
+        let mut access =
+            Access { address: machine.addresses.private.clone(), port, host_key: None, forward: None };
         let mut reported = reported;
         let lacks_key = known.host_key == HostKey::Report && reported.is_none();
         if known.has(Verb::Endpoint) && (access.address.is_none() || lacks_key) {

@@ -1,13 +1,14 @@
 //! One exchange with the API server at a time, each with a limit.
 
 use std::cell::RefCell;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use http::{Method, Request};
 use kube::Config;
 use kube::client::Body;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use serde_json::Value;
 
 use super::errors::{self, CallKind, Failed};
@@ -114,6 +115,11 @@ impl Connection {
         self.open.borrow().as_ref().map(|open| open.server.clone())
     }
 
+    /// The files that another process reads to connect to the same cluster.
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        files(&self.settings)
+    }
+
     /// Makes a call. If the server does not accept the credentials, they are read once more: a token may have expired.
     pub(super) async fn call(&self, call: &Call) -> Result<Answer, Failed> {
         let first = self.open().await?;
@@ -164,12 +170,47 @@ impl Connection {
     }
 }
 
-/// Reads the configuration and the credentials. Makes no call.
+/// Opens a connection for calls. Makes none.
 async fn open(settings: &Settings) -> Result<Open, ProviderError> {
+    let config = config(settings.context.as_deref(), &files(settings)).await?;
+    let server = server(&config);
+    let client = kube::Client::try_from(config).map_err(|error| no_client(&server, &error))?;
+    Ok(Open { client, server })
+}
+
+/// The address of the API server, for messages.
+pub(super) fn server(config: &Config) -> String {
+    config.cluster_url.to_string().trim_end_matches('/').to_owned()
+}
+
+pub(super) fn no_client(server: &str, error: &kube::Error) -> ProviderError {
+    let why = format!("no connection to `{server}` can be made: {}", chain(error));
+    ProviderError::new(ErrorClass::Denied, why)
+}
+
+/// The files with the context, absolute, in the order in which they are merged; none for a service account.
+fn files(settings: &Settings) -> Vec<PathBuf> {
+    if settings.context.is_none() {
+        return Vec::new();
+    }
+    if let Some(path) = &settings.kubeconfig {
+        return vec![path.clone()];
+    }
+    let named = std::env::var_os("KUBECONFIG").unwrap_or_default();
+    let mut files: Vec<PathBuf> =
+        std::env::split_paths(&named).filter(|path| !path.as_os_str().is_empty()).collect();
+    if files.is_empty() {
+        files.extend(std::env::home_dir().map(|home| home.join(".kube/config")));
+    }
+    files.into_iter().map(|path| std::path::absolute(&path).unwrap_or(path)).collect()
+}
+
+/// Reads the configuration and the credentials. Makes no call.
+pub(super) async fn config(context: Option<&str>, files: &[PathBuf]) -> Result<Config, ProviderError> {
     // The libraries use the process's provider of cryptography; the first installation counts.
     rustls::crypto::ring::default_provider().install_default().ok();
     let denied = |why: String| ProviderError::new(ErrorClass::Denied, why);
-    let mut config = match &settings.context {
+    let mut config = match context {
         None => Config::incluster().map_err(|error| {
             denied(format!(
                 "no `context` is set, and this is not a pod with a service account: {}",
@@ -177,14 +218,13 @@ async fn open(settings: &Settings) -> Result<Open, ProviderError> {
             ))
         })?,
         Some(context) => {
-            let read = match &settings.kubeconfig {
-                Some(path) => Kubeconfig::read_from(path),
-                None => Kubeconfig::read(),
-            };
+            let mut all = files.iter().map(Kubeconfig::read_from);
+            let first = all.next().unwrap_or(Err(KubeconfigError::FindPath));
+            let read = first.and_then(|first| all.try_fold(first, |merged, next| merged.merge(next?)));
             let kubeconfig =
                 read.map_err(|error| denied(format!("the kubeconfig cannot be read: {}", chain(&error))))?;
             let options =
-                KubeConfigOptions { context: Some(context.clone()), ..KubeConfigOptions::default() };
+                KubeConfigOptions { context: Some(context.to_owned()), ..KubeConfigOptions::default() };
             Config::from_custom_kubeconfig(kubeconfig, &options)
                 .await
                 .map_err(|error| denied(format!("context `{context}` cannot be used: {}", chain(&error))))?
@@ -193,10 +233,7 @@ async fn open(settings: &Settings) -> Result<Open, ProviderError> {
     config.connect_timeout = Some(CONNECT);
     // The engine decides by the answer whether to repeat a call.
     config.default_retry = false;
-    let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
-    let client = kube::Client::try_from(config)
-        .map_err(|error| denied(format!("no connection to `{server}` can be made: {}", chain(&error))))?;
-    Ok(Open { client, server })
+    Ok(config)
 }
 
 /// An error and its causes, each once.

@@ -17,6 +17,7 @@ use crate::port::finding::Finding;
 use crate::port::provider::{Demand, InstanceKeys, LaunchRequest, ProviderError};
 use crate::provider::kubernetes::findings::{Facts, Quota, judge};
 use crate::provider::kubernetes::placement::Placement;
+use crate::provider::kubernetes::settings::PORT_FORWARD;
 
 /// What the role has to allow: verb, resource, subresource.
 const NEEDED: [(&str, &str, &str); 7] = [
@@ -28,6 +29,10 @@ const NEEDED: [(&str, &str, &str); 7] = [
     ("get", "pods", "log"),
     ("list", "events", ""),
 ];
+
+/// What it has to allow in addition for port-forwards. Newer servers require both for a forward over a WebSocket.
+const NEEDED_TO_FORWARD: [(&str, &str, &str); 2] =
+    [("create", "pods", "portforward"), ("get", "pods", "portforward")];
 
 /// The server's version.
 #[derive(Debug, Deserialize)]
@@ -54,7 +59,8 @@ async fn check(api: &Kubernetes, demand: &Demand, facts: &mut Facts) -> Result<(
         let digits = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().ok();
         Some((digits(&version.major)?, digits(&version.minor)?))
     });
-    for (verb, resource, subresource) in NEEDED {
+    let to_forward: &[_] = if api.settings.via == PORT_FORWARD { &NEEDED_TO_FORWARD } else { &[] };
+    for &(verb, resource, subresource) in NEEDED.iter().chain(to_forward) {
         if !allowed(api, verb, resource, subresource, "").await? {
             let slash = if subresource.is_empty() { "" } else { "/" };
             facts.denied.push(format!("{verb} {resource}{slash}{subresource}"));

@@ -7,10 +7,11 @@ use super::Kubernetes;
 use super::client::{Call, encoded};
 use super::condition::{self, Condition};
 use super::errors::Failed;
-use super::pod::{LAUNCH, OFFERING};
+use super::pod::{LAUNCH, OFFERING, VIA};
 use crate::port::provider::ProviderError;
 use crate::provider::cloud::machine::{Addresses, Handle, Machine};
 use crate::provider::cloud::tags;
+use crate::provider::kubernetes::settings::PORT_FORWARD;
 
 /// The size of a page. All pages of a list are of one version.
 const PAGE: u32 = 500;
@@ -85,6 +86,12 @@ pub(super) fn handle(pod: &Pod) -> Option<Handle> {
 /// The token of the launch that made it.
 pub(super) fn launched_by(pod: &Pod) -> Option<&str> {
     pod.metadata.annotations.as_ref()?.get(LAUNCH).map(String::as_str)
+}
+
+/// Whether its SSH server listens where only a port-forward arrives.
+pub(super) fn is_forwarded(pod: &Pod) -> bool {
+    let way = pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(VIA));
+    way.is_some_and(|way| way == PORT_FORWARD)
 }
 
 /// `spot, node worker-3`, or what it waits for.

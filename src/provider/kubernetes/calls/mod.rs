@@ -1,13 +1,14 @@
 //! The API server's calls.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
 use super::settings::Settings;
+use crate::core::endpoint::Forward;
 use crate::core::ids::{Location, OwnerId, PoolName};
 use crate::core::inventory::Resource;
 use crate::core::metadata::MetadataAnswers;
@@ -27,6 +28,7 @@ mod console;
 mod create;
 mod errors;
 mod examine;
+pub(super) mod forward;
 mod launches;
 mod lost;
 mod machines;
@@ -61,6 +63,7 @@ pub(super) fn build(context: &BuildContext, table: &toml::Table) -> Built {
         launches: Launches::new(clock()),
         lost: Lost::new(clock()),
         host_keys: RefCell::default(),
+        forwarded: RefCell::default(),
     };
     Ok(Rc::new(Cloud::new(context, common, &account, api)))
 }
@@ -74,6 +77,8 @@ struct Kubernetes {
     lost: Lost,
     /// Host keys that logs have shown, by the pods' uids.
     host_keys: RefCell<HashMap<String, String>>,
+    /// The uids of pods whose SSH server only a port-forward reaches.
+    forwarded: RefCell<HashSet<String>>,
 }
 
 impl Kubernetes {
@@ -133,6 +138,9 @@ impl Kubernetes {
     fn machine(&self, pod: &k8s_openapi::api::core::v1::Pod) -> Option<Machine> {
         let condition = condition::of(pod);
         let mut machine = machines::machine(pod, &condition)?;
+        if machines::is_forwarded(pod) {
+            self.forwarded.borrow_mut().insert(machine.handle.zone.clone());
+        }
         if let Some(token) = &machine.token {
             if matches!(condition, Condition::Unscheduled { .. }) {
                 self.launches.note_waiting(token);
@@ -206,6 +214,7 @@ impl Api for Kubernetes {
         self.lost.add_gone(&mut all);
         let is_listed = |uid: &String| all.iter().any(|machine| machine.handle.zone == *uid);
         self.host_keys.borrow_mut().retain(|uid, _| is_listed(uid));
+        self.forwarded.borrow_mut().retain(is_listed);
         Ok(Machines { all, complete: pods.complete, location: self.location() })
     }
 
@@ -220,7 +229,16 @@ impl Api for Kubernetes {
             None => console::host_key(self, &machine.handle).await?,
         };
         self.host_keys.borrow_mut().insert(machine.handle.zone.clone(), key.clone());
-        Ok(Access { host_key: Some(key), ..Access::default() })
+        let Handle { name, zone: uid } = &machine.handle;
+        let forward = self.forwarded.borrow().contains(uid).then(|| Forward {
+            kubeconfig: self.connection.files(),
+            context: self.settings.context.clone(),
+            namespace: self.settings.namespace.clone(),
+            pod: name.clone(),
+            uid: uid.clone(),
+        });
+        let address = forward.as_ref().map(|_| name.clone());
+        Ok(Access { address, host_key: Some(key), forward, ..Access::default() })
     }
 
     async fn delete(&self, machine: &Handle) -> Result<(), ProviderError> {

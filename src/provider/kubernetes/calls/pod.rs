@@ -13,12 +13,14 @@ use crate::core::text::hex;
 use crate::port::provider::{LaunchRequest, ProviderError};
 use crate::provider::cloud::{idempotency, tags};
 use crate::provider::kubernetes::placement::{Placement, Toleration};
-use crate::provider::kubernetes::settings::{Resources, Settings};
+use crate::provider::kubernetes::settings::{PORT_FORWARD, Resources, Settings};
 
 /// The annotation with the token of the launch that made a pod.
 pub(super) const LAUNCH: &str = "greenroom-launch";
 /// The annotation with the offering.
 pub(super) const OFFERING: &str = "greenroom-offering";
+/// The annotation with the way to its SSH server.
+pub(super) const VIA: &str = "greenroom-via";
 /// The first process of the container that jobs run in.
 const ENTRY: &str = include_str!("entry.sh");
 /// How long a pod stays on a node that is lost. Kubernetes' own default of 5 minutes would hide the loss for as long.
@@ -78,6 +80,7 @@ fn own(settings: &Settings, request: &LaunchRequest, placement: &Placement, toke
             "annotations": {
                 LAUNCH: token,
                 OFFERING: placement.name,
+                VIA: settings.via,
                 // A warm pod is lost cheaply, but a job is not: autoscalers keep its node until the pod is deleted.
                 "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
                 "karpenter.sh/do-not-disrupt": "true",
@@ -146,8 +149,12 @@ fn tolerations(placement: &Placement) -> Value {
 
 fn container(settings: &Settings, request: &LaunchRequest, placement: &Placement) -> Value {
     let variable = |name: &str, value: &str| json!({ "name": name, "value": value });
-    let address =
-        json!({ "name": "GREENROOM_LISTEN", "valueFrom": { "fieldRef": { "fieldPath": "status.podIP" } } });
+    // A port-forward arrives on the pod's own loopback interface: then nothing else can connect.
+    let address = if settings.via == PORT_FORWARD {
+        variable("GREENROOM_LISTEN", "127.0.0.1")
+    } else {
+        json!({ "name": "GREENROOM_LISTEN", "valueFrom": { "fieldRef": { "fieldPath": "status.podIP" } } })
+    };
     let mut container = json!({
         "name": JOB,
         "image": placement.image,
@@ -244,6 +251,20 @@ mod tests {
         assert_eq!((resources.requests.unwrap().len(), resources.limits.unwrap().len()), (2, 1));
         assert!(!spec.pod.to_string().contains("secret"), "the private key stays here");
         assert_eq!(spec.token.len(), 32);
+    }
+
+    #[test]
+    fn the_server_listens_where_the_way_arrives() {
+        for (table, way) in
+            [("", PORT_FORWARD), ("via = \"port-forward\"", PORT_FORWARD), ("via = \"address\"", "address")]
+        {
+            let pod: Pod = serde_json::from_value(spec(table).unwrap().pod).unwrap();
+            assert_eq!(pod.metadata.annotations.unwrap()[VIA], way);
+            let variables = pod.spec.unwrap().containers.remove(0).env.unwrap();
+            let listens = variables.into_iter().find(|one| one.name == "GREENROOM_LISTEN").unwrap();
+            let loopback = (way == PORT_FORWARD).then(|| "127.0.0.1".to_owned());
+            assert_eq!((listens.value_from.is_none(), listens.value), (loopback.is_some(), loopback));
+        }
     }
 
     #[test]

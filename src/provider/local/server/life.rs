@@ -84,6 +84,7 @@ async fn boot(guest: &Arc<Guest>) -> io::Result<impl Future<Output = ()> + use<>
         host_key: fs::read_to_string(guest.dir.file("host_key.pub"))?.trim_end().to_owned(),
         key: None,
         jump: None,
+        forward: None,
         metadata: None,
     };
     guest.dir.put("endpoint.json", &endpoint)?;

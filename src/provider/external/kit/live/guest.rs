@@ -108,6 +108,7 @@ impl Live<'_> {
             host_key,
             key: None,
             jump: None,
+            forward: None,
             metadata: None,
         };
         let checked = self.connector.check(&first.specimen.instance, &endpoint, LOGIN_WITHIN).await;

@@ -250,6 +250,7 @@ impl Start<'_> {
             host_key: fs::read_to_string(dir.file("host_key.pub"))?.trim_end().to_owned(),
             key: None,
             jump: None,
+            forward: None,
             metadata: None,
         };
         dir.put("endpoint.json", &endpoint)?;
