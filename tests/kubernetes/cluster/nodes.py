@@ -21,6 +21,12 @@ PULL = {
     "absent": ("ImagePullBackOff", "Back-off pulling image: not found"),
     "never": ("ErrImageNeverPull", "Container image is not present with pull policy of Never"),
 }
+EVICTED = {
+    "disk": "Pod ephemeral local storage usage exceeds the total limit of containers 20Mi. ",
+    "node disk": "The node was low on resource: ephemeral-storage. Threshold quantity: 1Gi, available: 900Mi. Container job was "
+                 "using 20Mi, request is 0, has larger consumption of ephemeral-storage. ",
+    "node memory": "The node was low on resource: memory. Threshold quantity: 100Mi, available: 80Mi. ",
+}
 
 
 class Nodes:
@@ -155,6 +161,28 @@ class Nodes:
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
 
+    def evict(self, pod, message):
+        """As the kubelet does it: the pod's status has no reason if its first process exits with 0."""
+        code = self.stop(pod)
+        self.exited(pod, code)
+        self.world.event(pod, "Evicted", message)
+        if code != 0:
+            pod["status"].update(phase="Failed", reason="Evicted", message=message)
+        self.world.change(pod)
+
+    @staticmethod
+    def stop(pod):
+        """SIGTERM to the first process, and SIGKILL a second later; its exit status."""
+        process = pod["_"]["process"]
+        with open(f"/proc/{process.pid}/task/{process.pid}/children", encoding="ascii") as children:
+            os.kill(int(children.read().split()[0]), signal.SIGTERM)
+        try:
+            code = process.wait(1)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
+        return 128 - code if code < 0 else code
+
     def disrupt(self, pod, how):
         """Ends a pod as the cluster does."""
         world = self.world
@@ -163,11 +191,8 @@ class Nodes:
         if how == "oom":
             pod["_"]["oom"] = True
             return self.kill(pod)
-        if how == "disk":
-            self.kill(pod)
-            pod["status"].update(phase="Failed", reason="Evicted",
-                                 message="Pod ephemeral local storage usage exceeds the total limit of containers 20Mi. ")
-            return world.change(pod)
+        if how in EVICTED:
+            return self.evict(pod, EVICTED[how])
         if how == "by hand":
             pod["metadata"].update(deletionTimestamp=now(), deletionGracePeriodSeconds=1)
         else:

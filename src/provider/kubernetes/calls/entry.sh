@@ -1,5 +1,5 @@
 # The first process of a pod's container `job`, for /bin/sh: makes a host key, shows its public half as the first line of the
-# log, and becomes the SSH server. Exit status 78 means that the image cannot serve jobs.
+# log, and runs the SSH server. Exit status 78 means that the image cannot serve jobs.
 set -u
 # A log keeps the order of one stream, but not that of two.
 exec 2>&1
@@ -53,4 +53,12 @@ END_OF_ENVIRONMENT
   echo
 } >"$dir/sshd_config"
 "$sshd" -t -f "$dir/sshd_config" || fail "sshd does not accept its configuration"
-exec "$sshd" -D -e -f "$dir/sshd_config"
+# A server that is told to stop exits with 0. The pod would then count as succeeded, and its status would not say that the
+# kubelet evicted it. When this process exits, the kernel kills all others of the container.
+trap 'exit 143' TERM INT
+"$sshd" -D -e -f "$dir/sshd_config" &
+wait $!
+status=$?
+# A job has stopped the server.
+[ "$status" -ne 0 ] || status=143
+exit "$status"
