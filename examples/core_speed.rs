@@ -127,6 +127,7 @@ impl World {
                 status: Status::Running,
                 created: None,
                 detail: None,
+                by_job: false,
                 static_host: None,
                 notice: None,
             });

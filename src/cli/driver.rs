@@ -169,12 +169,16 @@ pub(super) async fn run(
                     error,
                     StageError::NotBegun { .. } | StageError::Lost { .. } | StageError::Ended { .. }
                 );
+                let (by_job, reason) = (error.is_by_job(), error.to_string());
                 if kind.in_container && of_instance {
-                    note_failure(&call, FailureClass::System, &error.to_string());
+                    let class = if by_job { FailureClass::Job } else { FailureClass::System };
+                    note_failure(&call, class, &reason);
                 }
-                note_stage(&call, &stage, &StageFailure::System { reason: error.to_string() });
-                summary::note(&call, &stage, began.elapsed(), None);
-                return Err(CliError::system(error));
+                let failure =
+                    if by_job { StageFailure::UsedUp { reason } } else { StageFailure::System { reason } };
+                note_stage(&call, &stage, &failure);
+                summary::note(&call, &stage, began.elapsed(), by_job.then_some(Outcome::IMPOSSIBLE));
+                return Err(if by_job { CliError::by_job(error) } else { CliError::system(error) });
             }
         };
     if let Some(Err(problem)) = code_file.map(|file| file.record(outcome)) {
@@ -193,10 +197,13 @@ fn note_failure(call: &Call, class: FailureClass, why: &str) {
     }
 }
 
-/// Keeps why a stage did not succeed, for `history` and `explain`. A failure of the script of `after_script`, or of the last
+/// Keeps why a stage did not succeed, for `history` and `explain`. A failure by the job in `after_script`, or in the last
 /// stage, does not fail the job.
 fn note_stage(call: &Call, stage: &Stage, failure: &StageFailure) {
-    let is_own = matches!(failure, StageFailure::Exited { .. } | StageFailure::Killed { .. });
+    let is_own = matches!(
+        failure,
+        StageFailure::Exited { .. } | StageFailure::Killed { .. } | StageFailure::UsedUp { .. }
+    );
     if is_own && (*stage == Stage::AfterScript || stage.is_last()) {
         return;
     }

@@ -11,7 +11,7 @@ use crate::keys::near::nearest_or_all;
 /// The cause of an error, which decides the exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blame {
-    /// The job requires the impossible, or its script failed.
+    /// The job requires the impossible, its script failed, or it used up its instance.
     Job,
     /// Greenroom, the installation, or the cloud.
     System,
@@ -37,6 +37,11 @@ impl CliError {
     /// The job requires what this runner does not offer.
     pub fn impossible(sentence: impl Into<String>) -> Self {
         Self { blame: Blame::Job, lines: vec![sentence.into()], remedies: Vec::new(), rendered: None }
+    }
+
+    /// An error that the job caused.
+    pub fn by_job(error: impl Into<Box<dyn Error>>) -> Self {
+        Self::of(Blame::Job, error)
     }
 
     /// A plain sentence for an error that the job did not cause.

@@ -422,7 +422,7 @@ mod tests {
             Note::CallsFailing { instance: instance.clone(), failure: failure(), until },
             Note::ImageNotPulled { image: "ruby".into(), instances: 2, failure: failure(), until },
             Note::Announced { instance: instance.clone(), notice: "will be reclaimed".to_owned() },
-            Note::Suspect { instance: instance.clone(), cause: Some("reclaimed".to_owned()) },
+            Note::Suspect { instance: instance.clone(), cause: Some("reclaimed".to_owned()), by_job: false },
             Note::HostSuspected { unreachable: 3, responding: 1, reason: "no answer".to_owned(), until },
             Note::Unavailable { instance: instance.clone(), reason: "no route".to_owned() },
             Note::BootFailed(boot),
@@ -449,7 +449,10 @@ mod tests {
         let tier = Report { waiting, notes, ..Report::new(NOW, 45) };
         let api_calls = Some(ApiCalls { ok: 4, failed: 3, throttled: 2, postponed: 1 });
         let counted = Report { listed: Some(NOW), api_calls, ..Report::new(NOW, 44) };
-        hold(REPORTS, &[report, later, counted, tier]);
+        let cause = Some("ran out of its 4Gi of memory".to_owned());
+        let by_job = Note::Suspect { instance: self::instance(), cause, by_job: true };
+        let blamed = Report { notes: vec![by_job], ..Report::new(NOW, 46) };
+        hold(REPORTS, &[report, later, counted, tier, blamed]);
         covers::<WaitingOn>(REPORTS, r#"{"waiting_for":"?"}"#);
         covers::<Note>(REPORTS, r#"{"note":"?"}"#);
     }

@@ -348,6 +348,11 @@ impl Instance {
         self.capacity.saturating_sub(u32::try_from(self.holders.len()).unwrap_or(u32::MAX))
     }
 
+    /// True if one job holds it, and none was there before: whatever a job has done there, this one did.
+    pub fn had_one_job(&self) -> bool {
+        self.uses == 0 && self.holders.len() == 1
+    }
+
     /// True if it gets no job until the keeper has seen a stage begin there.
     pub fn awaits_stage_check(&self) -> bool {
         self.unbegun.as_ref().is_some_and(|row| row.consequence() == Consequence::Check)

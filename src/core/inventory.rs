@@ -42,6 +42,8 @@ pub struct Listed {
     /// Short details: how it was booted. For a terminated instance: why, to follow its name in a sentence (`was
     /// reclaimed by EC2`), or nothing.
     pub detail: Option<String>,
+    /// For a terminated instance: true if a job ended it by using up its memory or disk.
+    pub by_job: bool,
     /// Properties of a static host; `None` for a launched instance.
     pub static_host: Option<StaticHost>,
     /// The provider's announcement that it will interrupt or end the instance.
@@ -213,6 +215,7 @@ mod tests {
             status: Status::Running,
             created: Some(at),
             detail: None,
+            by_job: false,
             static_host: None,
             notice: None,
         };

@@ -22,7 +22,7 @@ const TIMEOUT_MARGIN: Duration = Duration::from_secs(5);
 #[serde(rename_all = "kebab-case")]
 pub enum JobResult {
     Passed,
-    /// A script failed, or the job requested something impossible.
+    /// A script failed, or the job requested something impossible, or used up its instance.
     Failed,
     /// Canceled in GitLab, or its runner was stopped.
     Canceled,
@@ -36,7 +36,7 @@ pub enum JobResult {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Blame {
-    /// The job: its script, its timeout, or what it requested.
+    /// The job: its script, its timeout, or what it requested or used up.
     Job,
     /// The user who canceled it.
     User,
@@ -115,6 +115,8 @@ pub enum StageFailure {
     Killed { stage: String, signal: String },
     /// The job requested something that its instance does not offer.
     Impossible { reason: String },
+    /// The job used up its instance's memory or disk, which ended the instance.
+    UsedUp { reason: String },
     /// GitLab Runner stopped the stage.
     Stopped { stage: String },
     /// Greenroom could not run the stage, or lost the instance.
@@ -129,7 +131,7 @@ impl StageFailure {
             Self::Exited { stage, .. } | Self::Killed { stage, .. } => {
                 is_script(stage) && !matches!(later, Self::Stopped { .. })
             }
-            Self::Impossible { .. } | Self::Stopped { .. } => true,
+            Self::Impossible { .. } | Self::UsedUp { .. } | Self::Stopped { .. } => true,
             Self::System { .. } => false,
         }
     }
@@ -142,7 +144,7 @@ impl StageFailure {
             Self::Killed { stage, signal } => {
                 JobEnd::new(JobResult::Failed, &format!("`{stage}` was killed by SIG{signal}"))
             }
-            Self::Impossible { reason } => JobEnd::new(JobResult::Failed, reason),
+            Self::Impossible { reason } | Self::UsedUp { reason } => JobEnd::new(JobResult::Failed, reason),
             Self::Stopped { stage } => {
                 JobEnd::new(JobResult::Canceled, &format!("GitLab Runner stopped `{stage}`"))
             }
@@ -237,6 +239,10 @@ mod tests {
         StageFailure::System { reason: "instance linux-1 was reclaimed".to_owned() }
     }
 
+    fn used_up() -> StageFailure {
+        StageFailure::UsedUp { reason: "instance linux-1 ran out of its 4Gi of memory".to_owned() }
+    }
+
     #[test]
     fn the_end_follows_from_the_runners_status_and_the_noted_failure() {
         let short = Duration::from_mins(1);
@@ -250,6 +256,9 @@ mod tests {
             ("failed", Some(lost()), short, "system failure (instance linux-1 was reclaimed)"),
             ("running", Some(exited("get_sources")), short, "failed (`get_sources` exited with status 7)"),
             ("running", Some(lost()), short, "system failure (instance linux-1 was reclaimed)"),
+            ("running", Some(used_up()), short, "failed (instance linux-1 ran out of its 4Gi of memory)"),
+            ("failed", Some(used_up()), short, "failed (instance linux-1 ran out of its 4Gi of memory)"),
+            ("success", Some(used_up()), short, "failed (instance linux-1 ran out of its 4Gi of memory)"),
             ("running", None, short, "unknown"),
             ("canceled", Some(stopped()), short, "canceled (GitLab Runner stopped `build_script`)"),
             ("canceled", None, short, "canceled"),
@@ -295,6 +304,9 @@ mod tests {
         let (upload, after) = (exited("upload_artifacts_on_failure"), lost());
         assert!(script.outweighs(&upload) && script.outweighs(&after) && stopped().outweighs(&upload));
         assert!(!upload.outweighs(&script) && !after.outweighs(&script));
+        assert!(
+            used_up().outweighs(&lost()) && !lost().outweighs(&used_up()) && script.outweighs(&used_up())
+        );
     }
 
     #[test]

@@ -634,7 +634,16 @@ fn status(words: &[&str]) -> Option<Status> {
 }
 
 fn listed(id: &InstanceId, tags: Option<Tags>, status: Status, created: Option<Stamp>) -> Listed {
-    Listed { id: id.clone(), tags, status, created, detail: None, static_host: None, notice: None }
+    Listed {
+        id: id.clone(),
+        tags,
+        status,
+        created,
+        detail: None,
+        by_job: false,
+        static_host: None,
+        notice: None,
+    }
 }
 
 #[cfg(test)]

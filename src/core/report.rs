@@ -209,6 +209,9 @@ pub enum Note {
         /// Why it stopped, if the provider reports it.
         #[serde(default)]
         cause: Option<String>,
+        /// True if its only job ended it by using up its memory or disk.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        by_job: bool,
     },
     /// The provider has announced the end of an instance in use.
     Announced {
@@ -425,10 +428,10 @@ impl fmt::Display for Note {
                      they are kept for at most 5 minutes ({reason})"
                 )
             }
-            Self::Suspect { instance, cause: None } => {
+            Self::Suspect { instance, cause: None, .. } => {
                 write!(f, "{instance} looks gone while in use; the job's own connection decides")
             }
-            Self::Suspect { instance, cause: Some(cause) } => {
+            Self::Suspect { instance, cause: Some(cause), .. } => {
                 write!(f, "{instance} stopped while in use ({cause}); the job's own connection decides")
             }
             Self::ConfigInvalid { problem } => {

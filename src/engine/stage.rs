@@ -41,7 +41,7 @@ pub struct StageKind {
     pub last: bool,
 }
 
-/// Why a stage could not be completed. None of these is the script's fault.
+/// Why a stage could not be completed.
 #[derive(Debug, thiserror::Error)]
 pub enum StageError {
     #[error(
@@ -63,7 +63,12 @@ pub enum StageError {
     },
     /// The provider reports how the instance ended, which explains the lost connection.
     #[error("instance {instance} {how}")]
-    Ended { instance: InstanceId, how: String },
+    Ended {
+        instance: InstanceId,
+        how: String,
+        /// True if the job ended it by using up its memory or disk.
+        by_job: bool,
+    },
     /// The instance answers, and did not begin the stage. `next`: what follows from that.
     #[error("instance {instance} did not begin the stage: {why}; {next}")]
     NotBegun { instance: InstanceId, why: String, next: String },
@@ -74,11 +79,18 @@ pub enum StageError {
 /// Why an instance was lost.
 enum LossReason {
     /// As the provider reports it.
-    Ended(String),
+    Ended { how: String, by_job: bool },
     /// As far as Greenroom observed.
     Lost(&'static str),
     /// It was drained.
     Left(DrainReason),
+}
+
+impl StageError {
+    /// True if the job is at fault. All other causes are not the script's.
+    pub fn is_by_job(&self) -> bool {
+        matches!(self, Self::Ended { by_job: true, .. })
+    }
 }
 
 impl From<StoreError> for StageError {
@@ -189,7 +201,7 @@ impl Engine {
             LossReason::Lost(NO_RESPONSE)
         });
         match reason {
-            LossReason::Ended(how) => StageError::Ended { instance, how },
+            LossReason::Ended { how, by_job } => StageError::Ended { instance, how, by_job },
             LossReason::Lost(verdict) => StageError::Lost { instance, verdict: verdict.to_owned(), cause },
             LossReason::Left(why) => {
                 StageError::Lost { instance, verdict: format!("is being terminated: {why}"), cause }
@@ -294,10 +306,10 @@ fn place(execution: Execution, container: Option<&JobContainer>, kind: StageKind
 /// What a pass reported of an instance in use that seems to be gone.
 fn reported(report: &Report, id: &InstanceId) -> Option<LossReason> {
     report.notes.iter().find_map(|note| match note {
-        Note::Suspect { instance, cause: Some(cause) } if instance == id => {
-            Some(LossReason::Ended(cause.clone()))
+        Note::Suspect { instance, cause: Some(cause), by_job } if instance == id => {
+            Some(LossReason::Ended { how: cause.clone(), by_job: *by_job })
         }
-        Note::Suspect { instance, cause: None } if instance == id => {
+        Note::Suspect { instance, cause: None, .. } if instance == id => {
             Some(LossReason::Lost("was stopped or removed at the provider"))
         }
         _ => None,

@@ -273,6 +273,7 @@ impl Cloud {
             status,
             created: machine.tags.is_some().then(|| cloud_time(machine.made)),
             detail: None,
+            by_job: false,
             static_host: machine.tags.is_none().then(StaticHost::default),
             notice: None,
         };

@@ -102,6 +102,7 @@ async fn run(ports: &Ports, pool: &PoolName, attempt: &AttemptName) -> i32 {
     match engine(ports, pool).stage(attempt, (script, StageKind::default()), &mut Nowhere, &|_| ()).await {
         Ok(StageEnd::Exited(0)) => OK,
         Ok(StageEnd::Exited(_) | StageEnd::Signalled(_) | StageEnd::Impossible(_)) => SCRIPT_FAILED,
+        Err(error) if error.is_by_job() => SCRIPT_FAILED,
         Ok(StageEnd::Stopped) | Err(_) => SYSTEM_FAILURE,
     }
 }

@@ -231,6 +231,7 @@ impl Study {
                 status: Status::Starting,
                 created: Some(now),
                 detail: None,
+                by_job: false,
                 static_host: None,
                 notice: None,
             };

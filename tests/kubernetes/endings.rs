@@ -25,8 +25,8 @@ async fn ended(pool: &Pool, how: &str) -> Listed {
     // Its job may need the reason late.
     let later = listed(&*provider, &pool.pool()).await;
     assert_eq!(
-        later.into_iter().map(|one| one.detail).collect::<Vec<_>>(),
-        std::slice::from_ref(&seen.detail)
+        later.into_iter().map(|one| (one.detail, one.by_job)).collect::<Vec<_>>(),
+        [(seen.detail.clone(), seen.by_job)]
     );
     gone(pool, &*provider, &request.instance).await;
     assert_eq!(listed(&*provider, &pool.pool()).await, []);
@@ -41,11 +41,15 @@ async fn each_end_is_one_sentence_even_if_the_pod_is_gone_at_once() {
         ("DeletionByTaintManager", "was reclaimed at "),
         ("disk", "exceeded its disk limit: Pod ephemeral local storage usage exceeds"),
         ("oom", "ran out of its 4Gi of memory at "),
+        ("node disk", "was evicted: its node ran out of ephemeral-storage"),
+        ("node memory", "was evicted: its node ran out of memory"),
         ("by hand", "was deleted in the cluster, not by Greenroom"),
         ("break", "ended at "),
     ] {
         let Some(pool) = Pool::open("memory = '4Gi'") else { return };
-        let told = ended(&pool, how).await.detail.unwrap();
+        let seen = ended(&pool, how).await;
+        assert_eq!(seen.by_job, ["disk", "oom"].contains(&how), "{how}");
+        let told = seen.detail.unwrap();
         assert!(told.starts_with(expected), "{how}: {told}");
         if how == "EvictionByEvictionAPI" {
             assert!(told.ends_with(": its node was drained"), "{told}");

@@ -132,15 +132,11 @@ fn a_pod_that_is_taken_away_is_named_with_its_reason() {
     for (how, begin, end) in [
         ("EvictionByEvictionAPI", "was reclaimed at ", ": its node was drained"),
         ("PreemptionByScheduler", "was preempted at ", ": a pod of a higher priority took its place"),
+        ("node disk", "was evicted", ": its node ran out of ephemeral-storage"),
         ("by hand", "was deleted in the cluster", ", not by Greenroom"),
     ] {
         let Some(site) = Site::open(|setting| setting) else { return };
-        let waiting = Job::new(1).script(["for i in $(seq 1000); do echo tick; sleep 0.2; done"]);
-        let handle = site.runner().start(&waiting);
-        handle.wait_for_stage("build_script").wait_for_output("\ntick\n", PATIENCE);
-        let pod = site.busy_pod();
-        site.cluster.disrupt(&pod, how);
-        let result = handle.finish();
+        let (pod, result) = disrupted(&site, how);
         result.expect_outcome(&Outcome::RunnerSystemFailure);
         let told = sentences(&result, "build_script");
         let [sentence] = told.as_slice() else { panic!("one sentence: {}", result.describe()) };
@@ -149,6 +145,40 @@ fn a_pod_that_is_taken_away_is_named_with_its_reason() {
         let explained = String::from_utf8(site.greenroom(&["explain", &pod]).stdout).unwrap();
         let explained = explained.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(explained.contains(end), "{explained}");
+        site.run(&Job::new(2)).expect_outcome(&Outcome::Success);
+        site.expect_nothing_left(0);
+    }
+}
+
+/// A job whose pod the cluster ends while its script runs: the pod's name, and the job's result.
+fn disrupted(site: &Site, how: &str) -> (String, JobResult) {
+    let waiting = Job::new(1).script(["for i in $(seq 1000); do echo tick; sleep 0.2; done"]);
+    let handle = site.runner().start(&waiting);
+    handle.wait_for_stage("build_script").wait_for_output("\ntick\n", PATIENCE);
+    let pod = site.busy_pod();
+    site.cluster.disrupt(&pod, how);
+    (pod, handle.finish())
+}
+
+#[test]
+fn a_job_that_uses_up_its_pod_fails_through_its_own_fault() {
+    for (how, begin) in [
+        ("oom", "ran out of its 64Mi of memory at "),
+        ("disk", "exceeded its disk limit: Pod ephemeral local storage usage exceeds"),
+    ] {
+        let Some(site) = Site::open(|setting| setting.provider("memory", "64Mi")) else { return };
+        let (pod, result) = disrupted(&site, how);
+        result.expect_outcome(&Outcome::ScriptFailure { exit_code: 1 });
+        let told = sentences(&result, "build_script");
+        let [sentence] = told.as_slice() else { panic!("one sentence: {}", result.describe()) };
+        assert!(sentence.starts_with(&format!("instance {pod} {begin}")), "{sentence}");
+        let history = String::from_utf8(site.greenroom(&["history", "--json"]).stdout).unwrap();
+        let history: serde_json::Value = serde_json::from_str(&history).unwrap();
+        let job = &history["jobs"][0];
+        assert_eq!((job["result"].as_str(), job["blame"].as_str()), (Some("failed"), Some("job")), "{job}");
+        let explained = String::from_utf8(site.greenroom(&["explain", "1"]).stdout).unwrap();
+        let explained = explained.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(explained.contains("failed, caused by the job"), "{explained}");
         site.run(&Job::new(2)).expect_outcome(&Outcome::Success);
         site.expect_nothing_left(0);
     }

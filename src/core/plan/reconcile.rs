@@ -68,7 +68,8 @@ pub(super) fn step(
         }
         let detail = own.and_then(|own| own.detail.clone());
         if row.verdict == Verdict::Suspect {
-            report.notes.push(Note::Suspect { instance: id.clone(), cause: detail.clone() });
+            let by_job = own.is_some_and(|own| own.by_job) && instance.had_one_job();
+            report.notes.push(Note::Suspect { instance: id.clone(), cause: detail.clone(), by_job });
         }
         report.details.extend(detail.map(|detail| (id.clone(), detail)));
         let stays = matches!(row.verdict, Verdict::Keep | Verdict::HoldBack | Verdict::Suspect);

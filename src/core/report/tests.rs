@@ -135,11 +135,11 @@ fn each_note_is_a_sentence_and_outlives_its_file() {
              5 minutes (no answer)",
         ),
         (
-            Note::Suspect { instance: one(), cause: None },
+            Note::Suspect { instance: one(), cause: None, by_job: false },
             "h1 looks gone while in use; the job's own connection decides",
         ),
         (
-            Note::Suspect { instance: one(), cause: Some("it powered itself off".to_owned()) },
+            Note::Suspect { instance: one(), cause: Some("it powered itself off".to_owned()), by_job: true },
             "h1 stopped while in use (it powered itself off); the job's own connection decides",
         ),
         (

@@ -60,6 +60,8 @@ pub struct Machine {
     pub what: String,
     /// Why it ended, if Greenroom did not terminate it: `was reclaimed by EC2 at 14:03:07 (spot)`.
     pub why: Option<String>,
+    /// True if a job ended it by using up its memory or disk.
+    pub by_job: bool,
     /// What the cloud is about to do to it.
     pub notice: Option<CloudNotice>,
     /// The metadata service that it can ask for more of them.
@@ -142,6 +144,7 @@ pub(super) mod tests {
             addresses: Addresses { private: Some("10.0.0.7".to_owned()), ..Addresses::default() },
             what: "small".to_owned(),
             why: None,
+            by_job: false,
             notice: None,
             metadata: None,
         }

@@ -333,6 +333,7 @@ fn listed(machine: &Machine, now: Stamp) -> Option<Listed> {
         } else {
             Some(machine.what.clone())
         },
+        by_job: machine.state <= MachineState::Stopped && machine.by_job,
         static_host: None,
         notice: machine.announced(now),
     })

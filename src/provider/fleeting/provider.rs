@@ -298,6 +298,7 @@ fn listed(book: &Book) -> Vec<Listed> {
         status,
         created,
         detail,
+        by_job: false,
         static_host: None,
         notice: None,
     };

@@ -97,6 +97,7 @@ impl Local {
             created: Some(created),
             detail: None,
             static_host: None,
+            by_job: false,
             notice: None,
         }))
     }

@@ -185,6 +185,7 @@ fn entry(dir: &InstanceDir) -> io::Result<Option<Listed>> {
         created: Some(created),
         detail,
         static_host: None,
+        by_job: false,
         notice: None,
     }))
 }

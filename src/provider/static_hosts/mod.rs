@@ -191,6 +191,7 @@ impl Provider for StaticHosts {
                 created: None,
                 detail: None,
                 static_host,
+                by_job: false,
                 notice: None,
             }
         });

@@ -130,6 +130,7 @@ impl Bench {
             status: Status::Running,
             created: None,
             detail: None,
+            by_job: false,
             static_host: None,
             notice: None,
         };

@@ -270,7 +270,7 @@ fn of_reports() -> Vec<Trouble> {
 fn a_calm_pool_has_no_finding() {
     let mut bench = Bench::with(Policy { max_instances: 2, ..Policy::default() });
     bench.story.ready(1, 1.0);
-    bench.notes = vec![Note::Suspect { instance: id(1), cause: None }];
+    bench.notes = vec![Note::Suspect { instance: id(1), cause: None, by_job: false }];
     assert_eq!(bench.check(), []);
     // An empty directory of a pool that was removed from the configuration on purpose.
     assert_eq!(Bench::default().check(), []);

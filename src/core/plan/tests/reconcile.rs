@@ -109,9 +109,29 @@ fn what_the_provider_says_of_an_instance_is_reported_and_is_why_it_is_suspected(
     let report = world.plan().report;
     let cause = Some("it powered itself off".to_owned());
     let ids: Vec<_> = world.state.instances.keys().cloned().collect();
-    assert_eq!(report.notes, [Note::Suspect { instance: ids[0].clone(), cause }]);
+    assert_eq!(report.notes, [Note::Suspect { instance: ids[0].clone(), cause, by_job: false }]);
     assert_eq!(report.detail(&ids[1]), Some("resumed in 0.8 s"));
     assert_eq!(report.detail(&ids[2]), None);
+}
+
+#[test]
+fn a_job_is_blamed_for_the_end_of_an_instance_only_if_it_was_alone_there() {
+    let blamed = |text: &str, by_job: bool, uses: u32| {
+        let mut world = world(text);
+        let id = world.state.instances.keys().next().unwrap().clone();
+        Arc::make_mut(world.state.instances.get_mut(&id).unwrap()).uses = uses;
+        world.observed.listing.as_mut().unwrap().instances[0].by_job = by_job;
+        world.plan().report.notes.iter().any(|note| matches!(note, Note::Suspect { by_job: true, .. }))
+    };
+    for (text, by_job, uses, expected) in [
+        ("held 5m by 7 stopping", true, 0, true),
+        ("held 5m by 7 stopping", false, 0, false),
+        ("held 5m by 7 stopping", true, 1, false),
+        ("cap 2 | held 5m by 7,8 stopping", true, 0, false),
+        ("held 5m by 7", true, 0, false),
+    ] {
+        assert_eq!(blamed(text, by_job, uses), expected, "{text} {by_job} {uses}");
+    }
 }
 
 #[test]

@@ -85,6 +85,7 @@ impl World {
                         status,
                         created: None,
                         detail: None,
+                        by_job: false,
                         static_host: None,
                         notice: None,
                     });

@@ -70,6 +70,7 @@ fn read(instance: &Instance) -> Option<Machine> {
         addresses: addresses(instance),
         what: what(instance),
         why: None,
+        by_job: false,
         notice: notice(instance),
         metadata: Some(MetadataService::Gce),
     })

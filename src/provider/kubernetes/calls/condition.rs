@@ -24,12 +24,28 @@ pub(super) enum Condition {
     Running,
     /// It can never serve jobs; worded to follow "instance X".
     Unfit(String),
-    /// Its container has ended, or is about to be killed; worded to follow "instance X".
-    Ended(String),
+    /// Its container has ended, or is about to be killed.
+    Ended(PodEnd),
     /// It is being deleted. `None`: no reason is known but the request.
     Deleting {
-        why: Option<String>,
+        why: Option<PodEnd>,
     },
+}
+
+/// Why a pod ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PodEnd {
+    /// Worded to follow "instance X".
+    pub(super) why: String,
+    /// True if the pod's job used up its memory or disk.
+    pub(super) by_job: bool,
+}
+
+impl From<String> for PodEnd {
+    /// An end that the job did not cause.
+    fn from(why: String) -> Self {
+        Self { why, by_job: false }
+    }
 }
 
 impl Condition {
@@ -44,10 +60,11 @@ impl Condition {
     }
 
     /// Why it ended.
-    pub(super) fn why(&self) -> Option<&str> {
+    pub(super) fn end(&self) -> Option<PodEnd> {
         match self {
-            Self::Unfit(why) | Self::Ended(why) => Some(why),
-            Self::Deleting { why } => why.as_deref(),
+            Self::Unfit(why) => Some(why.clone().into()),
+            Self::Ended(end) => Some(end.clone()),
+            Self::Deleting { why } => why.clone(),
             Self::Unscheduled { .. } | Self::Starting | Self::Running => None,
         }
     }
@@ -112,53 +129,65 @@ fn unfit(pod: &Pod) -> Option<String> {
 }
 
 /// Why the cluster ends it.
-fn disrupted(pod: &Pod) -> Option<String> {
+fn disrupted(pod: &Pod) -> Option<PodEnd> {
     let target = condition(pod, "DisruptionTarget").filter(|one| one.status == "True")?;
     let at = target.last_transition_time.as_ref().map(|at| clock(at.0)).unwrap_or_default();
-    Some(match target.reason.as_deref().unwrap_or_default() {
+    let why = match target.reason.as_deref().unwrap_or_default() {
         "EvictionByEvictionAPI" => format!("was reclaimed{at}: its node was drained"),
         "PreemptionByScheduler" => format!("was preempted{at}: a pod of a higher priority took its place"),
         "DeletionByTaintManager" | "DeletionByPodGC" => format!("was reclaimed{at}: its node went away"),
         // The kubelet ends pods of a node that shuts down, and of one that runs out of something.
-        "TerminationByKubelet" => {
-            by_status(pod).unwrap_or_else(|| format!("was reclaimed{at}: its node went away"))
-        }
+        "TerminationByKubelet" => match by_status(pod) {
+            Some(end) => return Some(end),
+            None => format!("was reclaimed{at}: its node went away"),
+        },
         other => format!("was reclaimed{at} ({})", line(other)),
-    })
+    };
+    Some(why.into())
 }
 
 /// By the reason that the kubelet gives for the whole pod.
-fn by_status(pod: &Pod) -> Option<String> {
+fn by_status(pod: &Pod) -> Option<PodEnd> {
     let status = pod.status.as_ref()?;
     let message = status.message.as_deref().unwrap_or_default();
-    match status.reason.as_deref()? {
-        "Evicted" if message.contains("ephemeral") => Some(with("exceeded its disk limit", Some(message))),
-        "Evicted" => {
-            let short =
-                message.split("low on resource: ").nth(1).and_then(|rest| rest.split(['.', ' ']).next());
-            Some(match short {
-                Some(resource) => format!("was evicted: its node ran out of {}", line(resource)),
-                None => with("was evicted", Some(message)),
-            })
-        }
-        "DeadlineExceeded" => Some("reached its lifetime".to_owned()),
-        "NodeLost" => Some("was reclaimed: its node went away".to_owned()),
-        "Terminated" | "NodeShutdown" | "Shutdown" => {
-            Some("was reclaimed: its node was shut down".to_owned())
-        }
+    let why = match status.reason.as_deref()? {
+        "Evicted" => return Some(evicted(message)),
+        "DeadlineExceeded" => "reached its lifetime".to_owned(),
+        "NodeLost" => "was reclaimed: its node went away".to_owned(),
+        "Terminated" | "NodeShutdown" | "Shutdown" => "was reclaimed: its node was shut down".to_owned(),
         other if status.phase.as_deref() == Some("Failed") => {
-            Some(with(&format!("was refused by its node ({})", line(other)), Some(message)))
+            with(&format!("was refused by its node ({})", line(other)), Some(message))
         }
-        _ => None,
-    }
+        _ => return None,
+    };
+    Some(why.into())
 }
 
-fn by_container(pod: &Pod) -> Option<String> {
+/// By the kubelet's message about an eviction. A node that is low on disk names `ephemeral-storage`, too.
+pub(super) fn evicted(message: &str) -> PodEnd {
+    if let Some((_, rest)) = message.split_once("low on resource: ") {
+        let resource = rest.split(['.', ' ']).next().unwrap_or_default();
+        return format!("was evicted: its node ran out of {}", line(resource)).into();
+    }
+    if message.contains("ephemeral") {
+        // Containers beside that of the jobs have limits of their own.
+        let of_jobs = format!("Container {JOB} exceeded");
+        let by_job = message.starts_with("Pod ") || message.starts_with(&of_jobs);
+        return PodEnd { why: with("exceeded its disk limit", Some(message)), by_job };
+    }
+    with("was evicted", Some(message)).into()
+}
+
+fn by_container(pod: &Pod) -> Option<PodEnd> {
     if let Some(ended) = main(pod).and_then(terminated) {
         let at = ended.finished_at.as_ref().map(|at| clock(at.0)).unwrap_or_default();
-        return Some(match ended.reason.as_deref() {
-            Some("OOMKilled") => format!("ran out of {}{at}", memory(pod)),
-            _ => format!("ended{at}: its container exited with status {}", ended.exit_code),
+        return Some(match (ended.reason.as_deref(), memory_limit(pod)) {
+            (Some("OOMKilled"), Some(limit)) => {
+                PodEnd { why: format!("ran out of its {limit} of memory{at}"), by_job: true }
+            }
+            // Without a limit, the node had none left: any of its pods may have taken it.
+            (Some("OOMKilled"), None) => format!("ran out of memory{at}").into(),
+            _ => format!("ended{at}: its container exited with status {}", ended.exit_code).into(),
         });
     }
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
@@ -171,21 +200,20 @@ fn by_container(pod: &Pod) -> Option<String> {
                     status.name, ended.exit_code
                 ))
             });
-            Some(init.unwrap_or_else(|| "failed".to_owned()))
+            Some(init.unwrap_or_else(|| "failed".to_owned()).into())
         }
-        Some("Succeeded") => Some("ended by itself".to_owned()),
+        Some("Succeeded") => Some("ended by itself".to_owned().into()),
         _ => None,
     }
 }
 
-/// Its memory limit, as messages name it.
-fn memory(pod: &Pod) -> String {
+/// The memory limit of the container that jobs run in.
+fn memory_limit(pod: &Pod) -> Option<String> {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let limits = containers
         .filter(|container| container.name == JOB)
         .filter_map(|container| container.resources.as_ref()?.limits.as_ref());
-    let limit = limits.filter_map(|limits| limits.get("memory")).map(|limit| limit.0.clone()).next();
-    limit.map_or_else(|| "memory".to_owned(), |limit| format!("its {limit} of memory"))
+    limits.filter_map(|limits| limits.get("memory")).map(|limit| limit.0.clone()).next()
 }
 
 fn condition<'a>(pod: &'a Pod, name: &str) -> Option<&'a PodCondition> {
@@ -344,6 +372,10 @@ mod tests {
         };
         let disk = "Pod ephemeral local storage usage exceeds the total limit of containers 20Mi.";
         let node = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 80Mi.";
+        let full = "The node was low on resource: ephemeral-storage. Threshold quantity: 1Gi. Container job was using 20Mi, \
+                    request is 0, has larger consumption of ephemeral-storage.";
+        let own = "Container job exceeded its local ephemeral storage limit \"20Mi\".";
+        let others = "Container cache exceeded its local ephemeral storage limit \"20Mi\".";
         for (status, expected) in [
             (disrupted("EvictionByEvictionAPI"), "was reclaimed at 14:03:07 UTC: its node was drained"),
             (
@@ -359,6 +391,15 @@ mod tests {
                 "exceeded its disk limit: Pod ephemeral local storage usage exceeds the total limit of containers 20Mi",
             ),
             (failed("Evicted", node), "was evicted: its node ran out of memory"),
+            (failed("Evicted", full), "was evicted: its node ran out of ephemeral-storage"),
+            (
+                failed("Evicted", own),
+                "exceeded its disk limit: Container job exceeded its local ephemeral storage limit \"20Mi\"",
+            ),
+            (
+                failed("Evicted", others),
+                "exceeded its disk limit: Container cache exceeded its local ephemeral storage limit \"20Mi\"",
+            ),
             (failed("Evicted", ""), "was evicted"),
             (
                 failed("DeadlineExceeded", "Pod was active on the node longer than the specified deadline"),
@@ -374,13 +415,21 @@ mod tests {
             (json!({ "phase": "Succeeded" }), "ended by itself"),
         ] {
             let mut pod = pod(&status);
-            assert_eq!(of(&pod), Condition::Ended(expected.to_owned()), "{status}");
+            let by_jobs =
+                ["exceeded its disk limit: Pod", "exceeded its disk limit: Container job", "ran out of its"];
+            let by_job = by_jobs.iter().any(|begin| expected.starts_with(begin));
+            let end = PodEnd { why: expected.to_owned(), by_job };
+            assert_eq!(of(&pod), Condition::Ended(end.clone()), "{status}");
             pod.metadata.deletion_timestamp = serde_json::from_value(json!("2026-11-26T14:03:08Z")).unwrap();
             // What a container says then is a consequence.
             let is_cause = status.get("reason").is_some() || status.get("conditions").is_some();
-            let why = is_cause.then(|| expected.to_owned());
+            let why = is_cause.then_some(end);
             assert_eq!(of(&pod), Condition::Deleting { why }, "{status}");
         }
+        let mut unlimited = pod(&ended("OOMKilled", 137));
+        unlimited.spec.as_mut().unwrap().containers[0].resources = None;
+        let of_node = PodEnd { why: "ran out of memory at 14:03:07 UTC".to_owned(), by_job: false };
+        assert_eq!(of(&unlimited), Condition::Ended(of_node), "any pod of the node may have taken it");
         let mut deleted = pod(&json!({ "phase": "Running" }));
         deleted.metadata.deletion_timestamp = serde_json::from_value(json!("2026-11-26T14:03:08Z")).unwrap();
         assert_eq!(of(&deleted), Condition::Deleting { why: None });

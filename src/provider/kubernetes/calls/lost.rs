@@ -12,8 +12,7 @@ use k8s_openapi::api::core::v1::{Event, Pod};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::condition;
-use crate::core::text::clean_line;
+use super::condition::{self, PodEnd};
 use crate::core::time::Stamp;
 use crate::port::clock::Clock;
 use crate::provider::cloud::machine::{Machine, MachineState};
@@ -89,8 +88,11 @@ impl Lost {
                 requested: false,
                 gone: None,
             });
-            let why = machine.why.clone().or(seen.machine.why.take());
-            seen.machine = Machine { why, ..machine.clone() };
+            let (why, by_job) = match &machine.why {
+                Some(why) => (Some(why.clone()), machine.by_job),
+                None => (seen.machine.why.take(), seen.machine.by_job),
+            };
+            seen.machine = Machine { why, by_job, ..machine.clone() };
             seen.gone = None;
         }
         let mut open = BTreeMap::new();
@@ -112,9 +114,10 @@ impl Lost {
     }
 
     /// Records why a pod ended; `None`: nothing shows it.
-    pub(super) fn explain(&self, uid: &str, why: Option<String>) {
+    pub(super) fn explain(&self, uid: &str, end: Option<PodEnd>) {
         if let Some(seen) = self.seen.borrow_mut().get_mut(uid) {
-            seen.machine.why = Some(why.unwrap_or_else(|| UNEXPLAINED.to_owned()));
+            let PodEnd { why, by_job } = end.unwrap_or_else(|| UNEXPLAINED.to_owned().into());
+            (seen.machine.why, seen.machine.by_job) = (Some(why), by_job);
         }
     }
 
@@ -128,30 +131,25 @@ impl Lost {
 }
 
 /// The pods that were deleted, in a stream of changes: their uids, and why they ended. A stream may end in the middle of a line.
-pub(super) fn deleted(stream: &[u8]) -> Vec<(String, Option<String>)> {
+pub(super) fn deleted(stream: &[u8]) -> Vec<(String, Option<PodEnd>)> {
     let lines =
         stream.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<Change>(line).ok());
     let deleted = lines.filter(|change| change.kind == "DELETED");
     let pods = deleted.filter_map(|change| serde_json::from_value::<Pod>(change.object).ok());
-    pods.filter_map(|pod| Some((pod.metadata.uid.clone()?, condition::of(&pod).why().map(str::to_owned))))
-        .collect()
+    pods.filter_map(|pod| Some((pod.metadata.uid.clone()?, condition::of(&pod).end()))).collect()
 }
 
 /// Why a pod ended, by its events.
-pub(super) fn by_events(events: &[Event]) -> Option<String> {
+pub(super) fn by_events(events: &[Event]) -> Option<PodEnd> {
     let reason = |event: &Event| {
         let message = event.message.as_deref().unwrap_or_default();
-        Some(match event.reason.as_deref()? {
-            "Preempted" => "was preempted: a pod of a higher priority took its place".to_owned(),
-            "Evicted" if message.contains("ephemeral") => {
-                format!("exceeded its disk limit: {}", clean_line(message.as_bytes(), 160))
-            }
-            "Evicted" => format!("was evicted: {}", clean_line(message.as_bytes(), 160)),
-            "TaintManagerEviction" | "NodeNotReady" | "NodeShutdown" => {
-                "was reclaimed: its node went away".to_owned()
-            }
+        let why = match event.reason.as_deref()? {
+            "Preempted" => "was preempted: a pod of a higher priority took its place",
+            "Evicted" => return Some(condition::evicted(message)),
+            "TaintManagerEviction" | "NodeNotReady" | "NodeShutdown" => "was reclaimed: its node went away",
             _ => return None,
-        })
+        };
+        Some(why.to_owned().into())
     };
     events.iter().rev().find_map(reason)
 }
@@ -205,6 +203,7 @@ mod tests {
             addresses: Addresses::default(),
             what: String::new(),
             why: None,
+            by_job: false,
             notice: None,
             metadata: None,
         }
@@ -230,7 +229,7 @@ mod tests {
         );
         let (before, open) = lost.update(&[machine("a")], true, Some(version(3)));
         assert_eq!((before, open.into_keys().collect::<Vec<_>>()), (Some(version(2)), vec!["c".to_owned()]));
-        lost.explain("c", Some("was preempted".to_owned()));
+        lost.explain("c", Some("was preempted".to_owned().into()));
         assert_eq!(lost.update(&[machine("a")], true, Some(version(4))), (Some(version(3)), BTreeMap::new()));
         let mut all = vec![machine("a")];
         lost.add_gone(&mut all);
@@ -247,13 +246,14 @@ mod tests {
     #[test]
     fn a_reason_that_a_list_has_shown_stays() {
         let lost = Lost::new(Rc::new(ManualClock::default()));
-        let ending = Machine { why: Some("was preempted".to_owned()), ..machine("a") };
+        let ending =
+            Machine { why: Some("exceeded its disk limit".to_owned()), by_job: true, ..machine("a") };
         lost.update(&[ending], true, Some(version(1)));
         lost.update(&[machine("a")], true, Some(version(2)));
         assert_eq!(lost.update(&[], true, Some(version(3))).1.len(), 0);
         let mut all = Vec::new();
         lost.add_gone(&mut all);
-        assert_eq!(all[0].why.as_deref(), Some("was preempted"));
+        assert_eq!((all[0].why.as_deref(), all[0].by_job), (Some("exceeded its disk limit"), true));
     }
 
     #[test]
@@ -271,7 +271,7 @@ mod tests {
             "{\"ty".to_owned(),
         ];
         let stream = stream.join("\n").into_bytes();
-        let drained = Some("was reclaimed: its node was drained".to_owned());
+        let drained = Some("was reclaimed: its node was drained".to_owned().into());
         assert_eq!(deleted(&stream), [("a".to_owned(), drained), ("b".to_owned(), None)]);
     }
 
@@ -291,12 +291,14 @@ mod tests {
             ),
             (
                 &[("Evicted", "Pod ephemeral local storage usage exceeds")],
-                Some("exceeded its disk limit: Pod ephemeral local storage usage exceeds"),
+                Some("exceeded its disk limit: Pod ephemeral local storage usage exceeds by the job"),
             ),
             (&[("TaintManagerEviction", "")], Some("was reclaimed: its node went away")),
             (&[("Killing", "Stopping container job")], None),
         ] {
-            assert_eq!(by_events(&events(all)).as_deref(), expected);
+            let told = by_events(&events(all))
+                .map(|end| if end.by_job { format!("{} by the job", end.why) } else { end.why });
+            assert_eq!(told.as_deref(), expected);
         }
         for (all, expected) in [
             (&[("FailedScheduling", "")][..], ScaleUp::Unknown),

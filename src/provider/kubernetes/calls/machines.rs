@@ -58,6 +58,7 @@ pub(super) fn machine(pod: &Pod, condition: &Condition) -> Option<Machine> {
         pod.status.iter().flat_map(|status| status.pod_ips.iter().flatten().map(|ip| ip.ip.clone()));
     let address =
         pod.status.as_ref().and_then(|status| status.pod_ip.clone()).or_else(|| addresses.clone().next());
+    let end = condition.end();
     Some(Machine {
         // A copy has the annotation, but a name of its own.
         token: launched_by(pod).filter(|_| handle.name == instance.as_str()).map(str::to_owned),
@@ -72,7 +73,8 @@ pub(super) fn machine(pod: &Pod, condition: &Condition) -> Option<Machine> {
             ..Addresses::default()
         },
         what: what(pod, condition),
-        why: condition.why().map(str::to_owned),
+        by_job: end.as_ref().is_some_and(|end| end.by_job),
+        why: end.map(|end| end.why),
         notice: None,
         metadata: None,
     })

@@ -122,7 +122,7 @@ impl Kubernetes {
             let call = Call::get(self.path(&path)).within(Duration::from_secs(5));
             Some(lost::deleted(&self.connection.call(&call).await.ok()?.body))
         };
-        let mut known: HashMap<String, Option<String>> =
+        let mut known: HashMap<String, Option<condition::PodEnd>> =
             changes().await.unwrap_or_default().into_iter().collect();
         for uid in open.keys() {
             let mut why = known.remove(uid).flatten();

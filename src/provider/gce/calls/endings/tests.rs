@@ -26,6 +26,7 @@ fn machine(name: &str, state: MachineState) -> Machine {
         addresses: Addresses::default(),
         what: String::new(),
         why: None,
+        by_job: false,
         notice: None,
         metadata: None,
     }
