@@ -19,6 +19,7 @@ const PAPER: Registration = Registration {
     guest_dirs: None,
     lifetime: None,
     suspends: false,
+    engines: true,
     static_hosts: None,
     doctor: |_, _| Vec::new(),
 };

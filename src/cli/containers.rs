@@ -44,8 +44,10 @@ pub(super) fn wanted(
         None => return Ok(None),
     };
     let found = configured.containers.as_ref().map(|settings| {
-        let launches = provider::find(&configured.provider.kind)?.static_hosts.is_none();
-        if let Some(objection) = call.context.config()?.objection(configured, launches) {
+        let known = provider::find(&configured.provider.kind)?;
+        let (config, launches) = (call.context.config()?, known.static_hosts.is_none());
+        let engineless = || config.vain_containers(configured).filter(|_| !known.engines);
+        if let Some(objection) = config.objection(configured, launches).or_else(engineless) {
             return Err(CliError::config(objection.into()));
         }
         let about = JobContext {

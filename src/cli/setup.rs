@@ -139,7 +139,8 @@ pub(super) fn build(
     let provider = (registration.build)(&context, &pool.provider.table).map_err(invalid)?;
     let launches = provider.capabilities().launches;
     let vain = || config.vain_idle_stopped(pool).filter(|_| !registration.suspends);
-    if let Some(objection) = config.objection(pool, launches).or_else(vain) {
+    let engineless = || config.vain_containers(pool).filter(|_| !registration.engines);
+    if let Some(objection) = config.objection(pool, launches).or_else(vain).or_else(engineless) {
         return Err(CliError::config(objection.into()));
     }
     let mut policy = pool.policy_where(launches, registration.lifetime);

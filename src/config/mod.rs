@@ -144,6 +144,19 @@ impl Config {
         })
     }
 
+    /// `containers` for a provider whose instances cannot have an engine, whichever it is.
+    pub fn vain_containers(&self, pool: &PoolConfig) -> Option<Diagnostics> {
+        pool.containers.as_ref().map(|_| {
+            let (name, kind) = (&pool.name, &pool.provider.kind);
+            let problem = Problem::new(format!(
+                "`[pool.{name}.containers]` does not fit provider `{kind}`: its instances have no engine"
+            ));
+            let help = "remove it; give each image a pool, which a rule chooses";
+            let key = Place::name_of(format!("pool.{name}.containers"));
+            self.diagnostics(problem.at(key, "here").help(help))
+        })
+    }
+
     /// The mistake in a pool's settings that depends on whether its provider's instances are disposable. To be called
     /// for each pool once its provider exists.
     pub fn objection(&self, pool: &PoolConfig, disposable: bool) -> Option<Diagnostics> {

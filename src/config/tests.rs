@@ -310,6 +310,20 @@ error: `idle_count` = 3 job slots can never be idle: this pool has at most 2
 }
 
 #[test]
+fn containers_of_either_engine_need_instances_that_can_have_one() {
+    for engine in ["docker", "podman"] {
+        let config = good(&format!(
+            "[pool.a]\nmax_instances = 1\nprovider.kind = \"x\"\n[pool.a.containers]\nengine = \"{engine}\"\n"
+        ));
+        let wrong = config.vain_containers(&config.pools[&PoolName::new("a")]).unwrap().to_string();
+        let expected = "greenroom.toml:4:9: `[pool.a.containers]` does not fit provider `x`: its instances have no engine";
+        assert!(wrong.starts_with(expected), "{wrong}");
+    }
+    let config = good("[pool.a]\nmax_instances = 1\nprovider.kind = \"x\"\n");
+    assert!(config.vain_containers(&config.pools[&PoolName::new("a")]).is_none());
+}
+
+#[test]
 fn capacity_that_the_default_of_uses_never_fills_is_objected_to_where_instances_are_thrown_away() {
     let objection = |line: &str, disposable| {
         let config = good(&format!(

@@ -120,6 +120,8 @@ pub struct Registration {
     pub lifetime: Option<Duration>,
     /// True if it may be able to suspend instances. Whether it can, its capabilities say at run time.
     pub suspends: bool,
+    /// False if its instances cannot have a container engine.
+    pub engines: bool,
     /// Set for a provider of static hosts; `None`: instances are launched and terminated.
     pub static_hosts: Option<StaticHostCalls>,
     /// Checks whether the provider can work here, without launching anything. If the table does not build, reports

@@ -58,7 +58,8 @@ pub(super) fn check(config: &Config, pool: &PoolConfig, around: &CheckContext<'_
     };
     let disposable = provider.capabilities().launches;
     let vain = || config.vain_idle_stopped(pool).filter(|_| !registration.suspends);
-    found.extend(config.objection(pool, disposable).or_else(vain).map(|objection| {
+    let engineless = || config.vain_containers(pool).filter(|_| !registration.engines);
+    found.extend(config.objection(pool, disposable).or_else(vain).or_else(engineless).map(|objection| {
         let what = format!("the configuration is invalid: {objection}");
         code::CONFIG_INVALID.found(what, format!("correct the table of pool `{}`", pool.name))
     }));

@@ -165,7 +165,8 @@ fn check(text: &str, state_dir: &Path) -> Result<Config, CliError> {
             host_keys: Rc::new(Unconnected),
         };
         (known.build)(&context, &pool.provider.table).map_err(|wrong| refused(config.diagnostics(wrong)))?;
-        if let Some(objection) = config.objection(pool, known.static_hosts.is_none()) {
+        let engineless = || config.vain_containers(pool).filter(|_| !known.engines);
+        if let Some(objection) = config.objection(pool, known.static_hosts.is_none()).or_else(engineless) {
             return Err(refused(objection));
         }
     }

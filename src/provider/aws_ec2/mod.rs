@@ -31,6 +31,7 @@ pub const REGISTRATION: Registration = Registration {
     guest_dirs: None,
     lifetime: Some(LIFETIME),
     suspends: false,
+    engines: true,
     static_hosts: None,
     doctor: doctor::without_calls,
 };

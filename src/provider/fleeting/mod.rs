@@ -63,6 +63,7 @@ pub const REGISTRATION: Registration = Registration {
     guest_dirs: None,
     lifetime: Some(LIFETIME),
     suspends: true,
+    engines: true,
     static_hosts: None,
     doctor: doctor::without_calls,
 };

@@ -1,11 +1,12 @@
 //! Findings about a pool of Kubernetes pods that need no calls.
 
+use super::settings::Settings;
 use crate::port::finding::{Finding, Severity};
 use crate::provider::cloud::doctor;
 use crate::provider::{BuildContext, mistakes};
 
 pub(super) fn of_table(context: &BuildContext, table: &toml::Table) -> Vec<Finding> {
-    let settings = match super::read(context, table) {
+    let settings = match Settings::read(&context.pool, table) {
         Ok(settings) => settings,
         Err(problems) => return mistakes::findings("kubernetes-table", &problems),
     };

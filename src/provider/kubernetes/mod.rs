@@ -6,7 +6,6 @@ use super::cloud::delegated::DelegatedCloud;
 use super::cloud::keys::LIFETIME;
 use super::{BuildContext, Built, Calls, Registration};
 use crate::keys::KeyTable;
-use crate::keys::problem::{Place, Problem, Problems};
 
 #[cfg(feature = "kubernetes")]
 mod calls;
@@ -33,6 +32,7 @@ pub const REGISTRATION: Registration = Registration {
     suspends: false,
     doctor: doctor::without_calls,
 };
+    engines: false,
 
 /// Where a kubeconfig is, and where the API server is for a keeper in the cluster.
 const ENVIRONMENT: &[&str] = &["KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"];
@@ -54,20 +54,5 @@ pub fn forward() -> std::process::ExitCode {
 }
 
 fn build_without_calls(context: &BuildContext, table: &toml::Table) -> Built {
-    Ok(Rc::new(DelegatedCloud::new(&read(context, table)?.common.offerings)))
-}
-
-/// The table, for a pool whose jobs run in the pods themselves.
-fn read(context: &BuildContext, table: &toml::Table) -> Result<Settings, Problems> {
-    let settings = Settings::read(&context.pool, table)?;
-    if !context.containers {
-        return Ok(settings);
-    }
-    let title = format!(
-        "`[pool.{}.containers]` does not fit provider `kubernetes`: pods have no engine",
-        context.pool
-    );
-    let place = Place::name_of(format!("pool.{}.containers", context.pool));
-    let help = "remove it; give each image a pool, which a rule chooses";
-    Err(Problem::new(title).at(place, "here").help(help).into())
+    Ok(Rc::new(DelegatedCloud::new(&Settings::read(&context.pool, table)?.common.offerings)))
 }

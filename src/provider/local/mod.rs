@@ -44,6 +44,7 @@ pub const REGISTRATION: Registration = Registration {
     guest_dirs: Some(guest_dirs),
     lifetime: None,
     suspends: false,
+    engines: true,
     static_hosts: None,
     doctor: doctor::doctor,
 };
@@ -96,8 +97,8 @@ impl Local {
             status: dir.life()?.status(),
             created: Some(created),
             detail: None,
-            static_host: None,
             by_job: false,
+            static_host: None,
             notice: None,
         }))
     }

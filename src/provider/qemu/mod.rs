@@ -53,6 +53,7 @@ pub const REGISTRATION: Registration = Registration {
     guest_dirs: None,
     lifetime: None,
     suspends: false,
+    engines: true,
     static_hosts: None,
     doctor: doctor::doctor,
 };
@@ -184,8 +185,8 @@ fn entry(dir: &InstanceDir) -> io::Result<Option<Listed>> {
         status: life.status(),
         created: Some(created),
         detail,
-        static_host: None,
         by_job: false,
+        static_host: None,
         notice: None,
     }))
 }

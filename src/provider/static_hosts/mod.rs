@@ -35,6 +35,7 @@ pub const REGISTRATION: Registration = Registration {
     guest_dirs: None,
     lifetime: None,
     suspends: false,
+    engines: true,
     static_hosts: Some(StaticHostCalls { named, clean: clean::cleaning }),
     doctor: doctor::doctor,
 };
@@ -190,8 +191,8 @@ impl Provider for StaticHosts {
                 status,
                 created: None,
                 detail: None,
-                static_host,
                 by_job: false,
+                static_host,
                 notice: None,
             }
         });

@@ -52,7 +52,7 @@ const GRACE_S: u32 = 1;
 
 /// A provider that makes its calls. All pools of a cluster share its API back-off.
 pub(super) fn build(context: &BuildContext, table: &toml::Table) -> Built {
-    let settings = super::read(context, table)?;
+    let settings = Settings::read(&context.pool, table)?;
     let common = settings.common.clone();
     let clock = || -> Rc<dyn Clock> { Rc::clone(&context.clock) };
     let account = format!("kubernetes {:?} {:?}", settings.kubeconfig, settings.context);
