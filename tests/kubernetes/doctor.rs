@@ -74,7 +74,6 @@ async fn each_trouble_of_a_cluster_is_one_finding() {
             "kubernetes-version",
             "has Kubernetes 1.30, which was never tried",
         ),
-        ("", json!({ "namespace": "other" }), "kubernetes-unreachable", "namespaces \"ci-jobs\" not found"),
         (
             "owner_config_map = 'mine'",
             json!({}),

@@ -8,6 +8,7 @@
 mod contract;
 mod doctor;
 mod endings;
+mod fidelity;
 mod fixture;
 mod forward;
 #[path = "../contract/provider/here.rs"]

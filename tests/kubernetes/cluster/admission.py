@@ -51,10 +51,51 @@ def admitted(world, body, query, refused):
     priority = spec.get("priorityClassName")
     if priority and priority not in settings["priority_classes"]:
         raise forbidden(f"no PriorityClass with name {priority} was found")
-    if settings["restricted"] and not spec.get("securityContext", {}).get("runAsNonRoot"):
-        raise forbidden('violates PodSecurity "restricted:latest": runAsNonRoot != true (pod or container "job" must set '
-                        'securityContext.runAsNonRoot=true)')
+    for limits in settings["limit_ranges"]:
+        limited(limits, spec, forbidden)
+    if settings["restricted"]:
+        lacks = unrestricted(spec)
+        if lacks:
+            raise forbidden(f'violates PodSecurity "restricted:latest": {", ".join(lacks)}')
     hard = settings["quota"].get("pods")
     if hard is not None and len(world.pods) >= int(hard):
         raise forbidden(f"exceeded quota: few, requested: pods=1, used: pods={len(world.pods)}, limited: pods={hard}")
     return pod
+
+
+def limited(limits, spec, forbidden):
+    """The defaults and the upper bound of a LimitRange for containers."""
+    for container in spec["containers"]:
+        own = container.setdefault("resources", {}).setdefault("limits", {})
+        for resource, amount in limits.get("default", {}).items():
+            own.setdefault(resource, amount)
+        for resource, most in limits.get("max", {}).items():
+            if resource in own and bytes_of(own[resource]) > bytes_of(most):
+                raise forbidden(f"maximum {resource} usage per Container is {most}, but limit is {own[resource]}")
+
+
+def bytes_of(quantity):
+    units = {"Ki": 10, "Mi": 20, "Gi": 30}
+    return int(quantity[:-2]) << units[quantity[-2:]] if quantity[-2:] in units else int(quantity)
+
+
+def unrestricted(spec):
+    """What Pod Security's level `restricted` misses, in its own order."""
+    pod = spec.get("securityContext", {})
+    lacks = []
+
+    def check(what, demand, is_met):
+        bad = [container["name"] for container in spec["containers"] if not is_met(container.get("securityContext", {}))]
+        if bad:
+            names = ", ".join(f'"{name}"' for name in bad)
+            lacks.append(f"{what} ({demand.format('container ' + names)})")
+
+    check("allowPrivilegeEscalation != false", "{} must set securityContext.allowPrivilegeEscalation=false",
+          lambda own: own.get("allowPrivilegeEscalation") is False)
+    check("unrestricted capabilities", '{} must set securityContext.capabilities.drop=["ALL"]',
+          lambda own: "ALL" in own.get("capabilities", {}).get("drop", []))
+    check("runAsNonRoot != true", "pod or {} must set securityContext.runAsNonRoot=true",
+          lambda own: own.get("runAsNonRoot", pod.get("runAsNonRoot")) is True)
+    check("seccompProfile", 'pod or {} must set securityContext.seccompProfile.type to "RuntimeDefault" or "Localhost"',
+          lambda own: own.get("seccompProfile", pod.get("seccompProfile", {})).get("type") in ("RuntimeDefault", "Localhost"))
+    return lacks

@@ -12,6 +12,8 @@ import admission
 import forward
 from world import now, shown
 
+LISTS = {"pods": "PodList", "events": "EventList", "resourcequotas": "ResourceQuotaList", "limitranges": "LimitRangeList"}
+USER = "system:serviceaccount:ci-jobs:greenroom"
 REASONS = {
     400: "BadRequest", 401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 405: "MethodNotAllowed", 409: "Conflict",
     410: "Expired", 422: "Invalid", 429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable",
@@ -56,13 +58,16 @@ def handler(world):
             try:
                 self.serve(url.path, query, json.loads(body) if body else None)
             except Refused as refused:
-                self.send(refused.code, {
-                    "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": refused.code, "reason": refused.reason,
-                    "message": refused.message, "details": refused.details,
-                })
+                status = {
+                    "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": refused.code,
+                    "reason": refused.reason, "message": refused.message,
+                }
+                if refused.details:
+                    status["details"] = refused.details
+                self.send(refused.code, status)
 
         def serve(self, path, query, body):
-            what, verb, run = self.route(path, query, body)
+            what, verb, name, run = self.route(path, query, body)
             with world.lock:
                 world.requests.append(f"{verb} {what}")
                 fault = world.fault(self.command, what, "before")
@@ -71,10 +76,22 @@ def handler(world):
             if self.headers.get("Authorization") != "Bearer ci":
                 raise Refused(401, "Unauthorized")
             with world.lock:
-                allowed = what.startswith("/") or f"{verb} {what}" in world.settings["role"]
-            if not allowed:
-                raise Refused(403, f'{what} is forbidden: User "ci" cannot {verb} resource "{what}" in API group ""',
-                              details={"kind": what.split("/")[0]})
+                namespace = path.split("/")[4] if path.startswith("/api/v1/namespaces/") else None
+                is_other = namespace not in (None, world.settings["namespace"])
+                has_role = world.settings["admin"] or not is_other and f"{verb} {what}" in world.settings["role"]
+            kind = what.split("/")[0]
+            named = {"name": name} if name else {}
+            if not has_role and not what.startswith("/"):
+                object_ = f'{kind} "{name}"' if name else kind
+                raise Refused(403, f'{object_} is forbidden: User "{USER}" cannot {verb} resource "{what}" in API group "" in the '
+                                   f'namespace "{namespace}"', details={**named, "kind": kind})
+            if is_other:
+                # Nothing is in a namespace that does not exist, and only a creation is refused for that.
+                if verb == "create":
+                    raise Refused(404, f'namespaces "{namespace}" not found', details={"kind": "namespaces", "name": namespace})
+                if verb != "list":
+                    raise Refused(404, f'{kind} "{name}" not found', details={"kind": kind, "name": name})
+                return self.send(200, {"kind": LISTS[kind], "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []})
             result = run()
             with world.lock:
                 fault = world.fault(self.command, what, "after")
@@ -104,14 +121,12 @@ def handler(world):
             """The resource, the verb of the role, and what the request does."""
             if path == "/version":
                 major, minor = world.settings["version"]
-                return "/version", "get", lambda: (200, {"major": major, "minor": minor, "gitVersion": f"v{major}.{minor}.0"})
+                return "/version", "get", None, lambda: (200, {"major": major, "minor": minor, "gitVersion": f"v{major}.{minor}.0"})
             if path == "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews" and self.command == "POST":
-                return "/reviews", "create", lambda: self.review(body)
+                return "/reviews", "create", None, lambda: self.review(body)
             parts = path.strip("/").split("/")
             if len(parts) < 5 or parts[:3] != ["api", "v1", "namespaces"]:
                 raise Refused(404, "the server could not find the requested resource")
-            if parts[3] != world.settings["namespace"]:
-                raise Refused(404, f'namespaces "{parts[3]}" not found', details={"kind": "namespaces", "name": parts[3]})
             kind, name, sub = parts[4], *(parts[5:] + [None, None])[:2]
             watch = query.get("watch") in ("1", "true")
             table = {
@@ -125,11 +140,13 @@ def handler(world):
                 ("GET", "events", False, None): ("list", lambda: self.list_events(query)),
                 ("GET", "configmaps", True, None): ("get", lambda: self.config_map(name)),
                 ("GET", "resourcequotas", False, None): ("list", self.list_quotas),
+                ("GET", "limitranges", False, None): ("list", self.list_limit_ranges),
             }
             found = table.get((self.command, kind, name is not None, sub))
             if not found:
                 raise Refused(405, f"the server does not allow this method on {path}")
-            return kind if sub is None else f"{kind}/{sub}", *found
+            verb, run = found
+            return kind if sub is None else f"{kind}/{sub}", verb, name, run
 
         def pod(self, name):
             with world.lock:
@@ -161,6 +178,7 @@ def handler(world):
                 if name in world.pods:
                     raise Refused(409, f'pods "{name}" already exists', "AlreadyExists", {"kind": "pods", "name": name})
                 pod["metadata"].update(uid=str(uuid.uuid4()), creationTimestamp=now(), namespace=world.settings["namespace"])
+                pod["metadata"]["generation"] = 1
                 pod["status"] = {"phase": "Pending", "qosClass": "Burstable"}
                 if query.get("dryRun") == "All":
                     return 201, pod
@@ -180,15 +198,17 @@ def handler(world):
                     world.violations.append(f"{name} was deleted without its uid")
                 if options.get("gracePeriodSeconds", 30) == 0:
                     world.violations.append(f"{name} was deleted without a grace period")
-                for key in ("uid", "resourceVersion"):
-                    if wanted.get(key, pod["metadata"][key]) != pod["metadata"][key]:
-                        raise Refused(409, f'Operation cannot be fulfilled on pods "{name}": the {key} in the precondition '
-                                           f'({wanted[key]}) does not match', "Conflict", {"kind": "pods", "name": name})
+                for key, word in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+                    found = pod["metadata"][key]
+                    if wanted.get(key, found) != found:
+                        raise Refused(409, f'Operation cannot be fulfilled on Pod "{name}": the {word} in the precondition '
+                                           f'({wanted[key]}) does not match the {word} in record ({found}). The object might have '
+                                           'been deleted and then recreated', "Conflict", {"kind": "Pod", "name": name})
                 if "deletionTimestamp" not in pod["metadata"]:
-                    grace = options.get("gracePeriodSeconds", 30)
-                    pod["metadata"].update(deletionTimestamp=now(), deletionGracePeriodSeconds=grace)
-                    pod["_"]["kill_at"] = time.monotonic() + 0.1
                     ended = not pod["spec"].get("nodeName") or pod["status"]["phase"] in ("Failed", "Succeeded")
+                    grace = 0 if ended else options.get("gracePeriodSeconds", 30)
+                    pod["metadata"].update(deletionTimestamp=now(), deletionGracePeriodSeconds=grace, generation=2)
+                    pod["_"]["kill_at"] = time.monotonic() + 0.1
                     if ended and not pod["metadata"].get("finalizers"):
                         world.remove(pod)
                     else:
@@ -226,9 +246,13 @@ def handler(world):
             container = query.get("container", names[0])
             if container not in names:
                 raise Refused(400, f"container {container} is not valid for pod {name}")
+            if not pod["spec"].get("nodeName"):
+                return 204, ""
             path = pod["_"].get("log")
             if path is None or container != "job":
-                raise Refused(400, f'container "{container}" in pod "{name}" is waiting to start: ContainerCreating')
+                waiting = pod["status"]["containerStatuses"][0]["state"].get("waiting", {})
+                raise Refused(400, f'container "{container}" in pod "{name}" is waiting to start: '
+                                   f'{waiting.get("reason", "ContainerCreating")}')
             with open(path, "rb") as file:
                 text = file.read()
             if "tailLines" in query:
@@ -283,10 +307,17 @@ def handler(world):
                 items = [{"metadata": {"name": "few"}, "spec": {"hard": hard}, "status": {"hard": hard, "used": used}}]
                 return 200, {"kind": "ResourceQuotaList", "apiVersion": "v1", "metadata": {}, "items": items if hard else []}
 
+        def list_limit_ranges(self):
+            with world.lock:
+                items = [{"metadata": {"name": "small"}, "spec": {"limits": world.settings["limit_ranges"]}}]
+                return 200, {"kind": "LimitRangeList", "apiVersion": "v1", "metadata": {},
+                             "items": items if world.settings["limit_ranges"] else []}
+
         def review(self, body):
             asked = body["spec"]["resourceAttributes"]
             what = asked["resource"] + ("/" + asked["subresource"] if asked.get("subresource") else "")
-            allowed = asked["namespace"] == world.settings["namespace"] and f"{asked['verb']} {what}" in world.settings["role"]
+            is_here = asked["namespace"] == world.settings["namespace"]
+            allowed = world.settings["admin"] or is_here and f"{asked['verb']} {what}" in world.settings["role"]
             return 201, {"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1", "metadata": {},
                          "spec": body["spec"], "status": {"allowed": allowed}}
 
@@ -295,7 +326,8 @@ def handler(world):
             payload = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(payload)))
+            if status != 204:
+                self.send_header("Content-Length", str(len(payload)))
             for name, value in (headers or {}).items():
                 self.send_header(name, value)
             self.end_headers()

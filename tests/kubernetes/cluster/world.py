@@ -10,7 +10,7 @@ import uuid
 # What the role of docs/providers/kubernetes.md allows.
 ROLE = [
     "create pods", "delete pods", "get pods", "list pods", "watch pods", "get pods/log", "list events", "get configmaps",
-    "list resourcequotas", "create pods/portforward", "get pods/portforward",
+    "list resourcequotas", "list limitranges", "create pods/portforward", "get pods/portforward",
 ]
 
 
@@ -45,6 +45,7 @@ class World:
             "nodes": [{"name": "node-1", "labels": {}, "taints": [], "pods": 1000}],
             "schedule_ms": 0, "boot_ms": 0, "visible_ms": 0, "page": 500,
             "quota": {}, "service_accounts": ["default"], "priority_classes": [], "restricted": False,
+            "limit_ranges": [], "admin": False,
             "config_maps": {"greenroom-owner": str(uuid.uuid4())}, "unschedulable": 0, "autoscaler": "",
         }
 
