@@ -44,6 +44,7 @@ async fn a_pool_that_is_reached_by_addresses_needs_no_right_to_forward() {
             "get pods/log",
             "list events",
             "list resourcequotas",
+            "list limitranges",
         ];
         pool.cluster.set(&json!({ "role": role }));
         let found = found(&pool).await;
@@ -73,6 +74,30 @@ async fn each_trouble_of_a_cluster_is_one_finding() {
             json!({ "version": ["1", "30+"] }),
             "kubernetes-version",
             "has Kubernetes 1.30, which was never tried",
+        ),
+        (
+            "",
+            json!({ "namespace": "other" }),
+            "kubernetes-namespace",
+            "namespace `ci-jobs` of pool `linux` does not exist, or these credentials have no role in it",
+        ),
+        (
+            "owner_config_map = 'mine'",
+            json!({ "namespace": "other", "admin": true }),
+            "kubernetes-namespace",
+            "namespace `ci-jobs` of pool `linux` does not exist",
+        ),
+        (
+            "memory = '1Gi'",
+            json!({ "limit_ranges": [{ "type": "Container", "max": { "memory": "64Mi" } }] }),
+            "kubernetes-limit-range",
+            "it allows a container at most 64Mi of memory, not 1Gi",
+        ),
+        (
+            "memory = '1Gi'",
+            json!({ "limit_ranges": [{ "type": "Container", "default": { "ephemeral-storage": "1Gi" } }] }),
+            "kubernetes-limit-default",
+            "sets a limit of 1Gi of ephemeral-storage for each pod of pool `linux`",
         ),
         (
             "owner_config_map = 'mine'",

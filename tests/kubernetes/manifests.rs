@@ -60,7 +60,7 @@ fn all_of_it_is_in_one_namespace_and_fits_together() {
 #[tokio::test]
 async fn the_role_is_enough_and_doctor_names_each_verb_without_which_something_fails() {
     let role = allowed();
-    assert_eq!(role.len(), 11, "{role:?}");
+    assert_eq!(role.len(), 12, "{role:?}");
     let Some(pool) = Pool::open("owner_config_map = 'greenroom-owner'") else { return };
     for missing in std::iter::once(None).chain(role.iter().map(Some)) {
         let rest: Vec<_> = role.iter().filter(|verb| Some(*verb) != missing).collect();
@@ -82,7 +82,7 @@ async fn the_role_is_enough_and_doctor_names_each_verb_without_which_something_f
                 provider.console(&request.instance).await.unwrap();
                 gone(&pool, &*provider, &request.instance).await;
             }
-            Some("list resourcequotas") => {
+            Some("list resourcequotas" | "list limitranges") => {
                 assert_eq!((found.len(), found[0].severity), (1, Severity::Note), "{found:?}");
             }
             Some(verb) => {

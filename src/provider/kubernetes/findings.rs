@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::limit_ranges::{self, Range, Wanted};
 use super::quantity;
 use super::settings::Resources;
 use crate::core::ids::PoolName;
@@ -20,6 +21,8 @@ pub(super) struct Facts {
     pub(super) namespace: String,
     /// Its error, if no further call was possible.
     pub(super) unreachable: Option<String>,
+    /// Why it seems to lack the namespace; worded to follow its name.
+    pub(super) no_namespace: Option<&'static str>,
     /// Its version, as `1.34`.
     pub(super) version: Option<(u32, u32)>,
     /// What the role does not allow, as `delete pods`.
@@ -30,6 +33,9 @@ pub(super) struct Facts {
     pub(super) refused: Vec<(String, String)>,
     /// The quotas of the namespace.
     pub(super) quotas: Vec<Quota>,
+    /// The LimitRanges of the namespace, and what a pod requests.
+    pub(super) ranges: Vec<Range>,
+    pub(super) wanted: Wanted,
     /// What one pod uses of quotas.
     pub(super) each: Resources,
     /// The server's clock minus the runner host's, in seconds.
@@ -65,6 +71,40 @@ fn room(namespace: &str, quota: &Quota, each: &Resources) -> Option<QuotaHeadroo
     });
     let (machines, resource) = fits.min_by_key(|(machines, _)| *machines)?;
     Some(QuotaHeadroom { machines, of: format!("in `{namespace}` (quota `{}`, {resource})", quota.name) })
+}
+
+/// True for the API server's sentence about a pod that a LimitRange refuses.
+fn is_of_limit_range(error: &str) -> bool {
+    let of_range = ["usage per Container is", "usage per Pod is", "limit to request ratio per Container is"];
+    of_range.iter().any(|part| error.contains(part)) || error.contains("must be less than or equal to")
+}
+
+/// What the LimitRanges of the namespace do to the pods.
+fn range_findings(pool: &PoolName, facts: &Facts) -> Vec<Finding> {
+    let namespace = &facts.namespace;
+    let of_range = |(range, effects): (String, limit_ranges::Effects)| {
+        let refused = effects.refused.into_iter().map({
+            let range = range.clone();
+            move |why| Finding {
+                code: "kubernetes-limit-range",
+                severity: Severity::Error,
+                message: format!(
+                    "LimitRange `{range}` in `{namespace}` refuses the pods of pool `{pool}`: it {why}"
+                ),
+                remedy: Some("change the amounts in the pool's table, or the LimitRange".to_owned()),
+            }
+        });
+        let set = effects.set.into_iter().map(move |what| Finding {
+            code: "kubernetes-limit-default",
+            severity: Severity::Note,
+            message: format!(
+                "LimitRange `{range}` in `{namespace}` {what} for each pod of pool `{pool}`, which sets none"
+            ),
+            remedy: Some("set the amount in the pool's table, unless the LimitRange's is wanted".to_owned()),
+        });
+        refused.chain(set).collect::<Vec<_>>()
+    };
+    limit_ranges::effects(&facts.ranges, &facts.wanted).into_iter().flat_map(of_range).collect()
 }
 
 /// The findings.
@@ -111,6 +151,14 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
         let remedy = format!("use Kubernetes {}.{} or later", OLDEST.0, OLDEST.1);
         add("kubernetes-version", Warning, message, &remedy);
     }
+    if let Some(why) = facts.no_namespace {
+        let namespace = &facts.namespace;
+        let message = format!("namespace `{namespace}` of pool `{pool}` {why}");
+        let remedy =
+            format!("correct `namespace`, or create it: `kubectl create namespace {namespace}`; then {ROLE}");
+        add("kubernetes-namespace", Error, message, &remedy);
+        return found;
+    }
     if !facts.denied.is_empty() {
         let message = format!(
             "pool `{pool}` is not allowed to {} in namespace `{}`",
@@ -119,7 +167,12 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
         );
         add("kubernetes-denied", Error, message, ROLE);
     }
-    for (offerings, error) in group_by_message(&facts.refused) {
+    let of_ranges = range_findings(pool, facts);
+    // The server's own sentence about a LimitRange says less.
+    let is_told = of_ranges.iter().any(|finding| finding.severity == Error);
+    let refused: Vec<_> =
+        facts.refused.iter().filter(|(_, error)| !(is_told && is_of_limit_range(error))).cloned().collect();
+    for (offerings, error) in group_by_message(&refused) {
         let message = format!("Kubernetes would refuse {offerings} of pool `{pool}`: {error}");
         add(
             "kubernetes-refused",
@@ -146,6 +199,7 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
             format!("doctor is not allowed to {purpose} for pool `{pool}`; the pool itself works without");
         add("kubernetes-not-checked", Note, message, ROLE);
     }
+    found.extend(of_ranges);
     found
 }
 
@@ -205,6 +259,60 @@ mod tests {
             codes(&silent, &demand),
             ["kubernetes-no-lifetime", "kubernetes-clock", "kubernetes-unreachable"]
         );
+    }
+
+    #[test]
+    fn a_missing_namespace_hides_what_follows_from_it() {
+        let demand = Demand {
+            max_instances: 8,
+            recorded: 3,
+            max_lifetime: Some(Duration::from_hours(12)),
+            idle_stopped: 0,
+        };
+        let facts = Facts {
+            namespace: "ci".to_owned(),
+            no_namespace: Some("does not exist"),
+            denied: vec!["list pods".to_owned()],
+            refused: vec![("spot".to_owned(), "namespaces \"ci\" not found".to_owned())],
+            ..Facts::default()
+        };
+        let found = judge(&PoolName::new("linux"), &facts, &demand);
+        assert_eq!(found[0].message, "namespace `ci` of pool `linux` does not exist");
+        assert_eq!(codes(&facts, &demand), ["kubernetes-namespace"]);
+    }
+
+    #[test]
+    fn a_limit_range_is_one_finding_for_each_effect() {
+        let demand = Demand {
+            max_instances: 8,
+            recorded: 3,
+            max_lifetime: Some(Duration::from_hours(12)),
+            idle_stopped: 0,
+        };
+        let amounts = |name: &str, amount: &str| BTreeMap::from([(name.to_owned(), amount.to_owned())]);
+        let range = Range {
+            name: "small".to_owned(),
+            kind: "Container".to_owned(),
+            max: amounts("memory", "64Mi"),
+            default: amounts("cpu", "500m"),
+            ..Range::default()
+        };
+        let wanted = Wanted { requests: amounts("memory", "1Gi"), limits: amounts("memory", "1Gi") };
+        let refused = "pods \"a\" is forbidden: maximum memory usage per Container is 64Mi, but limit is 1Gi";
+        let refused = vec![("default".to_owned(), refused.to_owned())];
+        let facts =
+            Facts { namespace: "ci".to_owned(), ranges: vec![range], wanted, refused, ..Facts::default() };
+        let found = judge(&PoolName::new("linux"), &facts, &demand);
+        let messages: Vec<&str> = found.iter().map(|finding| finding.message.as_str()).collect();
+        assert_eq!(
+            messages,
+            [
+                "LimitRange `small` in `ci` refuses the pods of pool `linux`: it allows a container at most 64Mi of memory, \
+                 not 1Gi",
+                "LimitRange `small` in `ci` sets a limit of 500m of cpu for each pod of pool `linux`, which sets none",
+            ]
+        );
+        assert_eq!(codes(&facts, &demand), ["kubernetes-limit-range", "kubernetes-limit-default"]);
     }
 
     #[test]

@@ -13,6 +13,8 @@ mod doctor;
 #[cfg(any(feature = "kubernetes", test))]
 mod findings;
 mod keys;
+#[cfg(any(feature = "kubernetes", test))]
+mod limit_ranges;
 mod placement;
 mod quantity;
 mod settings;
@@ -30,9 +32,9 @@ pub const REGISTRATION: Registration = Registration {
     lifetime: Some(LIFETIME),
     static_hosts: None,
     suspends: false,
+    engines: false,
     doctor: doctor::without_calls,
 };
-    engines: false,
 
 /// Where a kubeconfig is, and where the API server is for a keeper in the cluster.
 const ENVIRONMENT: &[&str] = &["KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"];

@@ -31,12 +31,14 @@ pub(super) struct Failed {
     pub(super) status: Option<u16>,
     /// The reason in the answer, such as `AlreadyExists`.
     pub(super) reason: String,
+    /// True if the server lacks the namespace.
+    pub(super) lacks_namespace: bool,
     pub(super) error: ProviderError,
 }
 
 impl From<ProviderError> for Failed {
     fn from(error: ProviderError) -> Self {
-        Self { status: None, reason: String::new(), error }
+        Self { status: None, reason: String::new(), lacks_namespace: false, error }
     }
 }
 
@@ -77,7 +79,9 @@ pub(super) fn of_answer(
     };
     let label = if said.reason.is_empty() { format!("HTTP {status}") } else { said.reason.clone() };
     let line = clean_line(format!("{label}: {text}").as_bytes(), MAX_MESSAGE);
-    Failed { status: Some(status), reason: said.reason, error: ProviderError::new(class, line) }
+    let lacks_namespace = status == 404 && details.is_some_and(|details| details.kind == "namespaces");
+    let error = ProviderError::new(class, line);
+    Failed { status: Some(status), reason: said.reason, lacks_namespace, error }
 }
 
 /// No answer, or a broken one.

@@ -2,12 +2,15 @@
 
 use k8s_openapi::List;
 use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
-use k8s_openapi::api::core::v1::ResourceQuota;
+use k8s_openapi::api::core::v1::{LimitRange, ResourceQuota};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::client::{Call, encoded};
+use super::condition::JOB;
 use super::create::{self, CREATE};
+use super::errors::Failed;
 use super::pod::LaunchSpec;
 use super::{Kubernetes, machines};
 use crate::core::failure::ErrorClass;
@@ -16,6 +19,7 @@ use crate::core::inventory::Tags;
 use crate::port::finding::Finding;
 use crate::port::provider::{Demand, InstanceKeys, LaunchRequest, ProviderError};
 use crate::provider::kubernetes::findings::{Facts, Quota, judge};
+use crate::provider::kubernetes::limit_ranges::{Amounts, Range, Wanted};
 use crate::provider::kubernetes::placement::Placement;
 use crate::provider::kubernetes::settings::PORT_FORWARD;
 
@@ -60,28 +64,36 @@ async fn check(api: &Kubernetes, demand: &Demand, facts: &mut Facts) -> Result<(
         Some((digits(&version.major)?, digits(&version.minor)?))
     });
     let to_forward: &[_] = if api.settings.via == PORT_FORWARD { &NEEDED_TO_FORWARD } else { &[] };
-    for &(verb, resource, subresource) in NEEDED.iter().chain(to_forward) {
+    let needed = [&NEEDED, to_forward].concat();
+    for &(verb, resource, subresource) in &needed {
         if !allowed(api, verb, resource, subresource, "").await? {
             let slash = if subresource.is_empty() { "" } else { "/" };
             facts.denied.push(format!("{verb} {resource}{slash}{subresource}"));
         }
+    }
+    if facts.denied.len() == needed.len() {
+        // Rights are looked up by the namespace's name, whether it exists or not.
+        facts.no_namespace = Some("does not exist, or these credentials have no role in it");
+        return Ok(());
     }
     if let Some(owner) = &api.settings.owner
         && !allowed(api, "get", "configmaps", "", owner).await?
     {
         facts.denied.push(format!("get configmaps `{owner}`"));
     }
-    // A missing namespace is a mistake in the table that each call meets.
     machines::list(api)
         .await
         .map(drop)
         .or_else(|error| if *error.class() == ErrorClass::Denied { Ok(()) } else { Err(error) })?;
     quotas(api, facts).await;
+    limit_ranges(api, facts).await;
     for placement in &api.settings.placements {
-        if let Err(error) = dry_run(api, demand, placement).await
-            && !facts.denied.iter().any(|denied| denied == "create pods")
-        {
-            facts.refused.push((placement.name.clone(), error.failure.message));
+        match dry_run(api, demand, placement, &mut facts.wanted).await {
+            Err(failed) if failed.lacks_namespace => facts.no_namespace = Some("does not exist"),
+            Err(failed) if !facts.denied.iter().any(|denied| denied == "create pods") => {
+                facts.refused.push((placement.name.clone(), failed.error.failure.message));
+            }
+            Ok(()) | Err(_) => {}
         }
     }
     Ok(())
@@ -123,7 +135,7 @@ async fn quotas(api: &Kubernetes, facts: &mut Facts) {
     facts.quotas.extend(unscoped.map(|quota| {
         let status = quota.status.unwrap_or_default();
         let used = status.used.unwrap_or_default();
-        let of = |(name, hard): (String, k8s_openapi::apimachinery::pkg::api::resource::Quantity)| {
+        let of = |(name, hard): (String, Quantity)| {
             let used = used.get(&name).map_or_else(|| "0".to_owned(), |used| used.0.clone());
             (name, (hard.0, used))
         };
@@ -132,8 +144,55 @@ async fn quotas(api: &Kubernetes, facts: &mut Facts) {
     }));
 }
 
-/// Creates the pod of an offering as far as admission and validation, but not in the cluster.
-async fn dry_run(api: &Kubernetes, demand: &Demand, placement: &Placement) -> Result<(), ProviderError> {
+async fn limit_ranges(api: &Kubernetes, facts: &mut Facts) {
+    let call = Call::get(api.path("limitranges"));
+    let list: Option<List<LimitRange>> = match api.connection.call(&call).await {
+        Ok(answer) => answer.read().ok(),
+        Err(_) => None,
+    };
+    let Some(list) = list else {
+        facts.not_checked.push("list limitranges".to_owned());
+        return;
+    };
+    let amounts = |of: Option<std::collections::BTreeMap<String, Quantity>>| -> Amounts {
+        of.unwrap_or_default().into_iter().map(|(name, amount)| (name, amount.0)).collect()
+    };
+    for range in list.items {
+        let name = range.metadata.name.unwrap_or_default();
+        facts.ranges.extend(range.spec.into_iter().flat_map(|spec| spec.limits).map(|item| Range {
+            name: name.clone(),
+            kind: item.type_,
+            min: amounts(item.min),
+            max: amounts(item.max),
+            default: amounts(item.default),
+            default_request: amounts(item.default_request),
+            ratio: amounts(item.max_limit_request_ratio),
+        }));
+    }
+}
+
+/// The resources of the container that jobs run in.
+fn wanted(pod: &Value) -> Wanted {
+    let containers = pod["spec"]["containers"].as_array();
+    let Some(job) = containers.into_iter().flatten().find(|one| one["name"] == JOB) else {
+        return Wanted::default();
+    };
+    let amounts = |kind: &str| -> Amounts {
+        let all = job["resources"][kind].as_object().into_iter().flatten();
+        // In YAML, a number needs no quotes.
+        let text = |amount: &Value| amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
+        all.map(|(name, amount)| (name.clone(), text(amount))).collect()
+    };
+    Wanted { requests: amounts("requests"), limits: amounts("limits") }
+}
+
+/// Creates the pod of an offering as far as admission and validation, but not in the cluster. Notes what it requests.
+async fn dry_run(
+    api: &Kubernetes,
+    demand: &Demand,
+    placement: &Placement,
+    requested: &mut Wanted,
+) -> Result<(), Failed> {
     let tags = Tags {
         pool: api.pool.clone(),
         owner: OwnerId::new("doctor"),
@@ -150,12 +209,16 @@ async fn dry_run(api: &Kubernetes, demand: &Demand, placement: &Placement) -> Re
     let request =
         LaunchRequest { instance, token, tags, offering: None, keys, lifetime: demand.max_lifetime };
     let spec = LaunchSpec::new(&api.settings, &request, placement)?;
-    let pod = create::with_owner(api, &spec).await?;
+    *requested = wanted(&spec.pod);
+    let owned = create::with_owner(api, &spec).await;
     let path = format!("{}&dryRun={}", api.path(CREATE), encoded("All"));
-    match api.connection.call(&Call::create(path, &pod)).await {
-        Ok(_) => Ok(()),
+    // Without its owner, the pod still shows whether there is such a namespace.
+    let pod = owned.as_ref().unwrap_or(&spec.pod);
+    match (api.connection.call(&Call::create(path, pod)).await, owned) {
+        (Err(failed), _) if failed.lacks_namespace => Err(failed),
+        (_, Err(error)) => Err(error.into()),
         // The check of the quotas reports it.
-        Err(failed) if *failed.error.class() == ErrorClass::Quota => Ok(()),
-        Err(failed) => Err(failed.into()),
+        (Err(failed), Ok(_)) if *failed.error.class() == ErrorClass::Quota => Ok(()),
+        (answer, Ok(_)) => answer.map(drop),
     }
 }
