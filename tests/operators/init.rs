@@ -227,12 +227,43 @@ fn a_runners_file_that_cannot_be_changed_stops_a_merge_before_anything_is_writte
 }
 
 #[test]
+fn a_pool_of_pods_is_written_from_a_kubeconfig() {
+    let machine = Machine::new();
+    fs::create_dir(machine.path(".kube")).unwrap();
+    let contexts = "contexts:\n- context:\n    cluster: a\n    namespace: jobs\n    user: u\n  name: prod\n";
+    machine.write(
+        ".kube/config",
+        &format!("{contexts}current-context: prod\nusers:\n- name: u\n  user:\n    token: glrt\n"),
+    );
+    let init = |more: &[&str]| {
+        machine.init(&[&["--provider", "kubernetes", "--set", "image=ci:12"][..], more].concat())
+    };
+    let before = machine.files();
+    let shown = out(&init(&["--dry-run"]));
+    assert!(shown.contains("/.kube/config: prod\n") && shown.contains("\ncontext = \"prod\"\n"), "{shown}");
+    assert!(!shown.contains("glrt") && machine.files() == before, "{shown}");
+    let text = done(&init(&[]));
+    assert!(text.contains("doctor --boot pods\n"), "{text}");
+    let written = machine.read("etc/greenroom.toml");
+    let kubeconfig = format!("\nkubeconfig = \"{}\"\n", machine.path(".kube/config").display());
+    for line in [
+        "\n[pool.pods.provider]\nkind = \"kubernetes\"\n",
+        "\nnamespace = \"jobs\"\n",
+        kubeconfig.as_str(),
+        "\nidle_count = 0\n",
+    ] {
+        assert!(written.contains(line), "{line}: {written}");
+    }
+}
+
+#[test]
 fn without_a_terminal_each_missing_answer_is_named_with_its_flag() {
     let machine = Machine::new();
     for (args, expected) in [
         (&[][..], "--provider KIND"),
         (&["--provider", "static"], "--host [USER@]HOST[:PORT]"),
         (&["--provider", "gce"], "--set project=VALUE"),
+        (&["--provider", "kubernetes"], "--set context=VALUE"),
         (&["--provider", "qemu", "--set", "memory=1"], "`memory` must be a size"),
         (&["--provider", "qemu", "--set", "memory=100K"], "128"),
         (&["--provider", "qemu", "--set", "network=proxy"], "proxy"),

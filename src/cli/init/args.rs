@@ -11,6 +11,7 @@ In a terminal, init asks for what no option says. Otherwise it takes the options
   greenroom init --provider static --host ci@build-1 --host ci@build-2 --set key=/etc/greenroom/hosts_key
   greenroom init --provider gce --set project=my-project --set image=IMAGE --set machine_types=e2-standard-4 \\
       --set zones=us-east1-b,us-east1-c
+  greenroom init --provider kubernetes --set context=ci --set namespace=ci-jobs --set image=IMAGE
 
 An existing configuration is never changed: init prints the tables of a new pool instead. The runner's file is only \
 changed with --merge-runner or after a question; its earlier text is kept beside it.
@@ -24,10 +25,10 @@ Exit status:
 #[derive(Debug, Default, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches of one command")]
 pub struct InitOptions {
-    /// Provider of the pool's instances: qemu, static, local, aws-ec2 or gce
+    /// Provider of the pool's instances: qemu, static, local, aws-ec2, gce or kubernetes
     #[arg(long, value_name = "KIND")]
     pub provider: Option<String>,
-    /// Name of the pool [default: vm, hosts, local, ec2 or gce, by provider]
+    /// Name of the pool [default: vm, hosts, local, ec2, gce or pods, by provider]
     #[arg(long, value_name = "NAME")]
     pub pool: Option<String>,
     /// Limit of instances [default: what fits on this machine, or the number of hosts]

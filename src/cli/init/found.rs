@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use super::kubeconfig::Clusters;
 use super::ssh_config::{self, SshHost};
 use crate::provider::qemu::image::store::Images;
 
@@ -25,6 +26,7 @@ pub(super) struct Found {
     pub(super) region: Option<String>,
     pub(super) gce: Option<String>,
     pub(super) project: Option<String>,
+    pub(super) clusters: Clusters,
     pub(super) processors: u32,
     /// Virtual machines of 1 GiB that fit into three quarters of the memory.
     pub(super) machines: u32,
@@ -64,6 +66,7 @@ impl Found {
             project: set("GOOGLE_CLOUD_PROJECT")
                 .and_then(text)
                 .or_else(|| value(gcloud.as_deref()?, "project")),
+            clusters: Clusters::look(home.as_deref(), set),
             processors: std::thread::available_parallelism()
                 .map_or(1, |count| u32::try_from(count.get()).unwrap_or(1)),
             machines: std::fs::read_to_string("/proc/meminfo").ok().map_or(1, |text| machines(&text)),
@@ -83,7 +86,7 @@ impl Found {
     pub(super) fn text(&self) -> String {
         let mut text = String::from("Found on this machine:\n");
         let mut line = |name: &str, what: String| {
-            writeln!(text, "  {name:<8} {what}").ok();
+            writeln!(text, "  {name:<10} {what}").ok();
         };
         line(
             "qemu",
@@ -111,6 +114,7 @@ impl Found {
         };
         line("aws-ec2", cloud(&self.aws, &self.region));
         line("gce", cloud(&self.gce, &self.project));
+        line("kubernetes", self.clusters.text());
         text
     }
 
@@ -170,7 +174,8 @@ mod tests {
         };
         let nothing = look();
         assert!(nothing.aws.is_none() && nothing.gce.is_none() && nothing.hosts.is_empty());
-        assert!(nothing.text().contains("  static   no hosts in ~/.ssh/config\n"), "{}", nothing.text());
+        assert!(nothing.text().contains("  kubernetes no kubeconfig\n"), "{}", nothing.text());
+        assert!(nothing.text().contains("  static     no hosts in ~/.ssh/config\n"), "{}", nothing.text());
         write(".ssh/config", "Host build-1\n");
         write(".aws/credentials", "[default]\naws_secret_access_key = hunter2\n");
         write(".aws/config", "[default]\noutput = json\nregion = eu-west-1\n");

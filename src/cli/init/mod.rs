@@ -9,6 +9,7 @@ mod diff;
 mod draft;
 mod files;
 mod found;
+mod kubeconfig;
 mod pool;
 mod runner;
 mod ssh_config;

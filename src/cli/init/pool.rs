@@ -22,6 +22,7 @@ pub(super) fn hints(kind: &str) -> &'static [(&'static str, &'static str)] {
         "static" => &[("dedicated_user", "false"), ("clean_user", "\"root\"")],
         "aws-ec2" => &[("market", "\"on-demand\""), ("address", "\"private\""), ("user", "\"ci\"")],
         "gce" => &[("market", "\"on-demand\""), ("address", "\"private\""), ("network", "\"default\"")],
+        "kubernetes" => &[("cpu", "\"2\""), ("memory", "\"4Gi\""), ("service_account", "\"jobs\"")],
         _ => &[],
     }
 }
@@ -34,6 +35,11 @@ fn asked(kind: &str, found: &Found) -> Vec<(&'static str, Option<String>)> {
         }
         "aws-ec2" => vec![("region", found.region.clone()), ("subnets", None)],
         "gce" => vec![("project", found.project.clone())],
+        // In a pod of the cluster, its own account will do.
+        "kubernetes" if found.clusters.files.is_empty() && found.clusters.own_namespace.is_some() => {
+            Vec::new()
+        }
+        "kubernetes" => vec![("context", found.clusters.likely_context())],
         _ => Vec::new(),
     }
 }
@@ -45,6 +51,7 @@ pub(super) fn name_of(kind: &str) -> &'static str {
         "static" => "hosts",
         "aws-ec2" => "ec2",
         "gce" => "gce",
+        "kubernetes" => "pods",
         _ => "local",
     }
 }
@@ -80,6 +87,7 @@ pub(super) fn draft(options: &InitOptions, found: &Found, ask: Questions) -> Res
         })?;
     }
     missing(&mut draft, found, ask)?;
+    kubeconfig(&mut draft, found);
     directories(&mut draft);
     counts(&mut draft, options, found, ask)?;
     Ok(draft)
@@ -98,7 +106,7 @@ fn kind(options: &InitOptions, found: &Found, ask: Questions) -> Result<&'static
         )));
     }
     let question = "Provider of instances: qemu (virtual machines here), static (hosts over SSH),\n  local (processes here, \
-                    to try it), aws-ec2 or gce";
+                    to try it), aws-ec2 or gce (clouds), or kubernetes (pods)";
     ask.text(question, Some(found.suggestion()), "--provider KIND", check)
 }
 
@@ -188,7 +196,10 @@ fn missing(draft: &mut Draft, found: &Found, ask: Questions) -> Result<(), CliEr
         if draft.has(key.name) || in_each_host || otherwise {
             continue;
         }
-        let default = likely.iter().find(|(name, _)| *name == key.name).and_then(|(_, value)| value.clone());
+        let default = match key.name {
+            "namespace" if draft.kind == "kubernetes" => namespace(draft, found),
+            name => likely.iter().find(|(known, _)| *known == name).and_then(|(_, value)| value.clone()),
+        };
         let means = schema::plain(key.means);
         let question = means.trim_end_matches('.');
         let flag = format!("--set {}=VALUE", key.name);
@@ -208,6 +219,30 @@ fn missing(draft: &mut Draft, found: &Found, ask: Questions) -> Result<(), CliEr
         draft.provider.push(("allow_root".to_owned(), Value::Boolean(true)));
     }
     Ok(())
+}
+
+/// The namespace that is likely: that of the context, that of this pod, or the one of the example manifests.
+fn namespace(draft: &Draft, found: &Found) -> Option<String> {
+    let named = match text(draft, "context") {
+        Some(context) => found.clusters.find(context).and_then(|(_, namespace)| namespace).map(str::to_owned),
+        None => found.clusters.own_namespace.clone(),
+    };
+    named.or_else(|| Some("ci-jobs".to_owned()))
+}
+
+/// Names the file of the context: a service has another environment and another home.
+fn kubeconfig(draft: &mut Draft, found: &Found) {
+    let path = text(draft, "context")
+        .and_then(|context| found.clusters.find(context))
+        .map(|(path, _)| path.display().to_string());
+    if let Some(path) = path.filter(|_| draft.kind == "kubernetes" && !draft.has("kubeconfig")) {
+        draft.provider.push(("kubeconfig".to_owned(), Value::String(path)));
+    }
+}
+
+/// The value of a provider's key.
+fn text<'a>(draft: &'a Draft, key: &str) -> Option<&'a str> {
+    draft.provider.iter().find(|(name, _)| name == key).and_then(|(_, value)| value.as_str())
 }
 
 /// True if a login could have this name: no host, and no path.
@@ -298,6 +333,7 @@ mod tests {
             &["--provider", "qemu"][..],
             &["--provider", "static", "--host", "ci@build-1:2222", "--host", "mac"],
             &["--provider", "local", "--set", "allow_root=true"],
+            &["--provider", "kubernetes", "--set", "context=ci", "--set", "image=ci:12"],
             &[
                 &[
                     "--provider",
@@ -343,6 +379,47 @@ mod tests {
                 }
             );
         }
+    }
+
+    #[test]
+    fn a_pool_of_pods_names_the_context_its_file_and_its_namespace() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config");
+        let contexts = "contexts:\n- context:\n    namespace: jobs\n  name: prod\n- context:\n    user: a\n  name: test\n";
+        std::fs::write(&path, format!("{contexts}current-context: prod\n")).unwrap();
+        let variable = |name: &str| (name == "KUBECONFIG").then(|| path.clone().into_os_string());
+        let clusters = super::super::kubeconfig::Clusters::look(None, variable);
+        let found = Found { clusters, ..Found::default() };
+        let pods = |words: &[&str]| {
+            let words = [&["--provider", "kubernetes", "--set", "image=ci:12"][..], words].concat();
+            let draft = draft(&options(&words), &found, Questions::new(true));
+            draft.map(|draft| draft.tables()).map_err(|wrong| wrong.for_operator())
+        };
+        let file = format!("\nkubeconfig = \"{}\"\n", path.display());
+        let usual = pods(&[]).unwrap();
+        for line in [
+            "[pool.pods.provider]\n",
+            "\ncontext = \"prod\"\n",
+            "\nnamespace = \"jobs\"\n",
+            file.as_str(),
+            "\n#memory = \"4Gi\"\n",
+        ] {
+            assert!(usual.contains(line), "{line}: {usual}");
+        }
+        let other = pods(&["--set", "context=test"]).unwrap();
+        assert!(other.contains("\nnamespace = \"ci-jobs\"\n") && other.contains(&file), "{other}");
+        let unknown = pods(&["--set", "context=mine", "--set", "namespace=n"]).unwrap();
+        assert!(!unknown.contains("\nkubeconfig"), "{unknown}");
+        let none = drafted(&["--provider", "kubernetes", "--set", "image=ci:12"]).unwrap_err();
+        assert!(none.contains("--set context=VALUE"), "{none}");
+        let own = super::super::kubeconfig::Clusters {
+            own_namespace: Some("here".to_owned()),
+            ..Default::default()
+        };
+        let inside = Found { clusters: own, ..Found::default() };
+        let words = options(&["--provider", "kubernetes", "--set", "image=ci:12"]);
+        let tables = draft(&words, &inside, Questions::new(true)).map(|draft| draft.tables()).unwrap();
+        assert!(tables.contains("\nnamespace = \"here\"\n") && !tables.contains("\ncontext"), "{tables}");
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub(super) fn next(draft: &Draft, found: &Found, program: &str) {
             }
         }
         "static" => lines.extend(static_hosts(draft, program)),
-        "aws-ec2" | "gce" => lines.push(format!("{program} doctor --boot {}", draft.name)),
+        "aws-ec2" | "gce" | "kubernetes" => lines.push(format!("{program} doctor --boot {}", draft.name)),
         _ => {}
     }
     lines.push(format!("{program} try"));
