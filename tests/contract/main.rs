@@ -17,6 +17,7 @@ mod pace;
 mod provider;
 #[path = "../support/rerun.rs"]
 mod rerun;
+mod served;
 #[path = "../support/skipped.rs"]
 mod skipped;
 mod store;

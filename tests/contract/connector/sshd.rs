@@ -1,9 +1,10 @@
-//! OpenSSH's server, for one test.
+//! OpenSSH's server, for one test. With `GREENROOM_TEST_SERVER`, the server of pods (`server/main.rs`) takes its place, unless the
+//! test needs lines of `sshd_config`, or passwords.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::net::TcpListener;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -76,6 +77,12 @@ impl Sshd {
         let keys = ssh.keys(&id).await.unwrap();
         let host_key = dir.path().join("host_key");
         write_private(&host_key, &keys.host_key);
+        if let Some(shell) = set.login {
+            // For the server of pods. By this variable, bash knows that it has to read `.bashrc`.
+            let line =
+                format!("SSH_CLIENT=here; export SSH_CLIENT; exec {shell} -c \"$SSH_ORIGINAL_COMMAND\"\n");
+            fs::write(dir.path().join("login"), line).unwrap();
+        }
         let option =
             set.login.map(|shell| format!(r#"command="exec {shell} -c \"$SSH_ORIGINAL_COMMAND\"" "#));
         let authorized = format!("{}{}\n", option.unwrap_or_default(), keys.authorized_key);
@@ -83,12 +90,12 @@ impl Sshd {
         let home = dir.path().join("home");
         fs::create_dir(&home).unwrap();
         fs::write(home.join(".bashrc"), set.profile).unwrap();
-        let (child, port) = listen(dir.path(), variables, set.config);
+        let (child, port, own_key) = listen(dir.path(), variables, set.config);
         let at = Endpoint {
             address: "127.0.0.1".to_owned(),
             port,
             user: account(),
-            host_key: keys.host_key_public,
+            host_key: own_key.unwrap_or(keys.host_key_public),
             key: None,
             jump: None,
             forward: None,
@@ -130,7 +137,9 @@ impl Sshd {
     pub(crate) fn restart(&mut self) {
         self.end();
         self.child.wait().unwrap();
-        (self.child, self.at.port) = listen(self.dir.path(), "", self.config);
+        let (child, port, own_key) = listen(self.dir.path(), "", self.config);
+        (self.child, self.at.port) = (child, port);
+        self.at.host_key = own_key.unwrap_or_else(|| self.at.host_key.clone());
     }
 
     /// Stops the server and all its connections.
@@ -160,7 +169,72 @@ fn kill_serving(session: u32) {
     kill(session);
 }
 
-fn listen(dir: &Path, variables: &str, more: &str) -> (Child, u16) {
+/// The server's process, its port and, if it made a host key of its own, that key.
+fn listen(dir: &Path, variables: &str, more: &str) -> (Child, u16, Option<String>) {
+    let own =
+        own_server().filter(|_| more.is_empty() && variables.is_empty() && !dir.join("shadow").exists());
+    for _ in 0..10 {
+        // RACE: between here and the server, another process may take the port; the server reports that, and the next port
+        // is tried.
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut command = match own {
+            Some(program) => own_command(program, dir, port),
+            None => sshd_command(dir, port, variables, more),
+        };
+        let mut child = command.stdin(Stdio::null()).spawn().unwrap();
+        let log: Box<dyn io::Read + Send> = match child.stderr.take() {
+            Some(log) => Box::new(log),
+            None => Box::new(child.stdout.take().unwrap()),
+        };
+        let mut log = BufReader::new(log);
+        let (mut line, mut said) = (String::new(), String::new());
+        while log.read_line(&mut line).unwrap() > 0 {
+            said.push_str(&line);
+            if line.contains("Server listening on") {
+                // It continues logging, so its output has to be read.
+                let file = fs::File::create(dir.join("log")).unwrap();
+                std::thread::spawn(move || io_copy(log, file));
+                let key = said.lines().next().and_then(|first| first.strip_prefix("greenroom-host-key "));
+                return (child, port, key.map(str::to_owned));
+            }
+            line.clear();
+        }
+        child.wait().unwrap();
+        assert!(said.contains("in use"), "the server does not start: {said}");
+    }
+    panic!("no port to be had");
+}
+
+/// The server of pods, if these tests are to run on it.
+pub(crate) fn own_server() -> Option<&'static str> {
+    std::env::var_os("GREENROOM_TEST_SERVER")?;
+    let program = option_env!("CARGO_BIN_EXE_greenroom-server").filter(|_| cfg!(feature = "server"));
+    Some(program.expect("the program has to be built: `--features server`"))
+}
+
+/// It has no configuration that names another shell: a script takes the shell's place.
+fn own_command(program: &str, dir: &Path, port: u16) -> Command {
+    let (shell, at) = (dir.join("shell"), dir.display());
+    let script = format!(
+        "#!/bin/sh\nHOME={at}/home; export HOME\n[ -e {at}/login ] || exec /bin/sh -c \"$2\"\n\
+         SSH_ORIGINAL_COMMAND=$2; export SSH_ORIGINAL_COMMAND; exec /bin/sh {at}/login\n"
+    );
+    write_private(&shell, &script);
+    fs::set_permissions(&shell, fs::Permissions::from_mode(0o755)).unwrap();
+    let key = fs::read_to_string(dir.join("authorized_keys")).unwrap();
+    let key = &key[key.find("ssh-").unwrap()..];
+    let mut command = Command::new(program);
+    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap());
+    for (name, value) in
+        [("LISTEN", "127.0.0.1"), ("PORT", &port.to_string()), ("USER", &account()), ("AUTHORIZED_KEY", key)]
+    {
+        command.env(format!("GREENROOM_{name}"), value);
+    }
+    command.env("GREENROOM_SHELL", shell).stdout(Stdio::piped());
+    command
+}
+
+fn sshd_command(dir: &Path, port: u16, variables: &str, more: &str) -> Command {
     let sshd = ["/usr/sbin/sshd", "/usr/local/sbin/sshd", "/usr/bin/sshd"]
         .into_iter()
         .find(|p| Path::new(p).exists());
@@ -169,44 +243,19 @@ fn listen(dir: &Path, variables: &str, more: &str) -> (Child, u16) {
         // The chroot of its unprivileged half, which the service's unit makes at boot.
         fs::create_dir_all("/run/sshd").unwrap();
     }
-    for _ in 0..10 {
-        // RACE: between here and sshd, another process may take the port; sshd reports that, and the next port is
-        // tried.
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let at = dir.display();
-        let shadow = dir.join("shadow").exists();
-        let passwords = if shadow { "yes" } else { "no" };
-        let more = more.replace("DIR", &at.to_string());
-        let config = format!(
-            "Port {port}\nListenAddress 127.0.0.1\nHostKey {at}/host_key\nAuthorizedKeysFile {at}/authorized_keys\n\
-             StrictModes no\nPidFile none\nUsePAM no\nPermitRootLogin yes\nPasswordAuthentication {passwords}\n\
-             KbdInteractiveAuthentication no\nPrintMotd no\nSetEnv HOME={at}/home{variables}\nLogLevel VERBOSE\n{more}\n"
-        );
-        fs::write(dir.join("sshd_config"), config).unwrap();
-        let mut command = if shadow { with_shadow(dir, sshd) } else { Command::new(sshd) };
-        let mut child = command
-            .args(["-D", "-e", "-f"])
-            .arg(dir.join("sshd_config"))
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut log = BufReader::new(child.stderr.take().unwrap());
-        let (mut line, mut said) = (String::new(), String::new());
-        while log.read_line(&mut line).unwrap() > 0 {
-            said.push_str(&line);
-            if line.contains("Server listening on") {
-                // It continues logging, so its output has to be read.
-                let file = fs::File::create(dir.join("log")).unwrap();
-                std::thread::spawn(move || io_copy(log, file));
-                return (child, port);
-            }
-            line.clear();
-        }
-        child.wait().unwrap();
-        assert!(said.contains("in use"), "sshd does not start: {said}");
-    }
-    panic!("no port to be had");
+    let at = dir.display();
+    let shadow = dir.join("shadow").exists();
+    let passwords = if shadow { "yes" } else { "no" };
+    let more = more.replace("DIR", &at.to_string());
+    let config = format!(
+        "Port {port}\nListenAddress 127.0.0.1\nHostKey {at}/host_key\nAuthorizedKeysFile {at}/authorized_keys\n\
+         StrictModes no\nPidFile none\nUsePAM no\nPermitRootLogin yes\nPasswordAuthentication {passwords}\n\
+         KbdInteractiveAuthentication no\nPrintMotd no\nSetEnv HOME={at}/home{variables}\nLogLevel VERBOSE\n{more}\n"
+    );
+    fs::write(dir.join("sshd_config"), config).unwrap();
+    let mut command = if shadow { with_shadow(dir, sshd) } else { Command::new(sshd) };
+    command.args(["-D", "-e", "-f"]).arg(dir.join("sshd_config")).stderr(Stdio::piped());
+    command
 }
 
 /// Starts a program in a namespace where `shadow` of the directory is the machine's.

@@ -18,6 +18,7 @@ use crate::provider::supervisor::{self, ExitReason, Seized, note};
 mod guest;
 mod life;
 mod openssh;
+mod peer;
 mod session;
 mod spool;
 mod ssh;

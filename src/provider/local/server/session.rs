@@ -1,4 +1,4 @@
-//! One program on the instance, with its three streams on a channel.
+//! One program on the instance, with its three streams on a channel. The server of pods has this file, too.
 
 use std::io;
 use std::mem::discriminant;
@@ -14,8 +14,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdin};
 use tokio::sync::oneshot;
 
-use super::guest::Guest;
 use super::note;
+use super::peer::Machine;
 use super::spool::Spool;
 
 /// Size of one read from a program, in bytes: a pipe's page run, and about the peer's packet.
@@ -40,16 +40,16 @@ pub(super) struct Back {
 
 impl Running {
     /// Starts a command, or a shell that reads commands from its input.
-    pub(super) fn start(guest: &Arc<Guest>, command: Option<&[u8]>, back: Back) -> io::Result<Self> {
-        let mut shell = guest.command("/bin/sh");
+    pub(super) fn start(machine: &impl Machine, command: Option<&[u8]>, back: Back) -> io::Result<Self> {
+        let mut shell = machine.shell();
         if let Some(command) = command {
             shell.arg("-c").arg(std::ffi::OsStr::from_bytes(command));
         }
         shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = shell.spawn()?;
-        guest.started(child.id());
+        machine.started(child.id());
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
-        let input = Arc::new(Spool::new(&guest.dir.path));
+        let input = Arc::new(Spool::new(machine.spool()));
         let leader = Arc::new(Mutex::new(pid));
         let (closed, gone) = oneshot::channel();
         tokio::spawn(attend(child, Arc::clone(&input), Arc::clone(&leader), back, gone));

@@ -1,7 +1,8 @@
 //! Standard input on its way to a slow program.
 //!
 //! The SSH server must never wait for a program: the same connection carries the window for its output and the second
-//! channel that stops it. So the spool accepts all input, up to 4 MiB in memory, the rest in an unnamed file.
+//! channel that stops it. So the spool accepts all input, up to 4 MiB in memory, the rest in an unnamed file. The
+//! server of pods has this file, too, and keeps all input in memory: an image may have no place for files.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,8 +22,8 @@ const CHUNK: usize = 64 * 1024;
 /// First in, first out; one writer, one reader.
 #[derive(Debug)]
 pub(super) struct Spool {
-    /// The folder in which the file is created.
-    folder: PathBuf,
+    /// The folder in which the file is created; without one, everything stays in memory.
+    folder: Option<PathBuf>,
     queue: Mutex<Queue>,
     more: Notify,
 }
@@ -46,8 +47,8 @@ enum Next {
 }
 
 impl Spool {
-    pub(super) fn new(folder: &Path) -> Self {
-        Self { folder: folder.to_owned(), queue: Mutex::default(), more: Notify::new() }
+    pub(super) fn new(folder: Option<&Path>) -> Self {
+        Self { folder: folder.map(Path::to_owned), queue: Mutex::default(), more: Notify::new() }
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -59,17 +60,18 @@ impl Spool {
         if queue.discarding || queue.finished {
             return Ok(());
         }
-        if queue.read == queue.written && queue.held + bytes.len() <= IN_MEMORY {
-            queue.held += bytes.len();
-            queue.memory.push_back(bytes.to_vec());
-        } else {
+        let fits = queue.read == queue.written && queue.held + bytes.len() <= IN_MEMORY;
+        if let Some(folder) = self.folder.as_deref().filter(|_| !fits) {
             let file = match queue.file.take() {
                 Some(file) => file,
-                None => nameless(&self.folder)?,
+                None => nameless(folder)?,
             };
             file.write_all_at(bytes, queue.written)?;
             queue.file = Some(file);
             queue.written += bytes.len() as u64;
+        } else {
+            queue.held += bytes.len();
+            queue.memory.push_back(bytes.to_vec());
         }
         drop(queue);
         self.more.notify_one();
@@ -149,7 +151,7 @@ mod tests {
         #[test]
         fn what_goes_in_comes_out_in_order(steps in prop::collection::vec((0_usize..3_000_000, 0_usize..4), 1..12)) {
             let folder = tempfile::tempdir().unwrap();
-            let spool = Spool::new(folder.path());
+            let spool = Spool::new(Some(folder.path()));
             let (mut sent, mut got) = (Vec::new(), Vec::new());
             for (step, (length, pieces)) in steps.into_iter().enumerate() {
                 let bytes: Vec<u8> = (0..length).map(|at| u8::try_from((at * 31 + step) % 251).unwrap()).collect();
@@ -170,7 +172,7 @@ mod tests {
     #[tokio::test]
     async fn a_waiting_reader_gets_what_comes_and_then_the_end() {
         let folder = tempfile::tempdir().unwrap();
-        let spool = Spool::new(folder.path());
+        let spool = Spool::new(Some(folder.path()));
         let write = async {
             tokio::task::yield_now().await;
             spool.push(b"one").unwrap();
