@@ -66,8 +66,9 @@ fn programs(home: &Path, greenroom: impl FnOnce(&Path)) -> PathBuf {
     let folder = home.join("programs");
     std::fs::create_dir(&folder).expect("a directory");
     std::fs::write(folder.join("greenroom-backends"), STUB).expect("a file");
+    std::fs::write(folder.join("greenroom-server"), STUB).expect("a file");
     greenroom(&folder.join("greenroom"));
-    for name in ["greenroom", "greenroom-backends"] {
+    for name in ["greenroom", "greenroom-backends", "greenroom-server"] {
         let mode = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(folder.join(name), mode).expect("a mode");
     }
@@ -109,6 +110,7 @@ fn the_same_input_makes_the_same_bytes() {
     for path in [
         "etc/greenroom/environment",
         "usr/bin/greenroom-backends",
+        "usr/lib/greenroom/greenroom-server",
         "usr/lib/systemd/system/greenroom-reap.timer",
         "usr/lib/sysusers.d/greenroom.conf",
         "usr/lib/tmpfiles.d/greenroom.conf",

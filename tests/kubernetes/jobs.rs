@@ -116,6 +116,25 @@ fn a_job_runs_in_a_pod_of_its_own(via: &str) {
 }
 
 #[test]
+fn a_job_runs_in_an_image_without_an_ssh_server() {
+    let Some(site) = Site::open(|setting| {
+        setting.provider("image", "bare/image").provider("server_image", "greenroom-server/server:1")
+    }) else {
+        return;
+    };
+    let script = [
+        "echo \"first process: $(tr '\\0' ' ' </proc/1/cmdline)\"",
+        "! touch /run/greenroom/new 2>/dev/null || exit 1",
+        "exit 9",
+    ];
+    let result = site.run(&Job::new(1).script(script));
+    result.expect_outcome(&Outcome::ScriptFailure { exit_code: 9 });
+    let log = result.log_text();
+    assert!(log.contains("first process: /run/greenroom/greenroom-server"), "{log}");
+    site.expect_nothing_left(0);
+}
+
+#[test]
 fn a_job_on_a_warm_pod_waits_for_no_call() {
     let Some(site) = Site::open(|setting| setting.pool("idle_count", 1)) else { return };
     site.run(&Job::new(1)).expect_outcome(&Outcome::Success);

@@ -98,14 +98,28 @@ async fn an_autoscaler_that_adds_a_node_is_waited_for_and_one_that_cannot_is_not
 
 #[tokio::test]
 async fn an_image_that_cannot_serve_jobs_is_named() {
-    for (image, expected) in [
-        ("invalid/image", "has an invalid image name"),
-        ("never/there", "has an image that is not on its node and may not be pulled"),
-        ("bare/image", "cannot serve jobs: greenroom: the image has no sshd: install OpenSSH's server"),
+    for (key, image, expected) in [
+        ("image", "invalid/image", "has an invalid image name"),
+        ("image", "never/there", "has an image that is not on its node and may not be pulled"),
+        (
+            "image",
+            "bare/image",
+            "cannot serve jobs: greenroom: the image has no sshd: install OpenSSH's server",
+        ),
+        (
+            "server_image",
+            "absent/server:1",
+            "cannot get the SSH server of `server_image`: the image absent/server:1 does not exist: failed to resolve",
+        ),
+        (
+            "server_image",
+            "empty/server:1",
+            "the image empty/server:1 has no program /greenroom-server for this node: exec: \"/greenroom-server\": stat",
+        ),
     ] {
         let Some(pool) = Pool::open("") else { return };
         let mut values = pool.values();
-        values.insert("image".to_owned(), image.into());
+        values.insert(key.to_owned(), image.into());
         let provider = (crate::fixture::registration().build)(&pool.context(), &values).unwrap();
         let request = request(&pool, 1);
         let told = match provider.launch(&request).await {

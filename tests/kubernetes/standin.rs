@@ -50,14 +50,16 @@ impl StandIn {
         BufReader::new(output).read_line(&mut line).expect("it says where it is");
         let hello: Value = serde_json::from_str(&line).expect("the stand-in says where it is");
         let text = |name: &str| hello[name].as_str().expect("a text").to_owned();
-        Self {
+        let cluster = Self {
             life: child.stdin.take(),
             child,
             control: text("control"),
             url: text("url"),
             kubeconfig: text("kubeconfig"),
             ssh_port: hello["ssh_port"].as_i64().expect("a port"),
-        }
+        };
+        cluster.set(&json!({ "server_program": env!("CARGO_BIN_EXE_greenroom-server") }));
+        cluster
     }
 
     /// The lines of a provider's table for this cluster.

@@ -32,8 +32,12 @@ pub(super) const TABLES: &[KeyTable] = &[
                 .interacts("With `\"address\"`, the runner host needs a route to the network of the pods. Jobs then survive a \
                             restart of the API server or the kubelet."),
             IMAGE,
+            key("server_image", Text, Words("none: the image has an SSH server"), Launch)
+                .means("Image with the program `greenroom-server`, an SSH server for images that have none.")
+                .interacts("An init container copies the program into each pod. `image` then needs `/bin/sh` only, and jobs \
+                            `git` and `bash` or `sh`."),
             key("image_pull_policy", Word(PULL), Words("as Kubernetes chooses by the tag"), Launch)
-                .means("When a node pulls the image."),
+                .means("When a node pulls the images."),
             key("image_pull_secrets", TextOrTexts, Words("none"), Launch)
                 .means("Secrets of the namespace with passwords for the registry."),
             key("cpu", Text, Words("none: as the namespace's LimitRange says"), Launch)
@@ -67,7 +71,7 @@ pub(super) const TABLES: &[KeyTable] = &[
             key("offering", Tables, Words("one, `default`, from the keys of this table"), Within)
                 .means("Other kinds of nodes, in their order."),
             USER.or(Value("\"root\""))
-                .means("Linux user that logs in and runs jobs. A pod that starts as root creates a missing one.")
+                .means("Linux user that logs in and runs jobs. Without `server_image`, a pod that starts as root creates a missing one.")
                 .interacts("Where pods do not start as root, it must be the image's own user. Idle instances with the earlier \
                             user fail their next probe and are replaced."),
             SSH_PORT
@@ -93,7 +97,7 @@ pub(super) const TABLES: &[KeyTable] = &[
 
 const IMAGE: Key =
     key("image", Text, Required, Launch).means("Image of the container that jobs run in.").interacts(
-        "Required here or in each `offering`. It needs an SSH server, `ssh-keygen`, `bash` and `git`.",
+        "Required here or in each `offering`. It needs `bash` and `git` and, without `server_image`, an SSH server and `ssh-keygen`.",
     );
 
 const NODE_SELECTOR: Key =

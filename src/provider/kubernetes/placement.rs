@@ -126,7 +126,7 @@ pub(super) fn name(text: String) -> Result<String, String> {
 }
 
 /// An image's name, which Kubernetes itself judges further.
-fn image(text: String) -> Result<String, String> {
+pub(super) fn image(text: String) -> Result<String, String> {
     if text.contains(|c: char| c.is_whitespace() || c.is_control()) {
         return Err(format!("is {text:?}, expected the name of an image"));
     }

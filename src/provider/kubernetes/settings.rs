@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::keys::TABLES;
-use super::placement::{self, Placement, name};
+use super::placement::{self, Placement, image, name};
 use super::quantity;
 use crate::core::ids::PoolName;
 use crate::keys::problem::Problems;
@@ -28,6 +28,8 @@ pub(super) struct Settings {
     /// `ADDRESS` or `PORT_FORWARD`.
     pub(super) via: &'static str,
     pub(super) pull_policy: Option<&'static str>,
+    /// The image with Greenroom's own SSH server. `None`: the images have one.
+    pub(super) server_image: Option<String>,
     pub(super) pull_secrets: Vec<String>,
     pub(super) resources: Resources,
     pub(super) service_account: Option<String>,
@@ -77,6 +79,7 @@ impl Settings {
             kubeconfig: kubeconfig.into_value().map(PathBuf::from),
             namespace: namespace.or_default(),
             via: table.word("via").or(PORT_FORWARD),
+            server_image: table.parsed("server_image", table.text("server_image"), image).into_value(),
             pull_policy: table.word("image_pull_policy").into_value(),
             pull_secrets: secrets.into_iter().map(|(text, _)| text).collect(),
             resources: Resources::of(table),
@@ -164,6 +167,7 @@ mod tests {
                 "tolerations = \"a:Sometimes\"",
                 "`tolerations` contains \"a:Sometimes\", whose effect is none of",
             ),
+            ("server_image = \"a b\"", "`server_image` is \"a b\", expected the name of an image"),
             ("user = \"C I\"", "`user` is \"C I\", expected the name of a Linux user"),
             ("pod = \"pod.yaml\"", "`pod` in `[pool.linux.provider]` must be an absolute path"),
             (

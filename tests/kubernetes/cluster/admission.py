@@ -38,7 +38,7 @@ def admitted(world, body, query, refused):
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?", name):
         raise invalid("metadata.name", f"Invalid value: {name!r}")
     volumes = {volume["name"] for volume in spec.get("volumes", [])}
-    for at, container in enumerate(spec["containers"]):
+    for at, container in enumerate(spec["containers"] + spec.get("initContainers", [])):
         if not container.get("image"):
             raise invalid(f"spec.containers[{at}].image", "Required value")
         for mount in container.get("volumeMounts", []):

@@ -9,12 +9,26 @@ from world import now
 
 # The container's own file systems; then its command, as its first process.
 CONTAINER = """
-mount --make-rprivate / && mount -t tmpfs -o mode=755 tmpfs /run && mkdir -m 777 /run/greenroom && mount -t proc proc /proc || exit 128
+mount --make-rprivate / || exit 128
+# Elsewhere than on a file system that is about to be hidden.
+[ -z "$VOLUME" ] || { mount --bind "$VOLUME" /mnt && cd /mnt || exit 128; }
+mount -t tmpfs -o mode=755 tmpfs /run && mkdir -m 777 /run/greenroom && mount -t proc proc /proc || exit 128
+[ -z "$VOLUME" ] || { mount --bind . /run/greenroom && mount -o remount,bind,ro /run/greenroom && cd / && umount /mnt || exit 128; }
+unset VOLUME
 # A developer's files are none of the image's.
 mount -t tmpfs -o mode=700 tmpfs ~root || exit 128
 [ -z "$HIDE_SSHD" ] || mount --bind /dev/null /usr/sbin/sshd
 unset HIDE_SSHD
 exec "$@"
+"""
+# An init container: a root with the files of its image, which is one program, and the volume.
+INIT = """
+mount --make-rprivate / && mount -t tmpfs tmpfs /mnt && mkdir -p /mnt/run/greenroom /mnt/proc || exit 128
+[ -z "$PROGRAM" ] || cp "$PROGRAM" /mnt/greenroom-server || exit 128
+mount --bind "$VOLUME" /mnt/run/greenroom && mount -t proc proc /mnt/proc && mount -o remount,ro /mnt || exit 128
+[ -e "/mnt$1" ] || { echo "exec: \\"$1\\": stat $1: no such file or directory"; exit 127; }
+unset PROGRAM VOLUME
+exec chroot /mnt "$@"
 """
 PULL = {
     "invalid": ("InvalidImageName", "couldn't parse image name"),
@@ -59,9 +73,12 @@ class Nodes:
         process = own.get("process")
         if process is None:
             if self.world.age_ms(pod) >= self.world.settings["boot_ms"] and "stuck" not in own:
-                self.start(pod)
+                if self.initialized(pod):
+                    self.start(pod)
         elif process.poll() is not None:
             self.exited(pod, process.returncode)
+        if status["phase"] == "Failed":
+            return None
         deadline = spec.get("activeDeadlineSeconds")
         if deadline and time.monotonic() - own["placed"] >= deadline:
             self.kill(pod)
@@ -95,6 +112,40 @@ class Nodes:
             world.change(pod)
         return None
 
+    def initialized(self, pod):
+        """Runs the init container to its end. True: the other containers may start."""
+        world, own = self.world, pod["_"]
+        containers = pod["spec"].get("initContainers", [])
+        if not containers or "volume" in own:
+            return True
+        container, kind = containers[0], containers[0]["image"].split("/")[0]
+        if kind == "absent":
+            message = f'failed to resolve reference "{container["image"]}": {container["image"]}: not found'
+            own["stuck"] = True
+            pod["status"]["initContainerStatuses"] = [status_of(container, {"waiting": {
+                "reason": "ErrImagePull", "message": message}})]
+            world.change(pod)
+            return False
+        volume = os.path.join(world.directory, pod["metadata"]["uid"] + ".volume")
+        os.mkdir(volume)
+        os.chmod(volume, 0o777)
+        program = "" if kind == "empty" else world.settings["server_program"]
+        run = subprocess.run(
+            ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--", "/bin/sh", "-c", INIT, "sh", *container["command"]],
+            env={"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "VOLUME": volume, "PROGRAM": program},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/", check=False)
+        own["volume"] = volume
+        ended = {"exitCode": run.returncode, "reason": "Completed", "message": run.stdout[-2048:].decode(errors="replace"),
+                 "finishedAt": now()}
+        if run.returncode:
+            missing = run.returncode == 127
+            ended.update(reason="StartError" if missing else "Error", exitCode=128 if missing else run.returncode)
+            own["stuck"] = True
+            pod["status"]["phase"] = "Failed"
+        pod["status"]["initContainerStatuses"] = [status_of(container, {"terminated": ended})]
+        world.change(pod)
+        return not run.returncode
+
     def start(self, pod):
         world, own = self.world, pod["_"]
         container = next(one for one in pod["spec"]["containers"] if one["name"] == "job")
@@ -106,7 +157,7 @@ class Nodes:
             return world.change(pod)
         address = self.address()
         environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOSTNAME": pod["metadata"]["name"],
-                       "KUBERNETES_SERVICE_HOST": "10.0.0.1", "HIDE_SSHD": "yes" if kind == "bare" else ""}
+                       "KUBERNETES_SERVICE_HOST": "10.0.0.1", "HIDE_SSHD": "yes" if kind == "bare" else "", "VOLUME": own.get("volume", "")}
         # Pods have no network of their own here: another address stands for a pod's loopback interface, and nothing listens on
         # the one that the cluster shows.
         own["inside"] = self.address()
@@ -205,8 +256,12 @@ class Nodes:
 
 
 def statuses(pod, state, ready=False):
-    return [{"name": container["name"], "image": container["image"], "imageID": "", "ready": ready, "restartCount": 0,
-             "started": ready, "state": state} for container in pod["spec"]["containers"]]
+    return [status_of(container, state, ready) for container in pod["spec"]["containers"]]
+
+
+def status_of(container, state, ready=False):
+    return {"name": container["name"], "image": container["image"], "imageID": "", "ready": ready, "restartCount": 0,
+            "started": ready, "state": state}
 
 
 def fits(spec, node):

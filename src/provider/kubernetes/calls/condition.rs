@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodCondition};
 
+use super::server;
 use crate::core::text::clean_line;
 use crate::provider::cloud::machine::MachineState;
 
@@ -76,7 +77,7 @@ pub(super) fn of(pod: &Pod) -> Condition {
         // Its containers end because it is deleted.
         return Condition::Deleting { why: disrupted(pod).or_else(|| by_status(pod)) };
     }
-    if let Some(why) = unfit(pod) {
+    if let Some(why) = server::missing(pod).or_else(|| unfit(pod)) {
         return Condition::Unfit(why);
     }
     if let Some(why) = disrupted(pod).or_else(|| by_status(pod)).or_else(|| by_container(pod)) {
@@ -231,7 +232,7 @@ fn main(pod: &Pod) -> Option<&ContainerStatus> {
 }
 
 /// All containers, those that come first in a start first.
-fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+pub(super) fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     let status = pod.status.as_ref();
     let init = status.and_then(|status| status.init_container_statuses.as_ref());
     let main = status.and_then(|status| status.container_statuses.as_ref());
@@ -242,7 +243,7 @@ fn is_running(status: &ContainerStatus) -> bool {
     status.state.as_ref().is_some_and(|state| state.running.is_some())
 }
 
-fn terminated(status: &ContainerStatus) -> Option<&ContainerStateTerminated> {
+pub(super) fn terminated(status: &ContainerStatus) -> Option<&ContainerStateTerminated> {
     status.state.as_ref()?.terminated.as_ref()
 }
 
@@ -250,14 +251,14 @@ fn clock(at: Timestamp) -> String {
     at.strftime(" at %H:%M:%S UTC").to_string()
 }
 
-fn with(why: &str, message: Option<&str>) -> String {
+pub(super) fn with(why: &str, message: Option<&str>) -> String {
     match message.map(line).filter(|message| !message.is_empty()) {
         Some(message) => format!("{why}: {}", message.trim_end_matches('.')),
         None => why.to_owned(),
     }
 }
 
-fn line(text: &str) -> String {
+pub(super) fn line(text: &str) -> String {
     clean_line(text.as_bytes(), QUOTED)
 }
 

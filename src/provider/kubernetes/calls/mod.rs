@@ -33,6 +33,7 @@ mod launches;
 mod lost;
 mod machines;
 mod pod;
+mod server;
 mod status;
 mod template;
 

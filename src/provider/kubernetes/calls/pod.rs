@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::condition::JOB;
+use super::server::{self, DIR, VOLUME};
 use super::template;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::OwnerId;
@@ -95,10 +96,18 @@ fn own(settings: &Settings, request: &LaunchRequest, placement: &Placement, toke
             "securityContext": { "seccompProfile": { "type": "RuntimeDefault" } },
             "tolerations": tolerations(placement),
             "containers": [container(settings, request, placement)],
-            "volumes": [{ "name": "greenroom", "emptyDir": { "medium": "Memory", "sizeLimit": "1Mi" } }],
+            "volumes": [{ "name": VOLUME, "emptyDir": { "medium": "Memory", "sizeLimit": "1Mi" } }],
         },
     });
     let spec = &mut pod["spec"];
+    if let Some(image) = &settings.server_image {
+        let mut bringing = server::container(image);
+        if let Some(policy) = settings.pull_policy {
+            bringing["imagePullPolicy"] = json!(policy);
+        }
+        spec["initContainers"] = json!([bringing]);
+        spec["volumes"] = json!([server::volume()]);
+    }
     if let Some(lifetime) = request.lifetime {
         spec["activeDeadlineSeconds"] = json!(seconds(lifetime));
     }
@@ -167,8 +176,15 @@ fn container(settings: &Settings, request: &LaunchRequest, placement: &Placement
             variable("GREENROOM_PORT", &settings.common.ssh_port.to_string()),
             address,
         ],
-        "volumeMounts": [{ "name": "greenroom", "mountPath": "/run/greenroom" }],
+        "volumeMounts": [{ "name": VOLUME, "mountPath": DIR }],
     });
+    if settings.server_image.is_some() {
+        container["command"] = json!([server::program()]);
+        container["volumeMounts"][0]["readOnly"] = json!(true);
+        if let (Some(lifetime), Some(variables)) = (request.lifetime, container["env"].as_array_mut()) {
+            variables.push(variable("GREENROOM_LIFETIME", &seconds(lifetime).to_string()));
+        }
+    }
     if let Some(policy) = settings.pull_policy {
         container["imagePullPolicy"] = json!(policy);
     }
@@ -265,6 +281,40 @@ mod tests {
             let loopback = (way == PORT_FORWARD).then(|| "127.0.0.1".to_owned());
             assert_eq!((listens.value_from.is_none(), listens.value), (loopback.is_some(), loopback));
         }
+    }
+
+    #[test]
+    fn with_an_image_of_the_server_an_init_container_brings_it() {
+        let spec =
+            spec("server_image = \"r/server:1\"\nimage_pull_policy = \"Always\"\nmemory = \"4Gi\"").unwrap();
+        let inner = serde_json::from_value::<Pod>(spec.pod).unwrap().spec.unwrap();
+        let [bringing] = inner.init_containers.as_deref().unwrap() else { panic!("one init container") };
+        assert_eq!(
+            (bringing.name.as_str(), bringing.image.as_deref()),
+            ("greenroom-server", Some("r/server:1"))
+        );
+        assert_eq!(bringing.image_pull_policy.as_deref(), Some("Always"));
+        let job = &inner.containers[0];
+        let command = bringing.command.clone().unwrap();
+        assert_eq!(job.command.clone().unwrap(), command[2..], "it runs what was copied");
+        let resources = bringing.resources.clone().unwrap();
+        assert_eq!(resources.requests, resources.limits);
+        assert_eq!(resources.requests.unwrap().len(), 3);
+        let context = bringing.security_context.clone().unwrap();
+        assert_eq!(
+            (context.allow_privilege_escalation, context.capabilities.unwrap().drop),
+            (Some(false), Some(vec!["ALL".to_owned()]))
+        );
+        let [mount] = job.volume_mounts.as_deref().unwrap() else { panic!("one mount") };
+        assert_eq!(mount.read_only, Some(true));
+        let lifetime = job.env.clone().unwrap().pop().unwrap();
+        assert_eq!((lifetime.name.as_str(), lifetime.value.as_deref()), ("GREENROOM_LIFETIME", Some("7200")));
+        let [volume] = inner.volumes.as_deref().unwrap() else { panic!("one volume") };
+        assert_eq!(
+            volume.empty_dir.clone().unwrap().medium,
+            None,
+            "programs on tmpfs would use the job's memory"
+        );
     }
 
     #[test]

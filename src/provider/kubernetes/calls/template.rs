@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::condition::JOB;
+use super::server::{SERVER, VOLUME};
 use crate::provider::cloud::tags;
 
 /// Lists whose entries are merged by a key; other lists are replaced.
@@ -58,6 +59,10 @@ const REFUSED_IN_JOB: [&str; 10] = [
     "tty",
 ];
 
+/// Names in lists of a pod that are Greenroom's.
+const RESERVED: [(&str, &str); 4] =
+    [("containers", SERVER), ("initContainers", SERVER), ("initContainers", JOB), ("volumes", VOLUME)];
+
 /// Reads an operator's pod; the error says what is wrong with it, with the path of the file.
 pub(super) fn read(path: &Path) -> Result<Value, String> {
     let wrong = |why: String| format!("the pod in `{}` {why}", path.display());
@@ -91,6 +96,13 @@ fn check(pod: &Value) -> Result<(), String> {
             return Err(format!(
                 "sets `metadata.{kind}.{name}`, whose prefix `{}` is reserved for Greenroom: remove it",
                 tags::PREFIX
+            ));
+        }
+    }
+    for (list, name) in RESERVED {
+        if pod["spec"][list].as_array().into_iter().flatten().any(|entry| entry["name"] == name) {
+            return Err(format!(
+                "has `{name}` in `spec.{list}`, a name that is reserved for Greenroom: rename it"
             ));
         }
     }
@@ -210,6 +222,13 @@ mod tests {
             container["name"] = json!("job");
             let wrong = check(&json!({ "spec": { "containers": [container] } })).unwrap_err();
             assert!(wrong.starts_with(&format!("sets `{path}` of the container `job`")), "{wrong}");
+        }
+        for (list, name) in RESERVED {
+            let wrong = check(&json!({ "spec": { list: [{ "name": name }] } })).unwrap_err();
+            assert!(
+                wrong.starts_with(&format!("has `{name}` in `spec.{list}`, a name that is reserved")),
+                "{wrong}"
+            );
         }
         for (text, expected) in [
             ("kind: Deployment", "has another `kind` than Pod"),
