@@ -22,7 +22,12 @@ pub(super) fn hints(kind: &str) -> &'static [(&'static str, &'static str)] {
         "static" => &[("dedicated_user", "false"), ("clean_user", "\"root\"")],
         "aws-ec2" => &[("market", "\"on-demand\""), ("address", "\"private\""), ("user", "\"ci\"")],
         "gce" => &[("market", "\"on-demand\""), ("address", "\"private\""), ("network", "\"default\"")],
-        "kubernetes" => &[("cpu", "\"2\""), ("memory", "\"4Gi\""), ("service_account", "\"jobs\"")],
+        "kubernetes" => &[
+            ("server_image", "\"registry.example.com/ci/greenroom-server:0.1.0\""),
+            ("cpu", "\"2\""),
+            ("memory", "\"4Gi\""),
+            ("service_account", "\"jobs\""),
+        ],
         _ => &[],
     }
 }
