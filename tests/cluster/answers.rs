@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::api::{Caller, has_condition, is_ready};
-use crate::fixture::{cluster, wait_for};
+use crate::cluster::{cluster, wait_for};
 use crate::manifests::{busybox, deletion, eviction, sleeper};
 use crate::recording::expect_answer;
 

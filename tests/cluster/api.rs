@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::fixture::{Cluster, try_for, wait_for};
+use crate::cluster::{Cluster, try_for, wait_for};
 
 /// The node's address is in the server's certificate, and so is this one.
 const SERVER: &str = "https://127.0.0.1:6443";

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::api::{has_condition, is_ready};
-use crate::fixture::{Cluster, cluster, wait_for};
+use crate::cluster::{Cluster, cluster, wait_for};
 use crate::manifests::{busybox, deletion, eviction, sleeper};
 use crate::recording::{end_of, expect_recorded};
 

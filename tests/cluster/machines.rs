@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::api::is_ready;
-use crate::fixture::{Cluster, cluster, wait_for};
+use crate::cluster::{Cluster, cluster, wait_for};
 use crate::manifests::{deletion, machine};
 
 /// A client's key; the path of its private half.

@@ -6,8 +6,8 @@
 
 mod answers;
 mod api;
+mod cluster;
 mod ends;
-mod fixture;
 mod machines;
 mod manifests;
 mod recording;

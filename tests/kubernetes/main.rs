@@ -5,6 +5,12 @@
 #![expect(unreachable_pub, reason = "the modules of a test have interfaces, though no crate exports them")]
 #![expect(clippy::panic, reason = "a wait past its deadline fails the test and says what was seen")]
 
+#[path = "../cluster/api.rs"]
+#[expect(dead_code, reason = "a part of it is of the cluster's own tests")]
+mod api;
+#[path = "../cluster/cluster.rs"]
+#[expect(dead_code, reason = "a part of it is of the cluster's own tests")]
+mod cluster;
 mod contract;
 mod doctor;
 mod endings;

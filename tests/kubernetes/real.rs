@@ -1,14 +1,22 @@
 //! The contract of every provider on a real cluster, and what the stand-in may have wrong.
 //!
-//! These tests run in the network of a cluster of tests/cluster, with `KUBECONFIG` and `GREENROOM_REAL_CLUSTER` set. Elsewhere
+//! The cluster is that of tests/cluster: it starts with the first of these tests, and ends with the process. Where it is not built,
 //! they are skipped.
 
 #![cfg(test)]
 
+mod jobs;
+mod kills;
+mod site;
+
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::fd::AsFd as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use greenroom::core::failure::ErrorClass;
@@ -17,20 +25,32 @@ use greenroom::core::inventory::Status;
 use greenroom::port::clock::Clock;
 use greenroom::port::provider::{InstanceKeys, LaunchRequest, Provider};
 use greenroom::provider::BuildContext;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};
 
+use crate::cluster::{Cluster, cluster};
 use crate::here::{HereAndNow, make_keys, read_keys};
 use crate::provider::{Behaviour, Fixture, Part, gone, listed, request, running, until};
-use crate::skipped::skipped;
 
 /// An image with an SSH server, which the cluster has.
 const IMAGE: &str = "greenroom.test/machine:1";
 static NAMESPACES: AtomicU32 = AtomicU32::new(0);
+/// Tests that end parts of the cluster have it to themselves.
+static USE: RwLock<()> = RwLock::new(());
 
 /// A namespace of its own, which is deleted at the end.
 struct Namespace {
     name: String,
     state: tempfile::TempDir,
+    cluster: &'static Cluster,
+    _use: Use,
+}
+
+/// How a test uses the cluster.
+#[expect(dead_code, reason = "each holds its lock")]
+enum Use {
+    Shared(RwLockReadGuard<'static, ()>),
+    Alone(RwLockWriteGuard<'static, ()>),
 }
 
 impl Drop for Namespace {
@@ -39,9 +59,12 @@ impl Drop for Namespace {
     }
 }
 
-/// Runs `kubectl`; its output.
+/// Runs `kubectl` in the cluster of this process; its output.
 fn kubectl(arguments: &[&str], input: Option<&Value>) -> String {
-    let mut command = Command::new("kubectl");
+    let dir = &cluster().expect("a namespace is open").dir;
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cluster/kubectl");
+    let mut command = Command::new(program);
+    command.env("KUBECONFIG", dir.join("kubeconfig")).env("KUBECACHEDIR", dir.join("kubectl"));
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().expect("kubectl starts");
     let mut stdin = child.stdin.take().expect("a pipe");
@@ -53,21 +76,35 @@ fn kubectl(arguments: &[&str], input: Option<&Value>) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
+/// Moves the calling thread, and all that it starts from now on, into the cluster's network.
+fn enter(cluster: &Cluster) {
+    let pid = std::fs::read_to_string(cluster.dir.join("pid")).expect("the cluster runs");
+    let network = File::open(format!("/proc/{}/ns/net", pid.trim())).expect("its network");
+    move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network)).expect("this is root");
+}
+
 impl Namespace {
+    /// `None`: there can be no cluster here, and the test is skipped.
     fn open() -> Option<Self> {
-        if std::env::var_os("GREENROOM_REAL_CLUSTER").is_none() {
-            skipped("the network of a real Kubernetes cluster (tests/kubernetes/real.rs)");
-            return None;
-        }
+        cluster()
+            .map(|cluster| Self::of(cluster, Use::Shared(USE.read().unwrap_or_else(PoisonError::into_inner))))
+    }
+
+    /// The same while no other test of this process uses the cluster.
+    fn open_alone() -> Option<Self> {
+        cluster()
+            .map(|cluster| Self::of(cluster, Use::Alone(USE.write().unwrap_or_else(PoisonError::into_inner))))
+    }
+
+    fn of(cluster: &'static Cluster, using: Use) -> Self {
+        enter(cluster);
         let state = tempfile::tempdir().unwrap();
         make_keys(state.path());
         let number = NAMESPACES.fetch_add(1, Ordering::Relaxed);
         let name = format!("contract-{}-{number}", std::process::id());
-        kubectl(&["create", "namespace", &name], None);
-        until_blocking(|| {
-            kubectl(&["get", "serviceaccounts", "-n", &name, "-o", "name"], None).contains("default")
-        });
-        Some(Self { name, state })
+        let path = cluster.namespace(&name);
+        assert!(path.ends_with(&name));
+        Self { name, state, cluster, _use: using }
     }
 
     fn kubectl(&self, arguments: &[&str]) -> String {
@@ -83,15 +120,20 @@ impl Namespace {
         list["items"].as_array().unwrap().clone()
     }
 
-    fn build(&self, more: &str) -> Rc<dyn Provider> {
-        let kubeconfig = std::env::var("KUBECONFIG").unwrap();
+    /// The first lines of a provider's table.
+    fn table(&self) -> String {
+        let kubeconfig = self.cluster.dir.join("kubeconfig");
         let context = kubectl(&["config", "current-context"], None);
-        let text = format!(
-            "context = '{}'\nkubeconfig = '{kubeconfig}'\nnamespace = '{}'\nimage = '{IMAGE}'\nimage_pull_policy = 'Never'\n\
-             schedule_within = '1s'\n{more}",
+        format!(
+            "context = '{}'\nkubeconfig = '{}'\nnamespace = '{}'\nimage = '{IMAGE}'\nimage_pull_policy = 'Never'\n",
             context.trim(),
+            kubeconfig.display(),
             self.name
-        );
+        )
+    }
+
+    fn build(&self, more: &str) -> Rc<dyn Provider> {
+        let text = format!("{}schedule_within = '1s'\n{more}", self.table());
         let context = BuildContext {
             pool: self.pool(),
             state_dir: self.state.path().to_owned(),
@@ -102,16 +144,6 @@ impl Namespace {
         };
         (crate::fixture::registration().build)(&context, &text.parse().unwrap()).unwrap()
     }
-}
-
-fn until_blocking(mut is: impl FnMut() -> bool) {
-    for _ in 0..600 {
-        if is() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    panic!("not within 30 s");
 }
 
 impl Fixture for Namespace {

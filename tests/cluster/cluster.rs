@@ -17,10 +17,12 @@ pub const PATIENCE: Duration = Duration::from_mins(2);
 pub struct Cluster {
     /// Has the files that `tests/cluster/up` describes.
     pub dir: PathBuf,
-    /// Ends the cluster when its standard input is closed.
-    _up: Child,
+    /// Ends the cluster when its standard input is closed. `None`: it is not of this process.
+    _up: Option<Child>,
 }
 
+/// Names the directory of a cluster that runs already, for repeated runs of one test.
+const RUNNING: &str = "GREENROOM_REAL_CLUSTER";
 static CLUSTER: OnceLock<Result<Cluster, String>> = OnceLock::new();
 
 fn script(name: &str) -> PathBuf {
@@ -41,7 +43,11 @@ fn obstacle() -> Option<String> {
 
 /// The cluster, or none where it cannot be had: the test is skipped then.
 pub fn cluster() -> Option<&'static Cluster> {
-    let cluster = CLUSTER.get_or_init(|| obstacle().map_or_else(|| Ok(Cluster::start("shared")), Err));
+    let cluster = CLUSTER.get_or_init(|| match (std::env::var_os(RUNNING), obstacle()) {
+        (Some(dir), _) => Ok(Cluster { dir: dir.into(), _up: None }),
+        (None, Some(why)) => Err(why),
+        (None, None) => Ok(Cluster::start("shared")),
+    });
     cluster.as_ref().inspect_err(|why| skipped(why)).ok()
 }
 
@@ -82,7 +88,7 @@ impl Cluster {
             errors.read_to_string(&mut line).expect("its errors");
             panic!("the cluster does not start:\n{line}");
         }
-        Self { dir, _up: up }
+        Self { dir, _up: Some(up) }
     }
 
     /// A command in the cluster's network, with the files of this machine.

@@ -1,0 +1,93 @@
+//! Jobs in pods while parts of the cluster and of Greenroom are killed at seeded moments.
+//!
+//! `GREENROOM_JOBS` and `GREENROOM_KILLS` set the numbers, `GREENROOM_SEED` replays the kills.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::Namespace;
+use super::site::{MARK, PATIENCE, Site, marking};
+use crate::processes::{Kind, Process, wait_for};
+use crate::support::dice::{Dice, number};
+use crate::support::job::Job;
+use crate::support::record::Outcome;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Victim {
+    /// A program of the node; the cluster's first process starts it again.
+    Program(&'static str),
+    Ours(Kind),
+}
+
+const VICTIMS: [Victim; 5] = [
+    Victim::Program("kubelet"),
+    Victim::Program("containerd"),
+    Victim::Program("apiserver"),
+    Victim::Ours(Kind::Keeper),
+    Victim::Ours(Kind::Link),
+];
+
+/// Kills one; false if none lives now.
+fn kill(site: &Site, victim: Victim) -> bool {
+    match victim {
+        Victim::Program(name) => {
+            let line = format!("kill -9 $(cat /mnt/own/pids/{name}) && echo killed || :");
+            site.namespace.cluster.on_node(&line).contains("killed")
+        }
+        Victim::Ours(kind) => site.of_kind(kind).first().is_some_and(Process::kill9_as_found),
+    }
+}
+
+/// A green job always has the mark of its script's end. A script is never blamed, and nothing is left.
+#[test]
+fn no_job_is_green_whose_script_did_not_end_whatever_is_killed() {
+    let Some(namespace) = Namespace::open_alone() else { return };
+    let site = Site::open(namespace, &json!({}), |setting| setting.pool("idle_count", 1));
+    let (seed, jobs) = (number("GREENROOM_SEED", 1), number("GREENROOM_JOBS", 10));
+    let kills = number("GREENROOM_KILLS", jobs);
+    let replay = format!(
+        "replay: GREENROOM_SEED={seed} GREENROOM_JOBS={jobs} GREENROOM_KILLS={kills} cargo test --features kubernetes --test \
+         kubernetes no_job_is_green"
+    );
+    eprintln!("{replay}");
+    let mut dice = Dice::new(seed);
+    let runner = site.runner();
+    let mut victims = BTreeMap::<Victim, u64>::new();
+    let (mut killed, mut green, mut turn) = (0, 0, 0);
+    for first in (1..=jobs).step_by(2) {
+        let pair = first..=(first + 1).min(jobs);
+        let running: Vec<_> =
+            pair.clone().map(|id| (id, runner.start(&Job::new(id).script(marking(id))))).collect();
+        while killed < kills * pair.end() / jobs {
+            std::thread::sleep(Duration::from_millis(dice.below(3000)));
+            // Each kind in turn, so that a small number has all of them; the moment is drawn.
+            let mut next = VICTIMS.iter().cycle().skip(turn % VICTIMS.len());
+            let victim = wait_for("something to kill", PATIENCE, || {
+                next.next().copied().filter(|victim| kill(&site, *victim))
+            });
+            *victims.entry(victim).or_default() += 1;
+            killed += 1;
+            turn += 1;
+        }
+        for (id, job) in running {
+            let result = job.finish();
+            let blamed = matches!(result.outcome, Outcome::ScriptFailure { .. });
+            assert!(!blamed, "{replay}\n{}\n{}", result.describe(), site.log());
+            if result.outcome == Outcome::Success {
+                assert_eq!(site.mark(id).as_deref(), Some(MARK), "{replay}\n{}", result.describe());
+                green += 1;
+            }
+        }
+    }
+    eprintln!("killed {killed}: {victims:?} over {jobs} jobs, {green} of them green");
+    assert!(green * 2 > jobs, "{green} of {jobs} jobs succeeded: {replay}");
+    let reads = || (super::kubectl(&["get", "--raw", "/readyz"], None) == "ok").then_some(());
+    wait_for("the API server", PATIENCE, reads);
+    site.reap();
+    site.run(&Job::new(jobs + 1).script(marking(jobs + 1))).expect_outcome(&Outcome::Success);
+    assert_eq!(site.mark(jobs + 1).as_deref(), Some(MARK));
+    site.wait_until_calm(1);
+    site.expect_nothing_left();
+}
