@@ -5,6 +5,7 @@
 
 #![cfg(test)]
 
+mod endings;
 mod jobs;
 mod kills;
 mod site;
@@ -59,12 +60,17 @@ impl Drop for Namespace {
     }
 }
 
-/// Runs `kubectl` in the cluster of this process; its output.
-fn kubectl(arguments: &[&str], input: Option<&Value>) -> String {
+/// `kubectl` in the cluster of this process.
+fn kubectl_command() -> Command {
     let dir = &cluster().expect("a namespace is open").dir;
-    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cluster/kubectl");
-    let mut command = Command::new(program);
+    let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cluster/kubectl"));
     command.env("KUBECONFIG", dir.join("kubeconfig")).env("KUBECACHEDIR", dir.join("kubectl"));
+    command
+}
+
+/// Runs it; its output.
+fn kubectl(arguments: &[&str], input: Option<&Value>) -> String {
+    let mut command = kubectl_command();
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().expect("kubectl starts");
     let mut stdin = child.stdin.take().expect("a pipe");
