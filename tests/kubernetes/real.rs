@@ -6,6 +6,7 @@
 #![cfg(test)]
 
 mod endings;
+mod in_cluster;
 mod jobs;
 mod kills;
 mod site;
