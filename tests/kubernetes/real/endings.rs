@@ -54,7 +54,7 @@ const DELETED: &[[&str; 2]] = &[
     ["is being deleted in the cluster, not by Greenroom", ""],
 ];
 /// The second one is a known gap: the kubelet gives no reason where the SSH server exits with 0 (docs/known-gaps.md).
-const DISK: &[[&str; 2]] =
+pub(super) const DISK: &[[&str; 2]] =
     &[["exceeded its disk limit: ", ""], ["ended at ", ": its container exited with status 0"]];
 /// A pod counts as ready when the test says so.
 const GATE: &str = "greenroom.test/go";
