@@ -133,7 +133,8 @@ impl Namespace {
         let kubeconfig = self.cluster.dir.join("kubeconfig");
         let context = kubectl(&["config", "current-context"], None);
         format!(
-            "context = '{}'\nkubeconfig = '{}'\nnamespace = '{}'\nimage = '{IMAGE}'\nimage_pull_policy = 'Never'\n",
+            "context = '{}'\nkubeconfig = '{}'\nnamespace = '{}'\nvia = 'address'\nimage = '{IMAGE}'\n\
+             image_pull_policy = 'Never'\n",
             context.trim(),
             kubeconfig.display(),
             self.name
