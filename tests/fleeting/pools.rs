@@ -120,6 +120,31 @@ fn others_have_open(file: &Path) -> bool {
     open.flatten().flatten().any(|entry| fs::read_link(entry.path()).is_ok_and(|target| target == file))
 }
 
+/// The part of a fixture that does not depend on the plugin: all of it comes from the fixture's `home`.
+macro_rules! of_home {
+    () => {
+        fn pool(&self) -> PoolName {
+            PoolName::new(POOL)
+        }
+
+        fn clock(&self) -> Rc<dyn Clock> {
+            Rc::new(HereAndNow { ahead: Duration::ZERO })
+        }
+
+        fn keys(&self) -> InstanceKeys {
+            read_keys(self.home.state.path())
+        }
+
+        fn boot_deadline(&self) -> Duration {
+            WAIT
+        }
+
+        fn named(&self, living: BTreeSet<String>) -> BTreeSet<String> {
+            self.home.named(living)
+        }
+    };
+}
+
 /// The plugin of the tests, with an sshd for each machine. Each new provider starts the plugin anew.
 pub struct Own {
     home: Home,
@@ -145,9 +170,7 @@ impl Own {
 }
 
 impl Fixture for Own {
-    fn pool(&self) -> PoolName {
-        PoolName::new(POOL)
-    }
+    of_home!();
 
     fn provider(&self, behaviour: &Behaviour) -> Option<Rc<dyn Provider>> {
         match behaviour {
@@ -185,18 +208,6 @@ impl Fixture for Own {
         }
     }
 
-    fn clock(&self) -> Rc<dyn Clock> {
-        Rc::new(HereAndNow { ahead: Duration::ZERO })
-    }
-
-    fn keys(&self) -> InstanceKeys {
-        read_keys(self.home.state.path())
-    }
-
-    fn boot_deadline(&self) -> Duration {
-        WAIT
-    }
-
     fn break_instance(&self, id: &InstanceId) -> bool {
         self.platform.power_cut(&self.home.id(id));
         true
@@ -204,10 +215,6 @@ impl Fixture for Own {
 
     fn living(&self) -> BTreeSet<String> {
         self.home.named(self.platform.living())
-    }
-
-    fn named(&self, living: BTreeSet<String>) -> BTreeSet<String> {
-        self.home.named(living)
     }
 
     fn remains(&self) -> Vec<String> {
@@ -268,9 +275,7 @@ impl Dummy {
 }
 
 impl Fixture for Dummy {
-    fn pool(&self) -> PoolName {
-        PoolName::new(POOL)
-    }
+    of_home!();
 
     fn provider(&self, behaviour: &Behaviour) -> Option<Rc<dyn Provider>> {
         assert!(self.kept.api_calls().is_some());
@@ -294,18 +299,6 @@ impl Fixture for Dummy {
         })
     }
 
-    fn clock(&self) -> Rc<dyn Clock> {
-        Rc::new(HereAndNow { ahead: Duration::ZERO })
-    }
-
-    fn keys(&self) -> InstanceKeys {
-        read_keys(self.home.state.path())
-    }
-
-    fn boot_deadline(&self) -> Duration {
-        WAIT
-    }
-
     fn break_instance(&self, _id: &InstanceId) -> bool {
         false
     }
@@ -313,10 +306,6 @@ impl Fixture for Dummy {
     fn living(&self) -> BTreeSet<String> {
         let gone = |state| matches!(state, State::Deleting | State::Deleted | State::Timeout);
         self.home.named(self.states().into_iter().filter(|(_, state)| !gone(*state)).map(|(id, _)| id))
-    }
-
-    fn named(&self, living: BTreeSet<String>) -> BTreeSet<String> {
-        self.home.named(living)
     }
 
     fn remains(&self) -> Vec<String> {
