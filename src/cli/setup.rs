@@ -14,6 +14,7 @@ use crate::config::{Config, ConfigError, PoolConfig};
 use crate::core::ids::PoolName;
 use crate::keys::problem::{Place, Problems};
 use crate::port::clock::Clock;
+use crate::port::host_keys::HostKeys;
 use crate::port::setup::{Cleaning, PoolSetup, Pulls, Setup};
 use crate::provider::{self, BuildContext, Calls, CleanDirs, StaticHostCalls};
 
@@ -28,6 +29,25 @@ pub(super) struct ProviderContext {
 impl std::fmt::Debug for ProviderContext {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ProviderContext").field("state_dir", &self.state_dir).finish_non_exhaustive()
+    }
+}
+
+impl ProviderContext {
+    /// What a pool's provider is built from. `host_keys`: how it learns the keys that only instances can show.
+    pub(super) fn of(&self, pool: &PoolConfig, host_keys: Rc<dyn HostKeys>) -> BuildContext {
+        BuildContext {
+            pool: pool.name.clone(),
+            state_dir: self.state_dir.clone(),
+            program: self.program.clone(),
+            containers: pool.needs_podman(),
+            clock: Rc::clone(&self.clock),
+            host_keys,
+        }
+    }
+
+    /// The same for a provider that may connect to instances.
+    pub(super) fn connected(&self, pool: &PoolConfig) -> BuildContext {
+        self.of(pool, Rc::new(super::context::ssh(&self.state_dir)))
     }
 }
 
@@ -123,20 +143,12 @@ pub(super) fn build(
     pool: &PoolConfig,
     around: &ProviderContext,
 ) -> Result<PoolSetup, CliError> {
-    let context = BuildContext {
-        pool: pool.name.clone(),
-        state_dir: around.state_dir.clone(),
-        program: around.program.clone(),
-        containers: pool.needs_podman(),
-        clock: Rc::clone(&around.clock),
-        host_keys: Rc::new(super::context::ssh(&around.state_dir)),
-    };
     let invalid = |problems: Problems| CliError::config(config.diagnostics(problems).into());
     let registration = provider::find(&pool.provider.kind).map_err(|unknown| {
         let kind = Place::value_of(format!("{}.kind", pool.provider.path));
         invalid(unknown.at(kind, "not defined").into())
     })?;
-    let provider = (registration.build)(&context, &pool.provider.table).map_err(invalid)?;
+    let provider = (registration.build)(&around.connected(pool), &pool.provider.table).map_err(invalid)?;
     let launches = provider.capabilities().launches;
     let vain = || config.vain_idle_stopped(pool).filter(|_| !registration.suspends);
     let engineless = || config.vain_containers(pool).filter(|_| !registration.engines);

@@ -187,6 +187,21 @@ pub struct BuildContext {
     pub host_keys: Rc<dyn HostKeys>,
 }
 
+#[cfg(test)]
+impl BuildContext {
+    /// Of a pool `linux` whose provider connects to nothing.
+    pub(crate) fn fixture(state_dir: &std::path::Path) -> Self {
+        Self {
+            pool: PoolName::new("linux"),
+            state_dir: state_dir.to_owned(),
+            program: "/bin/true".into(),
+            containers: false,
+            clock: Rc::new(crate::port::clock::tests::ManualClock::default()),
+            host_keys: Rc::new(crate::port::host_keys::Unconnected),
+        }
+    }
+}
+
 impl std::fmt::Debug for BuildContext {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("BuildContext").field("pool", &self.pool).finish_non_exhaustive()

@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use super::clock::ClockFacts;
 use super::keeper::KeeperFacts;
 use super::pools::PoolFacts;
-use super::provider::{CheckContext, Checked};
+use super::provider::Checked;
 use super::runner::{PoolNeeds, RunnerFacts};
 use super::{
     Examination, clock, config, containers, hosts, keeper, links, metrics, notify, place, pools, provider,
@@ -23,6 +23,7 @@ use crate::cli::metrics::server::ADDRESS_FILE;
 use crate::cli::pool::reader::LINKS_WITHIN;
 use crate::cli::pool::status::KeeperStatus;
 use crate::cli::reporting::Reporting;
+use crate::cli::setup::ProviderContext;
 use crate::cli::stores::{self, PoolStore, StoreOptions};
 use crate::cli::when::When;
 use crate::config::{Config, MetricsAddress, PoolConfig};
@@ -42,7 +43,6 @@ use crate::port::leadership::Leadership as _;
 use crate::port::provider::{Demand, Provider};
 use crate::port::reports::Reports as _;
 use crate::port::store::{OperatorStore, StoreError};
-use crate::provider::BuildContext;
 
 /// The state directory, unless the command line or the configuration names another.
 const STATE_DIR: &str = "/var/lib/greenroom";
@@ -93,21 +93,19 @@ pub(super) async fn examine(
         examined.add("state directory", trial::check(state.root()));
     }
     let machine = SystemClock::new(ManagerId::default());
-    let (policies, built) = match &machine {
-        Ok(clock) => providers(ground, config.as_ref(), &state_path, *clock, &mut examined),
-        Err(_) => Default::default(),
+    let around = machine.as_ref().ok().map(|clock| ProviderContext {
+        state_dir: state_path.clone(),
+        program: ground.program.to_owned(),
+        clock: Rc::new(*clock),
+    });
+    let (policies, built) = match &around {
+        Some(around) => providers(config.as_ref(), around, &mut examined),
+        None => Default::default(),
     };
-    if let (Some(config), Ok(clock)) = (&config, &machine) {
+    if let (Some(config), Some(around)) = (&config, &around) {
         for pool in config.pools.values().filter(|pool| has_hosts(pool)) {
             let ssh = context::ssh(&state_path);
-            let context = BuildContext {
-                pool: pool.name.clone(),
-                state_dir: state_path.clone(),
-                program: ground.program.to_owned(),
-                containers: pool.needs_podman(),
-                clock: Rc::new(*clock),
-                host_keys: Rc::new(Unconnected),
-            };
+            let context = around.of(pool, Rc::new(Unconnected));
             examined.add("hosts", hosts::check(pool, &context, &ssh).await);
         }
     }
@@ -171,18 +169,15 @@ type Built = BTreeMap<PoolName, Rc<dyn Provider>>;
 
 /// The findings about each pool's provider, its policy, and the providers that can be called.
 fn providers(
-    ground: &CheckPaths<'_>,
     config: Option<&Config>,
-    state_dir: &Path,
-    clock: SystemClock,
+    around: &ProviderContext,
     examined: &mut Examination,
 ) -> (Policies, Built) {
     let (mut policies, mut built) = (Policies::new(), Built::new());
-    let around = CheckContext { state_dir, program: ground.program, clock: Rc::new(clock) };
     for (config, pool) in
         config.iter().flat_map(|config| config.pools.values().map(move |pool| (config, pool)))
     {
-        let Checked { policy, found, provider } = provider::check(config, pool, &around);
+        let Checked { policy, found, provider } = provider::check(config, pool, around);
         examined.add("providers", found);
         policies.insert(pool.name.clone(), policy);
         built.extend(provider.map(|provider| (pool.name.clone(), provider)));

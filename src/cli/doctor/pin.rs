@@ -15,7 +15,7 @@ use crate::host::local::Role;
 use crate::keys::near::nearest_or_all;
 use crate::port::host_keys::Unconnected;
 use crate::port::wakeups::WakeUps as _;
-use crate::provider::{self, BuildContext, NamedHost};
+use crate::provider::{self, NamedHost};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -83,14 +83,7 @@ pub(super) fn find(
     let (mut found, mut known) = (Vec::new(), Vec::new());
     for pool in context.config()?.pools.values().filter(|p| named.as_ref().is_none_or(|n| *n == p.name)) {
         let Some(static_hosts) = provider::find(&pool.provider.kind)?.static_hosts else { continue };
-        let build = BuildContext {
-            pool: pool.name.clone(),
-            state_dir: around.state_dir.clone(),
-            program: around.program.clone(),
-            containers: pool.needs_podman(),
-            clock: std::rc::Rc::clone(&around.clock),
-            host_keys: std::rc::Rc::new(Unconnected),
-        };
+        let build = around.of(pool, std::rc::Rc::new(Unconnected));
         for host in (static_hosts.named)(&build, &pool.provider.table)? {
             known.push(host.name.to_string());
             if host.name.as_str() == name {

@@ -1,29 +1,20 @@
 //! The checks of providers.
 
-use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
 use super::code;
+use crate::cli::setup::ProviderContext;
 use crate::config::{Config, PoolConfig};
 use crate::core::ids::PoolName;
 use crate::core::policy::Policy;
 use crate::core::time::Pretty;
-use crate::port::clock::Clock;
 use crate::port::finding::Finding;
 use crate::port::provider::{Demand, Provider};
-use crate::provider::{self, BuildContext};
+use crate::provider;
 
 /// How long a provider's calls may take.
 pub(super) const CALLS_WITHIN: Duration = Duration::from_secs(30);
-
-/// What providers are built from, beside their tables.
-#[derive(Clone)]
-pub(super) struct CheckContext<'a> {
-    pub(super) state_dir: &'a Path,
-    pub(super) program: &'a Path,
-    pub(super) clock: Rc<dyn Clock>,
-}
 
 /// A pool as its provider makes it.
 pub(super) struct Checked {
@@ -34,7 +25,7 @@ pub(super) struct Checked {
 }
 
 /// Checks a pool's provider without calls. Launches nothing.
-pub(super) fn check(config: &Config, pool: &PoolConfig, around: &CheckContext<'_>) -> Checked {
+pub(super) fn check(config: &Config, pool: &PoolConfig, around: &ProviderContext) -> Checked {
     let registration = match provider::find(&pool.provider.kind) {
         Ok(registration) => registration,
         Err(error) => {
@@ -44,14 +35,7 @@ pub(super) fn check(config: &Config, pool: &PoolConfig, around: &CheckContext<'_
             return Checked { policy: pool.policy.clone(), found, provider: None };
         }
     };
-    let context = BuildContext {
-        pool: pool.name.clone(),
-        state_dir: around.state_dir.to_owned(),
-        program: around.program.to_owned(),
-        containers: pool.needs_podman(),
-        clock: Rc::clone(&around.clock),
-        host_keys: Rc::new(crate::cli::context::ssh(around.state_dir)),
-    };
+    let context = around.connected(pool);
     let mut found = (registration.doctor)(&context, &pool.provider.table);
     let Ok(provider) = (registration.build)(&context, &pool.provider.table) else {
         return Checked { policy: pool.policy.clone(), found, provider: None };
@@ -94,6 +78,7 @@ pub(super) mod tests {
     use crate::core::ids::InstanceId;
     use crate::core::inventory::{Capabilities, Listing};
     use crate::core::time::Stamp;
+    use crate::port::clock::Clock;
     use crate::port::provider::{LaunchRequest, ProviderError, Termination};
 
     #[derive(Debug)]
@@ -109,7 +94,7 @@ pub(super) mod tests {
         let text = format!("[pool.linux]\nmax_instances = 4\n[pool.linux.provider]\n{provider}\n");
         let config = Config::parse(&text, "greenroom.toml").unwrap();
         let program = std::env::current_exe().unwrap();
-        let around = CheckContext { state_dir: Path::new("/s"), program: &program, clock: Rc::new(Fixed) };
+        let around = ProviderContext { state_dir: "/s".into(), program, clock: Rc::new(Fixed) };
         let pool = config.pools.values().next().unwrap();
         check(&config, pool, &around).found
     }

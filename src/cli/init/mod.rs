@@ -28,13 +28,14 @@ use self::found::Found;
 use self::units::Units;
 use super::args::GlobalOptions;
 use super::error::CliError;
+use super::setup::ProviderContext;
 use super::{program, ui};
 use crate::config::{Config, ConfigError, Diagnostics};
 use crate::core::time::ManagerId;
 use crate::host::local::SystemClock;
 use crate::keys::schema;
 use crate::port::host_keys::Unconnected;
-use crate::provider::{self, BuildContext};
+use crate::provider;
 
 const STATE_DIR: &str = "/var/lib/greenroom";
 
@@ -155,16 +156,14 @@ fn check(text: &str, state_dir: &Path) -> Result<Config, CliError> {
             .help("nothing was written; set or correct the key with `--set KEY=VALUE`")
     };
     let config = Config::parse(text, "the new greenroom.toml").map_err(refused)?;
+    let around = ProviderContext {
+        state_dir: state_dir.to_owned(),
+        program: program::driver()?,
+        clock: Rc::new(SystemClock::new(ManagerId::default())?),
+    };
     for pool in config.pools.values() {
         let known = provider::find(&pool.provider.kind).map_err(|wrong| CliError::say(wrong.to_string()))?;
-        let context = BuildContext {
-            pool: pool.name.clone(),
-            state_dir: state_dir.to_owned(),
-            program: program::driver()?,
-            containers: pool.needs_podman(),
-            clock: Rc::new(SystemClock::new(ManagerId::default())?),
-            host_keys: Rc::new(Unconnected),
-        };
+        let context = around.of(pool, Rc::new(Unconnected));
         (known.build)(&context, &pool.provider.table).map_err(|wrong| refused(config.diagnostics(wrong)))?;
         let engineless = || config.vain_containers(pool).filter(|_| !known.engines);
         if let Some(objection) = config.objection(pool, known.static_hosts.is_none()).or_else(engineless) {

@@ -46,25 +46,15 @@ fn of_settings(context: &BuildContext, settings: &Settings) -> Vec<Finding> {
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
     use std::path::Path;
-    use std::rc::Rc;
 
     use fs_err as fs;
 
     use super::*;
-    use crate::core::ids::PoolName;
-    use crate::port::clock::tests::ManualClock;
 
     #[test]
     fn each_defect_has_a_finding_and_a_good_table_has_none() {
         let dir = tempfile::tempdir().unwrap();
-        let context = BuildContext {
-            pool: PoolName::new("linux"),
-            state_dir: dir.path().to_owned(),
-            program: "/bin/true".into(),
-            containers: false,
-            clock: Rc::new(ManualClock::default()),
-            host_keys: Rc::new(crate::port::host_keys::Unconnected),
-        };
+        let context = BuildContext::fixture(dir.path());
         let codes = |table: &str| -> Vec<&str> {
             let found = of_table(&context, &table.parse().unwrap());
             found.into_iter().map(|finding| finding.code).collect()

@@ -144,12 +144,8 @@ impl Stage {
         let read = |table: &Table<'_>| Common::read(table, &KEY_NAMES, UserData::CloudInit);
         let settings = table::read(crate::provider::gce::KEYS, "linux", &values, read).unwrap();
         let context = BuildContext {
-            pool: PoolName::new("linux"),
-            state_dir: self.state.path().to_owned(),
-            program: "/bin/true".into(),
-            containers: false,
             clock: Rc::clone(&self.clock) as Rc<dyn Clock>,
-            host_keys: Rc::new(crate::port::host_keys::Unconnected),
+            ..BuildContext::fixture(self.state.path())
         };
         let account = self.state.path().display().to_string();
         Cloud::new(&context, settings, &account, Rc::clone(&self.world))

@@ -200,12 +200,9 @@ impl Site {
     pub(super) fn provider(&self, keys: &str) -> Fleeting {
         let pool = PoolName::new("linux");
         let context = BuildContext {
-            pool: pool.clone(),
-            state_dir: self.state.path().to_owned(),
-            program: "/bin/true".into(),
-            containers: false,
             clock: Rc::clone(&self.clock) as _,
             host_keys: Rc::new(Presents(Rc::clone(&self.cloud))),
+            ..BuildContext::fixture(self.state.path())
         };
         let table = format!("plugin = \"/p\"\nhost_keys = \"first-use\"\n{keys}").parse().unwrap();
         let settings = Settings::read(&pool, &table).unwrap();
