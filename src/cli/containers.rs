@@ -6,8 +6,9 @@ use super::container_messages::container_progress;
 use super::error::CliError;
 use super::job::Call;
 use super::job_dirs::JobDirs;
+use super::setup::objection;
 use super::{messages, ui};
-use crate::config::PoolConfig;
+use crate::config::{Config, PoolConfig};
 use crate::core::container::account::{
     ContainerAccount, FailureAccount, FailureClass, ImageSource, ServiceStart,
 };
@@ -43,20 +44,8 @@ pub(super) fn wanted(
         None if request.image.is_some() => call.in_config(pool)?,
         None => return Ok(None),
     };
-    let found = configured.containers.as_ref().map(|settings| {
-        let known = provider::find(&configured.provider.kind)?;
-        let (config, launches) = (call.context.config()?, known.static_hosts.is_none());
-        let engineless = || config.vain_containers(configured).filter(|_| !known.engines);
-        if let Some(objection) = config.objection(configured, launches).or_else(engineless) {
-            return Err(CliError::config(objection.into()));
-        }
-        let about = JobContext {
-            single_use: launches && configured.policy.max_use_count == Some(1),
-            runner_variables: added_by_runner(|name| std::env::var_os(name)),
-            ..operators(settings)?
-        };
-        judge(settings, request, &about).map_err(CliError::impossible)
-    });
+    let settings = configured.containers.as_ref();
+    let found = settings.map(|settings| judged(call.context.config()?, configured, settings, request));
     let job = found.transpose()?.flatten();
     if job.is_none() && !request.services.is_empty() {
         let in_pool = configured.containers.is_some();
@@ -69,6 +58,25 @@ pub(super) fn wanted(
         return Err(CliError::say(why));
     }
     Ok(job)
+}
+
+/// The same for a pool that runs jobs in containers. `pool` is one of `config`.
+fn judged(
+    config: &Config,
+    pool: &PoolConfig,
+    settings: &ContainerSettings,
+    request: &ContainerRequest,
+) -> Result<Option<ContainerJob>, CliError> {
+    let known = provider::find(&pool.provider.kind)?;
+    if let Some(objection) = objection(config, pool, known) {
+        return Err(CliError::config(objection.into()));
+    }
+    let about = JobContext {
+        single_use: known.launches() && pool.policy.max_use_count == Some(1),
+        runner_variables: added_by_runner(|name| std::env::var_os(name)),
+        ..operators(settings)?
+    };
+    judge(settings, request, &about).map_err(CliError::impossible)
 }
 
 /// Pulls in advance, with the operator's files as they are at that moment.
@@ -191,4 +199,22 @@ fn operators(settings: &ContainerSettings) -> Result<JobContext, CliError> {
     let (auth, ca) = (text(&settings.registry_auth), text(&settings.ca));
     let registry_auth = auth.map_err(CliError::system)?.map(Secret::new);
     Ok(JobContext { registry_auth, ca: ca.map_err(CliError::system)?, ..JobContext::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::setup::tests::refused;
+
+    #[test]
+    fn prepare_refuses_what_a_provider_cannot_do() {
+        let image = ImageRequest { name: "ruby:3.3".to_owned(), ..ImageRequest::default() };
+        let request = ContainerRequest { image: Some(image), ..ContainerRequest::default() };
+        for (text, wrong) in refused() {
+            let config = Config::parse(&text, "greenroom.toml").unwrap();
+            let pool = config.pools.values().next().unwrap();
+            let error = judged(&config, pool, pool.containers.as_ref().unwrap(), &request).unwrap_err();
+            assert!(error.in_a_line().contains(wrong), "{error:?}");
+        }
+    }
 }

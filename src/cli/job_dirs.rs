@@ -19,7 +19,7 @@ impl JobDirs {
     pub(super) fn of(pool: &PoolConfig, state_dir: &Path) -> Result<Self, CliError> {
         let registration = provider::find(&pool.provider.kind)?;
         let dirs = registration.guest_dirs.map(|dirs| dirs(state_dir));
-        let is_shared = dirs.is_some() || registration.static_hosts.is_some();
+        let is_shared = dirs.is_some() || !registration.launches();
         let file_system = FileSystem::of(pool.policy.capacity_per_instance, is_shared);
         let (builds, cache) = match dirs {
             // Its instances see the runner host's files: the defaults for separate machines do not fit.

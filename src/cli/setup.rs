@@ -10,13 +10,13 @@ use async_trait::async_trait;
 use super::containers::PoolPulls;
 use super::error::CliError;
 use super::program::calls;
-use crate::config::{Config, ConfigError, PoolConfig};
+use crate::config::{Config, ConfigError, Diagnostics, PoolConfig, ProviderFacts};
 use crate::core::ids::PoolName;
 use crate::keys::problem::{Place, Problems};
 use crate::port::clock::Clock;
 use crate::port::host_keys::HostKeys;
 use crate::port::setup::{Cleaning, PoolSetup, Pulls, Setup};
-use crate::provider::{self, BuildContext, Calls, CleanDirs, StaticHostCalls};
+use crate::provider::{self, BuildContext, Calls, CleanDirs, Registration, StaticHostCalls};
 
 /// What a provider is built from, beside its table.
 #[derive(Clone)]
@@ -149,10 +149,8 @@ pub(super) fn build(
         invalid(unknown.at(kind, "not defined").into())
     })?;
     let provider = (registration.build)(&around.connected(pool), &pool.provider.table).map_err(invalid)?;
-    let launches = provider.capabilities().launches;
-    let vain = || config.vain_idle_stopped(pool).filter(|_| !registration.suspends);
-    let engineless = || config.vain_containers(pool).filter(|_| !registration.engines);
-    if let Some(objection) = config.objection(pool, launches).or_else(vain).or_else(engineless) {
+    let launches = registration.launches();
+    if let Some(objection) = objection(config, pool, registration) {
         return Err(CliError::config(objection.into()));
     }
     let mut policy = pool.policy_where(launches, registration.lifetime);
@@ -169,6 +167,16 @@ pub(super) fn build(
         clean_command: pool.clean_command.clone(),
         pulls: pool.containers.clone().map(|settings| Rc::new(PoolPulls(settings)) as Rc<dyn Pulls>),
     })
+}
+
+/// The mistake in a pool's settings that depends on what its provider can do. All commands that use a pool refuse the same.
+pub(super) fn objection(
+    config: &Config,
+    pool: &PoolConfig,
+    registration: &Registration,
+) -> Option<Diagnostics> {
+    let Registration { suspends, engines, .. } = *registration;
+    config.objection(pool, ProviderFacts { disposable: registration.launches(), suspends, engines })
 }
 
 /// What an instance has to pass before its first job: on a static host, also what containers without root need.
@@ -201,19 +209,71 @@ fn one_line(error: &ConfigError) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::port::clock::tests::ManualClock;
+
+    /// Configurations that their provider cannot satisfy, each with the error that all commands show.
+    pub(in crate::cli) fn refused() -> Vec<(String, &'static str)> {
+        let pool = |kind: &str, key: &str, containers: &str| {
+            let mut provider: toml::Table = provider::find(kind).unwrap().example.parse().unwrap();
+            provider.insert("kind".to_owned(), kind.into());
+            let mut pool: toml::Table = format!("max_instances = 2\n{key}").parse().unwrap();
+            pool.insert("provider".to_owned(), provider.into());
+            pool.insert("containers".to_owned(), containers.parse::<toml::Table>().unwrap().into());
+            let pools = toml::Table::from_iter([("a".to_owned(), pool.into())]);
+            toml::to_string(&toml::Table::from_iter([("pool".to_owned(), pools.into())])).unwrap()
+        };
+        vec![
+            (
+                pool("static", "", "engine = \"docker\""),
+                "static hosts run containers without root: `engine` must be Podman, because Docker's daemon is root's",
+            ),
+            (
+                pool("qemu", "capacity_per_instance = 2", ""),
+                "`capacity_per_instance` = 2, but an instance is terminated after 1 (the default of `max_use_count`)",
+            ),
+            (
+                pool("qemu", "idle_stopped = 1", ""),
+                "`idle_stopped` is set, and provider `qemu` cannot suspend instances",
+            ),
+            (
+                pool("kubernetes", "", ""),
+                "`[pool.a.containers]` does not fit provider `kubernetes`: its instances have no engine",
+            ),
+        ]
+    }
+
+    fn built(text: &str) -> Result<PoolSetup, CliError> {
+        let config = Config::parse(text, "greenroom.toml").unwrap();
+        let clock = Rc::new(ManualClock::default());
+        let around = ProviderContext { state_dir: "/s".into(), program: "/p".into(), clock };
+        build(&config, config.pools.values().next().unwrap(), &around)
+    }
+
+    #[test]
+    fn the_keeper_refuses_what_a_provider_cannot_do() {
+        for (text, wrong) in refused() {
+            let error = built(&text).unwrap_err().in_a_line();
+            assert!(error.contains(wrong), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_provider_launches_if_its_registration_says_so() {
+        for known in provider::all() {
+            let mut table: toml::Table = known.example.parse().unwrap();
+            if table.contains_key("allow_root") {
+                table.insert("allow_root".to_owned(), true.into());
+            }
+            let provider = (known.build)(&BuildContext::fixture(Path::new("/s")), &table).unwrap();
+            assert_eq!(provider.capabilities().launches, known.launches(), "{}", known.kind);
+        }
+    }
 
     #[test]
     fn the_example_of_containers_without_root_builds_and_checks_its_hosts() {
         let text = include_str!("../../examples/static-containers.toml");
-        let built = |text: &str| {
-            let config = Config::parse(text, "greenroom.toml").unwrap();
-            let clock = Rc::new(ManualClock::default());
-            let around = ProviderContext { state_dir: "/s".into(), program: "/p".into(), clock };
-            build(&config, config.pools.values().next().unwrap(), &around)
-        };
         let setup = built(text).unwrap();
         assert!(setup.ready_command.unwrap().contains("newuidmap"));
         let cleaning = setup.cleaning.unwrap();
@@ -228,13 +288,9 @@ mod tests {
     #[test]
     fn a_tier_of_stopped_instances_needs_a_provider_that_may_suspend() {
         let built = |provider: &str| {
-            let text = format!(
+            built(&format!(
                 "[pool.linux]\nmax_instances = 2\nidle_stopped = 1\n[pool.linux.provider]\n{provider}"
-            );
-            let config = Config::parse(&text, "greenroom.toml").unwrap();
-            let clock = Rc::new(ManualClock::default());
-            let around = ProviderContext { state_dir: "/s".into(), program: "/p".into(), clock };
-            build(&config, config.pools.values().next().unwrap(), &around)
+            ))
         };
         let refused = format!("{:?}", built("kind = \"local\"\nallow_root = true").unwrap_err());
         assert!(refused.contains("provider `local` cannot suspend instances"), "{refused}");

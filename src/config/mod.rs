@@ -9,6 +9,7 @@ mod diagnostic;
 mod keys;
 mod metrics;
 mod notify;
+mod objection;
 mod origin;
 mod pool;
 mod rule;
@@ -34,6 +35,7 @@ pub use diagnostic::Diagnostics;
 pub use keys::TABLES as KEYS;
 pub use metrics::MetricsAddress;
 pub use notify::{Notify, Webhook};
+pub use objection::ProviderFacts;
 pub use pool::{PoolConfig, ProviderTable};
 pub use rule::{JobTraits, PoolChoice};
 pub use timing::HostTiming;
@@ -129,57 +131,6 @@ impl Config {
     /// `None`: it is not set, and the default applies.
     pub fn origin(&self, key: &str) -> Option<String> {
         self.origins.line(key)
-    }
-
-    /// `idle_stopped` for a provider that never suspends instances.
-    pub fn vain_idle_stopped(&self, pool: &PoolConfig) -> Option<Diagnostics> {
-        (pool.policy.idle_stopped > 0).then(|| {
-            let kind = &pool.provider.kind;
-            let problem = Problem::new(format!(
-                "`idle_stopped` is set, and provider `{kind}` cannot suspend instances"
-            ));
-            let help = "remove it; `idle_count` keeps instances ready with every provider that launches them";
-            let key = Place::name_of(join(&format!("pool.{}", pool.name), "idle_stopped"));
-            self.diagnostics(problem.at(key, "not possible here").help(help))
-        })
-    }
-
-    /// `containers` for a provider whose instances cannot have an engine, whichever it is.
-    pub fn vain_containers(&self, pool: &PoolConfig) -> Option<Diagnostics> {
-        pool.containers.as_ref().map(|_| {
-            let (name, kind) = (&pool.name, &pool.provider.kind);
-            let problem = Problem::new(format!(
-                "`[pool.{name}.containers]` does not fit provider `{kind}`: its instances have no engine"
-            ));
-            let help = "remove it; give each image a pool, which a rule chooses";
-            let key = Place::name_of(format!("pool.{name}.containers"));
-            self.diagnostics(problem.at(key, "here").help(help))
-        })
-    }
-
-    /// The mistake in a pool's settings that depends on whether its provider's instances are disposable. To be called
-    /// for each pool once its provider exists.
-    pub fn objection(&self, pool: &PoolConfig, disposable: bool) -> Option<Diagnostics> {
-        let path = format!("pool.{}", pool.name);
-        if let Some((key, why)) =
-            pool.containers.as_ref().filter(|_| !disposable).and_then(containers::beyond_static_hosts)
-        {
-            let problem = Problem::new(format!("static hosts run containers without root: `{key}` {why}"));
-            let key = Place::name_of(join(&join(&path, "containers"), key));
-            let help = "remove it, or use a provider that launches instances";
-            return Some(self.diagnostics(problem.at(key, "this pool has static hosts").help(help)));
-        }
-        let jobs = pool.policy.capacity_per_instance;
-        let served = pool.policy_where(disposable, None).max_use_count?;
-        if served >= jobs {
-            return None;
-        }
-        let title = format!(
-            "`capacity_per_instance` = {jobs}, but an instance is terminated after {served} (the default of \
-             `max_use_count`); set `max_use_count` to {jobs}, to a multiple of it, or to 0 for no limit"
-        );
-        let key = join(&path, "capacity_per_instance");
-        Some(self.diagnostics(Problem::new(title).at(Place::name_of(key), "here")))
     }
 
     /// Mistakes that the caller has found in a table of the file (a provider's), with their lines.

@@ -309,18 +309,21 @@ error: `idle_count` = 3 job slots can never be idle: this pool has at most 2
     );
 }
 
+/// A provider that launches pods, which have no engine.
+const ENGINELESS: ProviderFacts = ProviderFacts { disposable: true, suspends: false, engines: false };
+
 #[test]
 fn containers_of_either_engine_need_instances_that_can_have_one() {
     for engine in ["docker", "podman"] {
         let config = good(&format!(
             "[pool.a]\nmax_instances = 1\nprovider.kind = \"x\"\n[pool.a.containers]\nengine = \"{engine}\"\n"
         ));
-        let wrong = config.vain_containers(&config.pools[&PoolName::new("a")]).unwrap().to_string();
+        let wrong = config.objection(&config.pools[&PoolName::new("a")], ENGINELESS).unwrap().to_string();
         let expected = "greenroom.toml:4:9: `[pool.a.containers]` does not fit provider `x`: its instances have no engine";
         assert!(wrong.starts_with(expected), "{wrong}");
     }
     let config = good("[pool.a]\nmax_instances = 1\nprovider.kind = \"x\"\n");
-    assert!(config.vain_containers(&config.pools[&PoolName::new("a")]).is_none());
+    assert!(config.objection(&config.pools[&PoolName::new("a")], ENGINELESS).is_none());
 }
 
 #[test]
@@ -329,7 +332,8 @@ fn capacity_that_the_default_of_uses_never_fills_is_objected_to_where_instances_
         let config = good(&format!(
             "[pool.a]\nmax_instances = 1\ncapacity_per_instance = 4\n{line}\nprovider.kind = \"x\"\n"
         ));
-        config.objection(&config.pools[&PoolName::new("a")], disposable).map(|wrong| wrong.to_string())
+        let provider = ProviderFacts { disposable, suspends: false, engines: true };
+        config.objection(&config.pools[&PoolName::new("a")], provider).map(|wrong| wrong.to_string())
     };
     let wrong = objection("#", true).unwrap();
     assert!(

@@ -129,6 +129,13 @@ pub struct Registration {
     pub doctor: fn(&BuildContext, &toml::Table) -> Vec<Finding>,
 }
 
+impl Registration {
+    /// True if it launches and terminates instances, as its capabilities say; false for static hosts.
+    pub fn launches(&self) -> bool {
+        self.static_hosts.is_none()
+    }
+}
+
 /// What a provider of static hosts implements in addition to the trait. Both functions take a table that builds.
 #[derive(Debug, Clone, Copy)]
 pub struct StaticHostCalls {

@@ -161,7 +161,7 @@ fn addresses(config: &Config, state_path: &Path) -> Vec<MetricsAddress> {
 }
 
 fn has_hosts(pool: &PoolConfig) -> bool {
-    crate::provider::find(&pool.provider.kind).is_ok_and(|known| known.static_hosts.is_some())
+    crate::provider::find(&pool.provider.kind).is_ok_and(|known| !known.launches())
 }
 
 type Policies = BTreeMap<PoolName, Policy>;

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::code;
-use crate::cli::setup::ProviderContext;
+use crate::cli::setup::{ProviderContext, objection};
 use crate::config::{Config, PoolConfig};
 use crate::core::ids::PoolName;
 use crate::core::policy::Policy;
@@ -40,14 +40,11 @@ pub(super) fn check(config: &Config, pool: &PoolConfig, around: &ProviderContext
     let Ok(provider) = (registration.build)(&context, &pool.provider.table) else {
         return Checked { policy: pool.policy.clone(), found, provider: None };
     };
-    let disposable = provider.capabilities().launches;
-    let vain = || config.vain_idle_stopped(pool).filter(|_| !registration.suspends);
-    let engineless = || config.vain_containers(pool).filter(|_| !registration.engines);
-    found.extend(config.objection(pool, disposable).or_else(vain).or_else(engineless).map(|objection| {
+    found.extend(objection(config, pool, registration).map(|objection| {
         let what = format!("the configuration is invalid: {objection}");
         code::CONFIG_INVALID.found(what, format!("correct the table of pool `{}`", pool.name))
     }));
-    let policy = pool.policy_where(disposable, registration.lifetime);
+    let policy = pool.policy_where(registration.launches(), registration.lifetime);
     Checked { policy, found, provider: Some(provider) }
 }
 
@@ -74,6 +71,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::cli::fixture::at;
+    use crate::cli::setup::tests::refused;
     use crate::core::endpoint::Endpoint;
     use crate::core::ids::InstanceId;
     use crate::core::inventory::{Capabilities, Listing};
@@ -91,8 +89,11 @@ pub(super) mod tests {
     }
 
     fn checked(provider: &str) -> Vec<Finding> {
-        let text = format!("[pool.linux]\nmax_instances = 4\n[pool.linux.provider]\n{provider}\n");
-        let config = Config::parse(&text, "greenroom.toml").unwrap();
+        checked_all(&format!("[pool.linux]\nmax_instances = 4\n[pool.linux.provider]\n{provider}\n"))
+    }
+
+    fn checked_all(text: &str) -> Vec<Finding> {
+        let config = Config::parse(text, "greenroom.toml").unwrap();
         let program = std::env::current_exe().unwrap();
         let around = ProviderContext { state_dir: "/s".into(), program, clock: Rc::new(Fixed) };
         let pool = config.pools.values().next().unwrap();
@@ -162,6 +163,16 @@ pub(super) mod tests {
         assert_eq!(found[0].code, "local-no-isolation");
         let wrong = checked("kind = \"local\"\nno_such_key = 1");
         assert_eq!(wrong[0].code, "local-table", "{wrong:?}");
+    }
+
+    #[test]
+    fn doctor_refuses_what_a_provider_cannot_do() {
+        for (text, wrong) in refused() {
+            let found = checked_all(&text);
+            let invalid: Vec<&Finding> =
+                found.iter().filter(|finding| finding.code == code::CONFIG_INVALID.name).collect();
+            assert!(matches!(invalid[..], [one] if one.message.contains(wrong)), "{wrong}: {found:?}");
+        }
     }
 
     /// One finding of each code.

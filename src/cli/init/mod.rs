@@ -28,7 +28,7 @@ use self::found::Found;
 use self::units::Units;
 use super::args::GlobalOptions;
 use super::error::CliError;
-use super::setup::ProviderContext;
+use super::setup::{ProviderContext, objection};
 use super::{program, ui};
 use crate::config::{Config, ConfigError, Diagnostics};
 use crate::core::time::ManagerId;
@@ -165,8 +165,7 @@ fn check(text: &str, state_dir: &Path) -> Result<Config, CliError> {
         let known = provider::find(&pool.provider.kind).map_err(|wrong| CliError::say(wrong.to_string()))?;
         let context = around.of(pool, Rc::new(Unconnected));
         (known.build)(&context, &pool.provider.table).map_err(|wrong| refused(config.diagnostics(wrong)))?;
-        let engineless = || config.vain_containers(pool).filter(|_| !known.engines);
-        if let Some(objection) = config.objection(pool, known.static_hosts.is_none()).or_else(engineless) {
+        if let Some(objection) = objection(&config, pool, known) {
             return Err(refused(objection));
         }
     }
@@ -224,5 +223,19 @@ fn doctor(place: &GlobalOptions, runner_config: &Path, is_new: bool) -> Result<b
         Some(0) => Ok(true),
         Some(1) => Ok(false),
         _ => Err(CliError::say(format!("doctor ended with {ended}")).help("run `greenroom doctor`")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::setup::tests::refused;
+
+    #[test]
+    fn init_refuses_what_a_provider_cannot_do() {
+        for (text, wrong) in refused() {
+            let error = check(&text, Path::new("/s")).unwrap_err().in_a_line();
+            assert!(error.contains(wrong), "{error}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::Config;
+use crate::config::{Config, ProviderFacts};
 use crate::core::container::engine::ContainerEngine;
 use crate::core::container::settings::{ContainerSettings, Mode, Privileged, PullPolicy, Umask};
 use crate::core::glob::Glob;
@@ -240,7 +240,8 @@ fn static_hosts_run_containers_without_root() {
     let objection = |key: &str, disposable| {
         let config = Config::parse(&format!("{POOL}[pool.a.containers]\n{key}\n"), "x").unwrap();
         let pool = config.pools.values().next().unwrap();
-        config.objection(pool, disposable).map(|wrong| wrong.to_string())
+        let provider = ProviderFacts { disposable, suspends: false, engines: true };
+        config.objection(pool, provider).map(|wrong| wrong.to_string())
     };
     for allowed in ["", "privileged = false", "privileged = \"single-use\"", "ulimit = { nproc = \"100\" }"] {
         assert_eq!(objection(allowed, false), None, "{allowed}");

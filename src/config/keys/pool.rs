@@ -121,9 +121,9 @@ const IDLE_STOPPED: Key = key("idle_stopped", Count(0), Value("0"), Pass)
          no idle instance resumes one of them.",
     )
     .interacts(
-        "They count against `max_instances`, and their age against `max_lifetime`. Only with provider `fleeting`, and only \
-         if its plugin can suspend instances; otherwise the key has no effect, and `greenroom doctor` says so. \
-         `ready_command` runs again after each resume. See `suspend_timeout` and `resume_timeout`.",
+        "They count against `max_instances`, and their age against `max_lifetime`. Only with provider `fleeting`; with \
+         others, the configuration is invalid. Without effect if its plugin cannot suspend instances: `greenroom doctor` \
+         says so. `ready_command` runs again after each resume. See `suspend_timeout` and `resume_timeout`.",
     );
 
 const IDLE_TIME: Key = key("idle_time", Duration(0), Value("\"20m\""), Pass)
