@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::engine::on_docker;
 use crate::place::Place;
-use crate::pool::{containers, job};
+use crate::pool::{containers, job, plain, setting};
 use crate::site::{PLAIN, STOPPED, Site, site};
 use crate::support::job::Job;
 use crate::support::record::Outcome;
@@ -102,6 +102,25 @@ fn a_mirror_that_is_down_is_named_and_the_registry_itself_serves_the_job() {
         result.expect_outcome(&Outcome::Success);
         let log = result.log_text();
         for said in [&format!("was not pulled: mirror {STOPPED}: "), "ash:1` again", "\nthe script ran\n"] {
+            assert!(log.contains(said), "{said}: {log}");
+        }
+        place.expect_sound();
+    });
+}
+
+/// Docker reads both outputs of a container concurrently, so its record may have them in this order, too, if the error is last.
+#[test]
+fn an_error_that_docker_records_before_other_lines_is_shown() {
+    on_docker(|| {
+        let Some(site) = site() else { return };
+        let place = setting(site).open();
+        let script =
+            "echo 'no license found' >&2; sleep 1; for i in $(seq 30); do echo line $i; done; exit 7";
+        let service = json!({"name": plain("dies:1"), "entrypoint": ["sh", "-c", script]});
+        let result = place.run(&job(1, "ash:1").service(service));
+        result.expect_outcome(&Outcome::Success);
+        let log = result.log_text();
+        for said in ["with status 7", "| no license found\n", "| line 30\n"] {
             assert!(log.contains(said), "{said}: {log}");
         }
         place.expect_sound();

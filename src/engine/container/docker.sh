@@ -60,3 +60,10 @@ network() {
 started() {
   docker inspect --format '{{.State.Pid}}' "$name-$1" 2>/dev/null | sed 's/^0$/none/' >"$shared/$name-$1.pid"
 }
+
+# What a container wrote last: last_lines NAME. Docker reads standard output and standard error concurrently, so its record
+# may have the last line of one before all lines of the other. Each comes with its own last lines.
+last_lines() {
+  docker logs "$1" 2>/dev/null | tail -n 20 | tail -c 2000
+  docker logs "$1" 2>&1 >/dev/null | tail -n 20 | tail -c 2000
+}

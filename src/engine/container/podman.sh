@@ -32,3 +32,6 @@ network() {
 
 # A service has started: its process is in a file already.
 started() { :; }
+
+# What a container wrote last: last_lines NAME.
+last_lines() { podman logs --tail 20 "$1" 2>&1; }

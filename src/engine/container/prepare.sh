@@ -3,7 +3,7 @@
 # Set above: name, engine, shared (the engine's file of the job's container is there), last, pull_within, wait_within, most,
 # rootless, debug, closed and only_pulls (empty: no), and the functions write_files, pull_each, may_pass, share_all, ports,
 # create, recent, stamp, make_room. The engine's own: facts, log_path, and the functions ready, mirrored, fetch, network,
-# started.
+# started, last_lines.
 PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH LC_ALL=C
 unset IFS
@@ -162,7 +162,7 @@ listens() {
 # The last lines of a service, unless all are shown.
 logs() {
   [ -z "$debug" ] || return
-  "$engine" logs --tail 20 "$name-$1" 2>&1 | tail -c 4000 | {
+  last_lines "$name-$1" | tail -c 4000 | {
     while IFS= read -r line || [ -n "$line" ]; do report "log $1 $line"; done
   }
 }
