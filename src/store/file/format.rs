@@ -3,6 +3,8 @@
 //! Every line is one JSON object that begins with `{"crc":"xxxxxxxx",`; the checksum covers all bytes after that up to
 //! the end of the object. A line without its newline is incomplete and not valid.
 
+use std::io::BufRead as _;
+
 use serde::{Deserialize, Serialize};
 
 use crate::core::event::Event;
@@ -107,14 +109,24 @@ pub(super) fn is_sound(line: &[u8]) -> bool {
 
 /// The number of a record, found without parsing it.
 pub(super) fn number(line: &[u8]) -> Option<u64> {
-    let rest = line.get(SEAL..)?.strip_prefix(b"\"n\":")?;
-    let end = rest.iter().position(|b| !b.is_ascii_digit())?;
-    std::str::from_utf8(&rest[..end]).ok()?.parse().ok()
+    first_field(line, b"\"n\":")
 }
 
-/// The format that a line names, sound or not, so that files of newer versions are recognised.
+/// The format that a line names, sound or not, so that files of newer versions are recognised. A line of this version has
+/// it first, and is not parsed for it: that would take a quarter of the time of reading a snapshot.
 pub(super) fn version(line: &[u8]) -> Option<u32> {
-    serde_json::from_slice::<Version>(line).ok().map(|v| v.format)
+    let first = first_field(line, b"\"format\":").filter(|_| is_sealed(line));
+    match first.and_then(|found| u32::try_from(found).ok()) {
+        Some(found) => Some(found),
+        None => serde_json::from_slice::<Version>(line).ok().map(|v| v.format),
+    }
+}
+
+/// The number that follows the seal, if its field has this name.
+fn first_field(line: &[u8], name: &[u8]) -> Option<u64> {
+    let rest = line.get(SEAL..)?.strip_prefix(name)?;
+    let end = rest.iter().position(|b| !b.is_ascii_digit())?;
+    std::str::from_utf8(&rest[..end]).ok()?.parse().ok()
 }
 
 /// Lines of a piece of a file; the last one may lack its newline.
@@ -135,10 +147,12 @@ impl<'a> Iterator for Lines<'a> {
         if self.0.is_empty() {
             return None;
         }
-        let end = self.0.iter().position(|b| *b == b'\n');
-        let (whole, rest) = self.0.split_at(end.map_or(self.0.len(), |at| at + 1));
+        // The C library's search is many times faster than a loop over bytes.
+        let length = { self.0 }.skip_until(b'\n').unwrap_or(self.0.len());
+        let (whole, rest) = self.0.split_at(length);
         self.0 = rest;
-        let text = whole.strip_suffix(b"\n").unwrap_or(whole);
+        let end = whole.strip_suffix(b"\n");
+        let text = end.unwrap_or(whole);
         Some(Line { text, length: whole.len() as u64, sound: end.is_some() && is_sound(text) })
     }
 }
@@ -188,7 +202,19 @@ mod tests {
     #[test]
     fn a_file_from_the_future_still_says_its_format() {
         assert_eq!(version(br#"{"crc":"00000000","format":9,"unheard":{}}"#), Some(9));
+        assert_eq!(version(br#"{"of":"another","order":[],"format":10}"#), Some(10));
         assert_eq!(version(b"garbage"), None);
+    }
+
+    #[test]
+    fn the_format_of_this_versions_lines_is_found_without_parsing_them() {
+        let pool = PoolName::new("linux");
+        let line = snapshot(&pool, 0, 0, &PoolState::default()).unwrap();
+        assert_eq!(version(&line), Some(FORMAT));
+        assert_eq!(version(&line[..line.len() - 9]), Some(FORMAT), "the rest is not read");
+        let header = seal(&Header { format: FORMAT, pool, first: 1 }).unwrap();
+        assert_eq!(version(&header[..header.len() - 9]), Some(FORMAT));
+        assert_eq!(version(&header[1..]), None, "not a line of this version");
     }
 
     proptest! {
