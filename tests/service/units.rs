@@ -14,6 +14,7 @@ fn the_keepers_unit_reloads_survives_a_hang_and_stops_without_the_jobs() {
     assert_eq!(host.property("ActiveState"), "active");
     let (started, pid) = (Instant::now(), host.property("MainPID"));
     assert_eq!(host.property("StatusText"), "reconciling 1 pool: pool");
+    has_read_the_program(&host);
     host.await_idle(1);
 
     host.configure("idle_count = 2");
@@ -35,6 +36,12 @@ fn the_keepers_unit_reloads_survives_a_hang_and_stops_without_the_jobs() {
     host.serves_a_job_through_a_hang_and_a_stop();
 }
 
+/// The unit goes on if it cannot read the program, so that only this shows a failure.
+fn has_read_the_program(host: &Host) {
+    let read = host.property("ExecStartPre");
+    assert!(read.contains("/bin/cp") && read.contains("status=0"), "{read}");
+}
+
 /// A pool of the provider `local` stands in for those of clouds: it needs no more of the host.
 #[test]
 fn a_keeper_in_the_sandbox_has_instances_and_serves_jobs() {
@@ -42,6 +49,7 @@ fn a_keeper_in_the_sandbox_has_instances_and_serves_jobs() {
     let (_, options) = sandbox.split_once("[Service]\n").expect("its section");
     let Some(host) = Host::start(LOCAL, UNTIL_GO, Some(options)) else { return };
     host.systemctl(&["start", "greenroom"]);
+    has_read_the_program(&host);
     host.await_idle(1);
     host.start_job();
     host.configure("idle_count = 2");

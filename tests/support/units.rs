@@ -77,6 +77,7 @@ impl Host {
             .replace("[Unit]", "[Unit]\nDefaultDependencies=no")
             .replace("Wants=network-online.target\n", "")
             .replace("/etc/greenroom/greenroom.toml\n", &format!("{config}\n"))
+            .replace("/bin/cp /usr/bin/greenroom", &format!("/bin/cp {GREENROOM}"))
             .replace("ExecStart=/usr/bin/greenroom", &format!("ExecStart={GREENROOM} --config {config}"))
             .replace("WatchdogSec=2min", &format!("WatchdogSec={}", WATCHDOG.as_secs()))
             .replace("TimeoutAbortSec=10s", "TimeoutAbortSec=1s")
