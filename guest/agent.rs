@@ -13,6 +13,7 @@ use crate::network;
 use crate::port::Port;
 use crate::protocol::{Answer, Order};
 use crate::say;
+use crate::script::Script;
 use crate::ssh::{self, Server};
 use crate::store;
 use crate::sys::{self, End};
@@ -83,10 +84,11 @@ pub(crate) fn agent() -> io::Result<()> {
     network::bring_up()?;
     let mut port = Port::open()?;
     port.say(&Answer::Hello { flavour: image.flavour.clone(), ssh: image.server.name().to_owned() })?;
-    let mut parts = Parts::default();
+    let mut heard = Heard::default();
     loop {
         let outcome = match port.hear()? {
-            Ok(line) => Order::parse(&line).and_then(|order| carry_out(order, &image, &mut parts)),
+            Ok(line) => Order::parse(&line)
+                .and_then(|order| carry_out(order, &image, &mut heard, &mut |answer| port.say(answer))),
             Err(problem) => Err(problem),
         };
         let answer = outcome.unwrap_or_else(|problem| {
@@ -99,20 +101,41 @@ pub(crate) fn agent() -> io::Result<()> {
     }
 }
 
-fn carry_out(order: Order, image: &Image, parts: &mut Parts) -> Result<Option<Answer>, String> {
+/// What orders have brought that a later one uses.
+#[derive(Default)]
+struct Heard {
+    parts: Parts,
+    script: Script,
+}
+
+fn carry_out(
+    order: Order,
+    image: &Image,
+    heard: &mut Heard,
+    tell: &mut dyn FnMut(&Answer) -> io::Result<()>,
+) -> Result<Option<Answer>, String> {
     let failed = |error: io::Error| error.to_string();
     match order {
         Order::Ping(what) => Ok(Some(Answer::Pong(what))),
         Order::WarmUp => image.warm_up().map(|()| Some(Answer::Warm)).map_err(failed),
         Order::ImageStore => store::mount().map(|()| Some(Answer::Stored)).map_err(failed),
+        Order::Script(part) => {
+            heard.script.add(&part);
+            Ok(None)
+        }
+        Order::Run => {
+            let script = std::mem::take(&mut heard.script);
+            let each = |line| tell(&Answer::Said(line));
+            script.run(heard.parts.proxy(), each).map(|()| Some(Answer::Ran)).map_err(failed)
+        }
         Order::Go => {
-            let identity = std::mem::take(parts).complete()?;
+            let identity = std::mem::take(&mut heard.parts).complete()?;
             identity.assume(image.server).and_then(|()| Image::start_ssh()).map_err(failed)?;
             Ok(Some(Answer::Ready))
         }
         Order::PowerOff => Err(sys::end_machine(End::PowerOff).to_string()),
         part => {
-            parts.keep(part);
+            heard.parts.keep(part);
             Ok(None)
         }
     }
@@ -133,12 +156,10 @@ mod tests {
     #[test]
     fn parts_of_an_identity_are_not_answered() {
         let image = Image::parse("light openssh").unwrap();
-        let mut parts = Parts::default();
-        let kept = carry_out(Order::Hostname("a".to_owned()), &image, &mut parts);
-        assert_eq!(kept, Ok(None));
-        let early = carry_out(Order::Go, &image, &mut parts);
-        assert_eq!(early, Err("GO without TIME".to_owned()));
-        let ping = carry_out(Order::Ping("7".to_owned()), &image, &mut parts);
-        assert_eq!(ping, Ok(Some(Answer::Pong("7".to_owned()))));
+        let mut heard = Heard::default();
+        let mut order = |order| carry_out(order, &image, &mut heard, &mut |_| Ok(()));
+        assert_eq!(order(Order::Hostname("a".to_owned())), Ok(None));
+        assert_eq!(order(Order::Go), Err("GO without TIME".to_owned()));
+        assert_eq!(order(Order::Ping("7".to_owned())), Ok(Some(Answer::Pong("7".to_owned()))));
     }
 }

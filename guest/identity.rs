@@ -54,8 +54,19 @@ impl Parts {
             Order::HostKey(key) => self.host_key = Some(key),
             Order::AuthorizedKey(key) => self.authorized_key = Some(key),
             Order::Proxy(url) => self.proxy = Some(url),
-            Order::Ping(_) | Order::WarmUp | Order::ImageStore | Order::Go | Order::PowerOff => {}
+            Order::Ping(_)
+            | Order::WarmUp
+            | Order::ImageStore
+            | Order::Script(_)
+            | Order::Run
+            | Order::Go
+            | Order::PowerOff => {}
         }
+    }
+
+    /// The URL of the proxy, if the host has named one.
+    pub(crate) fn proxy(&self) -> Option<&str> {
+        self.proxy.as_deref()
     }
 
     /// The whole, or the order that is missing.
@@ -109,9 +120,13 @@ fn use_proxy(url: &str) -> io::Result<()> {
     quiet(Command::new("git").args(["config", "--system", "http.proxy", url]))
 }
 
+/// What names the proxy to programs.
+pub(crate) fn proxy_environment(url: &str) -> [(&'static str, &str); 3] {
+    [("http_proxy", url), ("https_proxy", url), ("no_proxy", "localhost,127.0.0.1,::1")]
+}
+
 fn proxy_variables(url: &str) -> String {
-    let variables = [("http_proxy", url), ("https_proxy", url), ("no_proxy", "localhost,127.0.0.1,::1")];
-    let lines = variables.map(|(name, value)| {
+    let lines = proxy_environment(url).map(|(name, value)| {
         let upper = name.to_ascii_uppercase();
         format!("export {name}={value} {upper}={value}\n")
     });

@@ -12,6 +12,7 @@ mod init;
 mod network;
 mod port;
 mod protocol;
+mod script;
 mod ssh;
 mod store;
 mod sys;

@@ -19,6 +19,10 @@ pub(crate) enum Order {
     WarmUp,
     /// Mount the disk with images of containers.
     ImageStore,
+    /// A part of the script to run.
+    Script(Vec<u8>),
+    /// Run the script, as root, and write everything to the disk.
+    Run,
     /// Since 1970.
     Time(Duration),
     Seed(Box<[u8; 64]>),
@@ -37,10 +41,17 @@ pub(crate) enum Order {
 /// One line to the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Answer {
-    Hello { flavour: String, ssh: String },
+    Hello {
+        flavour: String,
+        ssh: String,
+    },
     Pong(String),
     Warm,
     Stored,
+    /// A line that the script wrote.
+    Said(String),
+    /// The script has ended.
+    Ran,
     Ready,
     Failed(String),
 }
@@ -54,6 +65,8 @@ impl Order {
             "PING" => Ok(Self::Ping(rest.to_owned())),
             "WARM-UP" => Ok(Self::WarmUp),
             "IMAGE-STORE" => Ok(Self::ImageStore),
+            "SCRIPT" => base64::decode(rest).map(Self::Script).ok_or_else(|| bad("not base64")),
+            "RUN" => Ok(Self::Run),
             "TIME" => {
                 let nanoseconds = rest.parse().map_err(|_| bad("not a number of nanoseconds"))?;
                 Ok(Self::Time(Duration::from_nanos(nanoseconds)))
@@ -86,6 +99,8 @@ impl fmt::Display for Answer {
             Self::Pong(what) => write!(f, "PONG {what}"),
             Self::Warm => f.write_str("WARM"),
             Self::Stored => f.write_str("STORED"),
+            Self::Said(line) => write!(f, "SAID {line}"),
+            Self::Ran => f.write_str("RAN"),
             Self::Ready => f.write_str("READY"),
             Self::Failed(why) => {
                 let line: Vec<&str> = why.split_whitespace().collect();
@@ -128,6 +143,8 @@ mod tests {
         let key = "ssh-ed25519 AAAA a comment";
         assert_eq!(Order::parse(&format!("AUTHORIZED-KEY {key}")), Ok(Order::AuthorizedKey(key.to_owned())));
         assert_eq!(Order::parse("IMAGE-STORE"), Ok(Order::ImageStore));
+        assert_eq!(Order::parse("SCRIPT Zm9v"), Ok(Order::Script(b"foo".to_vec())));
+        assert_eq!(Order::parse("RUN"), Ok(Order::Run));
         assert_eq!(Order::parse("GO"), Ok(Order::Go));
     }
 
@@ -143,6 +160,7 @@ mod tests {
             ("MACHINE-ID 12", "MACHINE-ID: not 32 lower-case hex digits"),
             ("AUTHORIZED-KEY", "AUTHORIZED-KEY: empty"),
             ("PROXY http://a;reboot", "PROXY: not http://HOST:PORT"),
+            ("SCRIPT ;", "SCRIPT: not base64"),
         ] {
             assert_eq!(Order::parse(line), Err(what.to_owned()));
         }

@@ -22,10 +22,11 @@ use crate::core::secret::Secret;
 use crate::engine::Engine;
 use crate::engine::acquire::Acquired;
 use crate::engine::container::{ContainerError, ContainerProgress};
+use crate::engine::warm::{MARGIN, public_script};
 use crate::gitlab::env::added_by_runner;
 use crate::gitlab::response::JobResponse;
 use crate::port::clock::Clock as _;
-use crate::port::setup::Pulls;
+use crate::port::setup::{PublicPull, Pulls};
 use crate::provider;
 
 /// The containers of a job, or `None` if it runs on the instance itself. Judged before the job takes an instance.
@@ -92,6 +93,16 @@ impl Pulls for PoolPulls {
         let settings =
             ContainerSettings { images: None, pull_policy: vec![PullPolicy::Always], ..self.0.clone() };
         judge(&settings, &request, &about)?.ok_or_else(|| "it is not pulled for a job".to_owned())
+    }
+
+    fn public(&self) -> Vec<PublicPull> {
+        let public = self.0.images_warm.iter().filter_map(|image| {
+            let image = image.to_string();
+            let job = self.pull(&image).ok()?;
+            let (script, within) = (public_script(&job)?, job.pull_timeout.saturating_add(MARGIN));
+            Some(PublicPull { image: image.into(), script, within })
+        });
+        public.collect()
     }
 }
 

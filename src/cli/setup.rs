@@ -40,6 +40,7 @@ impl ProviderContext {
             state_dir: self.state_dir.clone(),
             program: self.program.clone(),
             containers: pool.needs_podman(),
+            pulls: pool.containers.clone().map(|settings| Rc::new(PoolPulls(settings)) as Rc<dyn Pulls>),
             clock: Rc::clone(&self.clock),
             host_keys,
         }
@@ -148,7 +149,8 @@ pub(super) fn build(
         let kind = Place::value_of(format!("{}.kind", pool.provider.path));
         invalid(unknown.at(kind, "not defined").into())
     })?;
-    let provider = (registration.build)(&around.connected(pool), &pool.provider.table).map_err(invalid)?;
+    let context = around.connected(pool);
+    let provider = (registration.build)(&context, &pool.provider.table).map_err(invalid)?;
     let launches = registration.launches();
     if let Some(objection) = objection(config, pool, registration) {
         return Err(CliError::config(objection.into()));
@@ -165,7 +167,7 @@ pub(super) fn build(
         provider,
         ready_command: ready_command(pool, launches),
         clean_command: pool.clean_command.clone(),
-        pulls: pool.containers.clone().map(|settings| Rc::new(PoolPulls(settings)) as Rc<dyn Pulls>),
+        pulls: context.pulls,
     })
 }
 
@@ -283,6 +285,33 @@ pub(super) mod tests {
         let without = built(&text.replace("clean_user = \"root\"\n", "")).unwrap_err();
         let without = format!("{without:?}");
         assert!(without.contains("containers on static hosts need `clean_user`"), "{without}");
+    }
+
+    #[test]
+    fn an_image_with_credentials_is_not_pulled_where_all_instances_have_it() {
+        let home = tempfile::tempdir().unwrap();
+        let auth = home.path().join("auth.json");
+        std::fs::write(&auth, r#"{"auths": {"corp.test": {"auth": "aHVudGVyOmh1bnRlcjI="}}}"#).unwrap();
+        let text = format!(
+            "[pool.linux]\nmax_instances = 1\n[pool.linux.provider]\nkind = \"qemu\"\n[pool.linux.containers]\n\
+             images_warm = [\"corp.test/app:1\", \"ruby:3.3\"]\nregistry_auth = {auth:?}"
+        );
+        let config = Config::parse(&text, "greenroom.toml").unwrap();
+        let clock = Rc::new(ManualClock::default());
+        let around = ProviderContext { state_dir: "/s".into(), program: "/p".into(), clock };
+        let pulls = build(&config, config.pools.values().next().unwrap(), &around).unwrap().pulls.unwrap();
+        assert!(pulls.pull("corp.test/app:1").unwrap().job.login.is_some());
+        let public = pulls.public();
+        assert_eq!(
+            public.iter().map(|pull| &*pull.image).collect::<Vec<_>>(),
+            ["docker.io/library/ruby:3.3"]
+        );
+        assert!(
+            public[0].script.contains("docker.io/library/ruby:3.3") && !public[0].script.contains("hunter")
+        );
+        assert_eq!(pulls.public(), public, "a template is named by it");
+        std::fs::remove_file(auth).unwrap();
+        assert_eq!(pulls.public(), [], "what needs credentials is not known");
     }
 
     #[test]

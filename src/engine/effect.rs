@@ -8,9 +8,10 @@ use crate::core::endpoint::Endpoint;
 use crate::core::event::Change;
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::{AttemptName, InstanceId};
+use crate::core::images::SeenImages;
 use crate::core::instance::{Answer, DrainReason, Instance, LaunchRecord, Phase, Release};
 use crate::core::inventory::Tags;
-use crate::core::plan::{Effect, request};
+use crate::core::plan::{Effect, request, seen};
 use crate::core::policy::Timing;
 use crate::core::pool::PoolState;
 use crate::core::report::FailedBoot;
@@ -226,8 +227,9 @@ impl Engine {
             let failure = Failure { class: ErrorClass::Transient, message };
             return Ok(Err(Unreached { failure, by_instance }));
         }
-        let at = self.now();
+        let (at, mut is_new) = (self.now(), false);
         self.commit(|state| {
+            is_new = state.instance(id).is_some_and(|i| i.phase == Phase::Launching);
             let is_first = |i: &Instance| {
                 i.phase == Phase::Launching
                     || (i.phase.is_resuming() && i.endpoint.as_ref() != Some(&endpoint))
@@ -239,7 +241,22 @@ impl Engine {
             vec![Change::Reached { instance, endpoint }.at(at)]
         })
         .await?;
+        if is_new {
+            self.note_brought(id, setup).await?;
+        }
         Ok(Ok(()))
+    }
+
+    /// Records the images with which an instance came up.
+    async fn note_brought(&self, id: &InstanceId, setup: &PoolSetup) -> Result<(), EngineError> {
+        // What is not known is pulled again, which brings only what is missing.
+        let found = setup.provider.images(id).await.unwrap_or_default();
+        if setup.pulls.is_none() || found.is_empty() {
+            return Ok(());
+        }
+        let seen = SeenImages { found, removed: Vec::new() };
+        self.commit(|state| seen::by_keeper(state, id, &seen, self.now())).await?;
+        Ok(())
     }
 
     /// Whether an idle instance is well: for the provider, and for the login of a job.

@@ -20,7 +20,7 @@ pub mod release;
 pub mod stage;
 mod tier;
 mod unbegun;
-mod warm;
+pub mod warm;
 
 use std::rc::Rc;
 

@@ -14,6 +14,7 @@ use super::effect::EffectResult;
 use super::{Engine, EngineError};
 use crate::core::container::name::ContainerName;
 use crate::core::container::place::EnginePlace;
+use crate::core::container::spec::ContainerJob;
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::InstanceId;
 use crate::core::plan::{FailingCall, Pulls, backoff, seen, warm};
@@ -24,7 +25,15 @@ use crate::port::connector::RemoteCommand;
 use crate::port::setup::PoolSetup;
 
 /// What the script needs beside the pull.
-pub(super) const MARGIN: Duration = Duration::from_mins(1);
+pub const MARGIN: Duration = Duration::from_mins(1);
+
+/// The script that pulls a job's image where no instance has it yet; `None`: it would have credentials in it. The same
+/// text for the same job.
+pub fn public_script(job: &ContainerJob) -> Option<String> {
+    let has_login = job.containers().any(|container| container.login.is_some());
+    let name = ContainerName::of_pull(Stamp::from((0, 0, 0, 0)), false);
+    (!has_login).then(|| pulling(&name, job))
+}
 
 /// An image on an instance.
 pub(super) type Place = (InstanceId, Arc<str>);

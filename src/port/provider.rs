@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use crate::core::endpoint::Endpoint;
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::{InstanceId, OfferingName, PoolName};
+use crate::core::images::FoundImage;
 use crate::core::inventory::{Capabilities, Listing, Notice, Resource, ResourceKind, Resources, Tags};
 use crate::core::metadata::MetadataAnswers;
 use crate::core::report::ApiCalls;
@@ -137,6 +138,11 @@ pub trait Provider {
     /// How to reach an instance; `NotFound` if it does not exist, `Transient` while it has no address yet, or while the
     /// provider may not show it yet.
     async fn endpoint(&self, id: &InstanceId) -> Result<Endpoint, ProviderError>;
+
+    /// Images of containers that an instance had when it came up.
+    async fn images(&self, _id: &InstanceId) -> Result<Vec<FoundImage>, ProviderError> {
+        Ok(Vec::new())
+    }
 
     /// The instance's console output during its boot, newest last, for the job log when a boot fails.
     async fn console(&self, id: &InstanceId) -> Result<String, ProviderError>;

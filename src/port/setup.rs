@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 
 use super::provider::Provider;
 use crate::core::container::spec::ContainerJob;
 use crate::core::ids::InstanceId;
 use crate::core::policy::Policy;
+use crate::core::time::millis;
 
 /// One pool, set up.
 #[derive(Clone)]
@@ -30,6 +33,23 @@ pub struct PoolSetup {
 pub trait Pulls {
     /// What pulls an image with the operator's credentials, as for a job in it; or why it cannot be pulled.
     fn pull(&self, image: &str) -> Result<ContainerJob, String>;
+
+    /// Those of `images_warm` that need no credentials: all instances of the pool may have them from their start.
+    fn public(&self) -> Vec<PublicPull> {
+        Vec::new()
+    }
+}
+
+/// A pull without credentials.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublicPull {
+    /// The image's complete name.
+    pub image: Arc<str>,
+    /// A script for the instance's root, the same for the same settings. `core::container::report` reads its output.
+    pub script: String,
+    /// How long the script may take.
+    #[serde(with = "millis")]
+    pub within: Duration,
 }
 
 /// The argument of cleaning scripts that leaves the cache as it is.

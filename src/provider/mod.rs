@@ -18,7 +18,7 @@ use crate::port::clock::Clock;
 use crate::port::finding::Finding;
 use crate::port::host_keys::HostKeys;
 use crate::port::provider::Provider;
-use crate::port::setup::Cleaning;
+use crate::port::setup::{Cleaning, Pulls};
 
 pub mod as_json;
 pub mod authorities;
@@ -189,6 +189,8 @@ pub struct BuildContext {
     pub program: PathBuf,
     /// Whether jobs run in containers of Podman on its instances.
     pub containers: bool,
+    /// How images are pulled for the pool; `None`: its instances run no containers, or none is launched.
+    pub pulls: Option<Rc<dyn Pulls>>,
     pub clock: Rc<dyn Clock>,
     /// For instances whose host key only they can show.
     pub host_keys: Rc<dyn HostKeys>,
@@ -203,6 +205,7 @@ impl BuildContext {
             state_dir: state_dir.to_owned(),
             program: "/bin/true".into(),
             containers: false,
+            pulls: None,
             clock: Rc::new(crate::port::clock::tests::ManualClock::default()),
             host_keys: Rc::new(crate::port::host_keys::Unconnected),
         }

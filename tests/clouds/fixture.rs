@@ -46,6 +46,7 @@ impl CloudFixture {
             state_dir: self.state.path().to_owned(),
             program: Path::new(env!("CARGO_BIN_EXE_greenroom")).to_owned(),
             containers: false,
+            pulls: None,
             clock: self.clock(),
             host_keys: Rc::new(greenroom::port::host_keys::Unconnected),
         };

@@ -64,6 +64,7 @@ impl Home {
             pool: PoolName::new(POOL),
             program: GREENROOM.into(),
             containers: false,
+            pulls: None,
             clock: Rc::new(HereAndNow { ahead: Duration::ZERO }),
             host_keys: Rc::new(Ssh::new(SshSettings::new(state_dir.join("keys")))),
             state_dir,

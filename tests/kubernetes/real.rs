@@ -148,6 +148,7 @@ impl Namespace {
             state_dir: self.state.path().to_owned(),
             program: env!("CARGO_BIN_EXE_greenroom").into(),
             containers: false,
+            pulls: None,
             clock: self.clock(),
             host_keys: Rc::new(greenroom::port::host_keys::Unconnected),
         };

@@ -17,6 +17,7 @@ use greenroom::core::endpoint::Endpoint;
 use greenroom::core::ids::{InstanceId, PoolName};
 use greenroom::port::clock::Clock;
 use greenroom::port::provider::{InstanceKeys, Provider};
+use greenroom::port::setup::Pulls;
 use greenroom::provider::{BuildContext, find};
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -36,6 +37,8 @@ pub(crate) struct VmFixture {
     /// Lines for every provider's table.
     table: String,
     program: PathBuf,
+    /// What templates pull.
+    pulls: Option<Rc<dyn Pulls>>,
     /// For programs that QEMU's user has to reach.
     open: TempDir,
     own: Option<(TempDir, MutexGuard<'static, ()>)>,
@@ -59,6 +62,12 @@ impl VmFixture {
         fixture
     }
 
+    /// The same, whose templates get images of containers.
+    pub(crate) fn pulling(mut self, pulls: Rc<dyn Pulls>) -> Self {
+        self.pulls = Some(pulls);
+        self
+    }
+
     /// One with a folder of images of its own in its state directory: the one image, and no template yet.
     #[cfg(feature = "crash-points")]
     pub(crate) fn with_own_images(table: &str) -> Self {
@@ -80,6 +89,7 @@ impl VmFixture {
             keys,
             table: String::new(),
             program: GREENROOM.into(),
+            pulls: None,
             open,
             own: None,
         }
@@ -99,6 +109,7 @@ impl VmFixture {
             state_dir: self.state.clone(),
             program: self.program.clone(),
             containers: false,
+            pulls: self.pulls.clone(),
             clock: self.clock(),
             host_keys: Rc::new(greenroom::port::host_keys::Unconnected),
         }

@@ -56,6 +56,7 @@ mod sweep;
 #[path = "../support/systemd.rs"]
 mod systemd;
 mod templates;
+mod warm;
 
 use support::program;
 

@@ -76,6 +76,16 @@ impl StoreFolder {
         fs::write(to.join("version"), "Directory Transport Version: 1.1\n").expect("a version");
     }
 
+    /// True if there is a template with this image.
+    pub(crate) fn has_template_with(&self, image: &str) -> bool {
+        let Ok(templates) = fs::read_dir(self.images().join(".templates")) else { return false };
+        let texts =
+            templates.flatten().filter_map(|one| fs::read_to_string(one.path().join("template.json")).ok());
+        let done = texts.filter_map(|text| serde_json::from_str::<Value>(&text).ok());
+        done.into_iter()
+            .any(|done| done["images"].as_array().is_some_and(|all| all.iter().any(|i| i["name"] == image)))
+    }
+
     pub(crate) fn call(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_greenroom"));
         command.args(["image", "store"]).args(arguments).arg("--images").arg(self.images());

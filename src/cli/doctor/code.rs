@@ -78,7 +78,7 @@ codes! {
     CONTAINERS_CA_UNREADABLE Error "containers-ca-unreadable" "The file `ca` of a pool cannot be read, or contains no certificate: registries that need it are refused.";
     CONTAINERS_PRIVILEGED_SHARED Warning "containers-privileged-shared" "Privileged containers of concurrent jobs share an instance, so each job can control the others.";
     CONTAINERS_WARM_REFUSED Warning "containers-warm-refused" "The keeper pulls an image of `images_warm` that no job of the pool may use.";
-    CONTAINERS_WARM_WITHOUT_STORE Note "containers-warm-without-store" "A pool of `qemu` has `images_warm`, but no image store: each new instance pulls the images.";
+    CONTAINERS_WARM_WITHOUT_STORE Note "containers-warm-without-store" "A pool of `qemu` has `images_warm`, but neither an image store nor templates with the images: each new instance pulls them.";
     PROVIDER_UNKNOWN Error "provider-unknown" "A pool names an unknown provider.";
     PROVIDER_TIMEOUT Warning "provider-timeout" "A provider did not answer doctor's calls within 30 seconds.";
 

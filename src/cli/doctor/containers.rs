@@ -132,7 +132,8 @@ fn warm(pool: &PoolConfig, settings: &ContainerSettings) -> Option<Finding> {
 fn without_store(pool: &PoolConfig, settings: &ContainerSettings) -> Option<Finding> {
     let provider = &pool.provider;
     let pulls = !settings.images_warm.is_empty() || settings.images_learned.is_some();
-    (pulls && PoolStore::is_missing(&pool.name, &provider.kind, &provider.table)).then(|| {
+    let is_list = settings.images_learned.is_none();
+    (pulls && PoolStore::is_missing(&pool.name, &provider.kind, &provider.table, is_list)).then(|| {
         let images: Vec<String> = settings.images_warm.iter().map(ToString::to_string).collect();
         let images = if images.is_empty() { "IMAGE…".to_owned() } else { images.join(" ") };
         let what = format!(
@@ -255,6 +256,13 @@ pub(super) mod tests {
             ("", "images_warm = \"learn\"", Some("run `greenroom image store build NAME IMAGE…`, and ")),
             ("", "", None),
             ("image_store = \"ci\"", "images_warm = [\"ruby:3.3\"]", None),
+            ("network = \"open\"", "images_warm = [\"ruby:3.3\"]", None),
+            ("network = \"open\"\nboot = \"direct\"", "images_warm = [\"ruby:3.3\"]", Some(named)),
+            (
+                "network = \"open\"",
+                "images_warm = \"learn\"",
+                Some("run `greenroom image store build NAME IMAGE…`, and "),
+            ),
             ("image = \"/disk.qcow2\"", "images_warm = [\"ruby:3.3\"]", None),
         ] {
             let found = checked_with("", provider, table);

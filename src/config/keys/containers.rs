@@ -128,7 +128,8 @@ const IMAGES_WARM: Key = key("images_warm", TextOrTexts, Words("none"), Pass)
             two of the last 200 jobs used, the most used first.")
     .interacts(
         "Two instances of the pool pull at the same time. `registry_auth`, `mirrors` and `ca` are used, and each pull \
-         ends with `pull_timeout`. A job that gets the instance stops the pull.",
+         ends with `pull_timeout`. A job that gets the instance stops the pull. The provider `qemu` also puts named images \
+         that need no password into its templates.",
     );
 
 const UMASK_KEY: Key = key("umask", Word(UMASK), Value("\"auto\""), Job)

@@ -12,6 +12,7 @@ pub mod place;
 pub mod platform;
 pub mod pull;
 pub mod registries;
+pub mod report;
 pub mod request;
 pub mod settings;
 pub mod spec;

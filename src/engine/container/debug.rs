@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::report::{Lines, Report};
 use crate::core::container::name::JobContainer;
 use crate::core::container::place::EnginePlace;
+use crate::core::container::report::{Lines, Report};
 use crate::engine::Engine;
 use crate::port::attempts::Assignment;
 use crate::port::connector::{Output, RemoteCommand, Stream};

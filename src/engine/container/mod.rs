@@ -6,7 +6,6 @@ mod docker;
 mod options;
 mod owners;
 pub(super) mod progress;
-mod report;
 pub mod script;
 #[cfg(test)]
 mod tests;

@@ -8,11 +8,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::ContainerError;
-use super::dialect::is_none;
-use super::report::{ImageFacts, Lines, Part, Report};
 use crate::core::container::engine::ContainerEngine;
 use crate::core::container::failure::{Blame, Cause, foreign};
 use crate::core::container::name::Owner;
+use crate::core::container::report::{ImageFacts, Lines, Part, Report, digest};
 use crate::core::container::settings::PullPolicy;
 use crate::core::container::spec::{ContainerJob, ContainerSpec};
 use crate::core::images::{FoundImage, SeenImages};
@@ -113,19 +112,6 @@ pub enum ContainerProgress {
     },
 }
 
-impl ImageFacts {
-    /// True if a container runs as root. `user`: the one that job or pool chose.
-    pub(super) fn runs_as_root(&self, user: Option<&str>) -> bool {
-        let user = user.or(self.user.as_deref()).unwrap_or_default();
-        matches!(user.split(':').next(), None | Some("" | "0" | "root"))
-    }
-
-    /// True if the container starts with the search for a shell. `entrypoint`: the job's.
-    pub(super) fn starts_a_shell(&self, entrypoint: Option<&[String]>) -> bool {
-        entrypoint.or(self.entrypoint.as_deref()).is_none_or(is_none)
-    }
-}
-
 /// A pull, or the start of a service.
 struct Begun {
     at: Stamp,
@@ -207,8 +193,7 @@ impl<'a> Watcher<'a> {
     pub(in crate::engine) fn seen(&self) -> SeenImages {
         let found = self.images.iter().filter_map(|(number, facts)| {
             let spec = spec(self.job, *number).filter(|spec| spec.platform.is_none())?;
-            let digest = facts.digest.as_deref().and_then(digest).map(Arc::from);
-            Some(FoundImage { name: spec.image.as_str().into(), digest, bytes: facts.bytes })
+            Some(facts.found(&spec.image))
         });
         let mut all: Vec<FoundImage> = Vec::new();
         for found in found {
@@ -411,13 +396,6 @@ impl<'a> Watcher<'a> {
             (self.tell)(event(name.clone()));
         }
     }
-}
-
-/// The digest as engines write it: alone, or after an image's name.
-fn digest(text: &str) -> Option<String> {
-    let digest = text.rsplit('@').next()?;
-    let hex = digest.strip_prefix("sha256:")?;
-    (hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit())).then(|| digest.to_owned())
 }
 
 fn spec(job: &ContainerJob, number: usize) -> Option<&ContainerSpec> {

@@ -5,11 +5,11 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::progress::{ContainerProgress, Watcher};
-use super::report::ImageFacts;
 use super::script::script;
 use super::{ContainerError, options};
 use crate::core::container::engine::ContainerEngine;
 use crate::core::container::name::ContainerName;
+use crate::core::container::report::ImageFacts;
 use crate::core::container::settings::{EngineOptions, PullPolicy, Umask};
 use crate::core::container::spec::{ContainerJob, ContainerSpec, Login, ServiceSpec};
 use crate::core::secret::Secret;

@@ -32,12 +32,12 @@ pub(super) fn memory_of_one(settings: &Settings) -> u64 {
     settings.memory + OVERHEAD + translated
 }
 
-/// Checks that another machine fits beside those of all pools. The caller holds the lock until the machine exists.
+/// Checks that another machine fits beside those of all pools. `templates`: the disk of those with images. The caller holds the lock until the machine exists.
 pub(super) async fn admit(
     pools: &Path,
     wanted: Resources,
     store: Option<ReservedStore>,
-    settings: &Settings,
+    (settings, templates): (&Settings, &dyn Fn() -> io::Result<u64>),
 ) -> Result<File, ProviderError> {
     let transient = |error: io::Error| ProviderError::new(ErrorClass::Transient, error.to_string());
     let budget = Resources {
@@ -50,7 +50,9 @@ pub(super) async fn admit(
     stores.extend(store.map(|store| (store.digest, store.bytes)));
     let stores = stores.values().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
     fits("memory", wanted.memory, taken.memory, budget.memory)?;
-    fits("disk", wanted.disk, taken.disk.saturating_add(stores), budget.disk)?;
+    // So do the images of a template.
+    let shared = stores.saturating_add(templates().map_err(transient)?);
+    fits("disk", wanted.disk, taken.disk.saturating_add(shared), budget.disk)?;
     Ok(lock)
 }
 
@@ -135,7 +137,8 @@ mod tests {
         let settings =
             settings("memory = \"128M\"\ndisk = \"1G\"\nmemory_budget = \"200M\"\ndisk_budget = \"3G\"");
         let admit = |memory: u64, disk: u64| {
-            admit(pools.path(), Resources { memory: memory << 20, disk: disk << 20 }, None, &settings)
+            let wanted = Resources { memory: memory << 20, disk: disk << 20 };
+            admit(pools.path(), wanted, None, (&settings, &|| Ok(0)))
         };
         drop(admit(200, 3072).await.unwrap());
         for (memory, disk, scope, message) in [
@@ -148,8 +151,10 @@ mod tests {
         }
         let store = |mib: u64| Some(ReservedStore { digest: "d".to_owned(), bytes: mib << 20 });
         let wanted = Resources { memory: 1, disk: 3000 << 20 };
-        drop(super::admit(pools.path(), wanted, store(72), &settings).await.unwrap());
-        let refused = super::admit(pools.path(), wanted, store(73), &settings).await.unwrap_err();
+        let templates = || Ok(2 << 20);
+        drop(super::admit(pools.path(), wanted, store(70), (&settings, &templates)).await.unwrap());
+        let refused =
+            super::admit(pools.path(), wanted, store(71), (&settings, &templates)).await.unwrap_err();
         assert!(refused.to_string().contains("but 73 of 3072 MiB are in use (`disk_budget`)"), "{refused}");
         assert!(total_memory().unwrap() > 64 << 20);
         assert!(total_disk(pools.path()).unwrap() > 64 << 20);

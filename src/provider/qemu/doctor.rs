@@ -270,6 +270,7 @@ pub(super) mod tests {
             state_dir: PathBuf::from("/no/such/state"),
             program: PathBuf::from("/bin/sh"),
             containers: false,
+            pulls: None,
             clock: Rc::new(Fixed),
             host_keys: Rc::new(crate::port::host_keys::Unconnected),
         }

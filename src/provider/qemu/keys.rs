@@ -74,7 +74,7 @@ pub(super) const TABLES: &[KeyTable] = &[KeyTable {
             .means("Disk space for all VMs of the state directory together; a VM that does not fit is refused with no \
                     capacity.")
             .interacts("Each VM counts with its `disk`, however much of it is written. VMs of other pools count, \
-                        too. An image store in use counts once."),
+                        too. An image store in use counts once, and so do templates with images of containers."),
         key("user", Text, Words("`greenroom-vm` if there is such a user, otherwise `nobody`"), Launch)
             .means("User that runs QEMU where Greenroom runs as root; not root."),
         key("qemu", HostPath, Words("`qemu-system-x86_64`, searched for in `PATH`"), Launch).means("Path of QEMU."),

@@ -19,10 +19,12 @@ use super::{BuildContext, Built, Calls, Registration};
 use crate::core::endpoint::Endpoint;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::{InstanceId, PoolName};
+use crate::core::images::FoundImage;
 use crate::core::inventory::{Capabilities, Listed, Listing};
 use crate::keys::KeyTable;
 use crate::keys::problem::{Place, Problem, Problems};
 use crate::port::provider::{LaunchRequest, Provider, ProviderError, Termination};
+use crate::port::setup::PublicPull;
 use crate::threads::disk::Lane;
 
 mod accel;
@@ -42,7 +44,7 @@ mod user;
 
 use image_store::Stores;
 use settings::Settings;
-use spec::{Booted, Ended, ReservedStore, Spec};
+use spec::{Booted, Ended, PULLS, ReservedStore, Spec};
 
 pub const REGISTRATION: Registration = Registration {
     kind: "qemu",
@@ -126,6 +128,13 @@ impl Launch<'_> {
         Ok(Reserved { resources, store: self.store() })
     }
 
+    /// What a template of the machine pulls.
+    fn pulls(&self) -> Vec<PublicPull> {
+        let Qemu { context, settings, .. } = self.qemu;
+        let pulls = context.pulls.as_ref().filter(|_| settings.templates_pull());
+        pulls.map(|pulls| pulls.public()).unwrap_or_default()
+    }
+
     fn store(&self) -> Option<ReservedStore> {
         let Qemu { context, settings, .. } = self.qemu;
         let stores = Stores::beside(&settings.images_dir(&context.state_dir));
@@ -143,8 +152,11 @@ impl Recipe for Launch<'_> {
             return Err(invalid(obstacle));
         }
         let reserved = self.reserve().map_err(invalid)?;
+        let images = settings.images_dir(&self.qemu.context.state_dir);
+        let templates = || process::disk_of_templates(&images);
         let Reserved { resources, store } = self.reserved.get_or_init(|| reserved);
-        let lock = budget::admit(&supervised.instances, *resources, store.clone(), settings).await?;
+        let lock =
+            budget::admit(&supervised.instances, *resources, store.clone(), (settings, &templates)).await?;
         Ok(Admitted { lost: None, lock: Some(lock) })
     }
 
@@ -152,6 +164,10 @@ impl Recipe for Launch<'_> {
         let Qemu { context, settings, .. } = self.qemu;
         let reserved = self.reserved.get().ok_or_else(|| io::Error::other("the machine was not admitted"))?;
         dir.fill(&self.request.keys)?;
+        let pulls = self.pulls();
+        if !pulls.is_empty() {
+            dir.put(PULLS, &pulls)?;
+        }
         dir.put(
             "spec.json",
             &Spec {
@@ -226,6 +242,12 @@ impl Provider for Qemu {
 
     async fn endpoint(&self, id: &InstanceId) -> Result<Endpoint, ProviderError> {
         self.supervised.endpoint(id)
+    }
+
+    async fn images(&self, id: &InstanceId) -> Result<Vec<FoundImage>, ProviderError> {
+        let booted = self.supervised.dir(id)?.read::<Booted>("boot.json");
+        let booted = booted.map_err(|error| ProviderError::new(ErrorClass::Transient, error.to_string()))?;
+        Ok(booted.map(|booted| booted.images).unwrap_or_default())
     }
 
     async fn console(&self, id: &InstanceId) -> Result<String, ProviderError> {

@@ -106,6 +106,12 @@ const MIB: u64 = 1 << 20;
 const DEFAULT_MEMORY: u64 = 1 << 30;
 
 impl Settings {
+    /// True if templates of its machines may get images of containers. Without a network, they reach no registry.
+    pub(super) fn templates_pull(&self) -> bool {
+        let is_cloned = self.boot == Boot::Snapshot && matches!(self.source, Source::Image(_));
+        is_cloned && self.network != Network::Isolated
+    }
+
     pub(super) fn read(pool: &PoolName, values: &toml::Table) -> Result<Self, Problems> {
         table::read(TABLES, pool.as_str(), values, Self::of)
     }

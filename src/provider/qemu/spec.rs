@@ -5,7 +5,11 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::settings::Settings;
+use crate::core::images::FoundImage;
 use crate::provider::instance_dir::Launched;
+
+/// The file with what templates pull, as the pool's configuration was at the launch. It may be long, and few read it.
+pub(super) const PULLS: &str = "pulls.json";
 
 /// `spec.json`; never changed afterwards.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +61,12 @@ pub(super) struct Booted {
     /// Why it has not the image store that its pool names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) without_store: Option<String>,
+    /// Images of containers that it has from its template.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) images: Vec<FoundImage>,
+    /// A sentence for each image of `images_warm` that its template lacks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) without_images: Vec<String>,
 }
 
 /// `ended.json`: why the machine ended.
@@ -68,7 +78,7 @@ pub(super) struct Ended {
 
 impl std::fmt::Display for Booted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { tier, accel, ms, because, image_store, without_store } = self;
+        let Self { tier, accel, ms, because, image_store, without_store, images, without_images } = self;
         write!(f, "{tier}, {accel}, {}.{:02} s", ms / 1000, ms % 1000 / 10)?;
         if let Some(because) = because {
             write!(f, " ({because})")?;
@@ -76,7 +86,15 @@ impl std::fmt::Display for Booted {
         if let Some(StoreUse { name, digest }) = image_store {
             write!(f, ", image store `{name}` ({})", digest.get(..12).unwrap_or(digest))?;
         }
-        without_store.as_ref().map_or(Ok(()), |problem| write!(f, ", no image store: {problem}"))
+        if let Some(problem) = without_store {
+            write!(f, ", no image store: {problem}")?;
+        }
+        match images.len() {
+            0 => {}
+            1 => f.write_str(", template with 1 image")?,
+            count => write!(f, ", template with {count} images")?,
+        }
+        without_images.iter().try_for_each(|why| write!(f, ", {why}"))
     }
 }
 
@@ -93,6 +111,8 @@ mod tests {
             because: None,
             image_store: None,
             without_store: None,
+            images: Vec::new(),
+            without_images: Vec::new(),
         };
         assert_eq!(plain.to_string(), "snapshot, tcg, 1.04 s");
         let cold = Booted { tier: "direct".into(), because: Some("no template".into()), ..plain.clone() };
@@ -100,6 +120,13 @@ mod tests {
         let store = StoreUse { name: "ci".into(), digest: "0123456789abcdef".into() };
         let stored = Booted { image_store: Some(store), ..plain.clone() };
         assert_eq!(stored.to_string(), "snapshot, tcg, 1.04 s, image store `ci` (0123456789ab)");
+        let image = FoundImage { name: "r.corp/a:1".into(), digest: None, bytes: 7 };
+        let warm = Booted {
+            images: vec![image],
+            without_images: vec!["not image `b`: denied".into()],
+            ..plain.clone()
+        };
+        assert_eq!(warm.to_string(), "snapshot, tcg, 1.04 s, template with 1 image, not image `b`: denied");
         let without = Booted { without_store: Some("it is damaged".into()), ..plain };
         assert_eq!(without.to_string(), "snapshot, tcg, 1.04 s, no image store: it is damaged");
     }

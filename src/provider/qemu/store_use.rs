@@ -45,11 +45,13 @@ impl PoolStore {
         Some(Self { name: settings.image_store?, stores })
     }
 
-    /// True if machines of the pool could have an image store, but its table names none.
-    pub fn is_missing(pool: &PoolName, kind: &str, table: &toml::Table) -> bool {
+    /// True if machines of the pool could have an image store, but its table names none. `is_list`: the pool names images,
+    /// which templates get.
+    pub fn is_missing(pool: &PoolName, kind: &str, table: &toml::Table, is_list: bool) -> bool {
         let settings = (kind == REGISTRATION.kind).then(|| Settings::read(pool, table).ok()).flatten();
         settings.is_some_and(|settings| {
-            settings.image_store.is_none() && matches!(settings.source, Source::Image(_))
+            let is_known = settings.image_store.is_some() || (is_list && settings.templates_pull());
+            !is_known && matches!(settings.source, Source::Image(_))
         })
     }
 

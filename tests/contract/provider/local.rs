@@ -56,6 +56,7 @@ impl LocalFixture {
             state_dir: self.state_dir().to_owned(),
             program: program.to_owned(),
             containers: false,
+            pulls: None,
             clock: self.clock(),
             host_keys: Rc::new(greenroom::port::host_keys::Unconnected),
         }

@@ -57,6 +57,7 @@ impl Pool {
             state_dir: self.state.path().to_owned(),
             program: GREENROOM.into(),
             containers: false,
+            pulls: None,
             clock: self.clock(),
             host_keys: Rc::new(greenroom::port::host_keys::Unconnected),
         };

@@ -1,13 +1,16 @@
 //! Pipelines of jobs in containers: images and services from registries, sources, cancellation, memory.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use greenroom::core::instance::Instance;
 use serde_json::json;
 
 use super::registry::{ACCOUNT, Registries};
 use super::sources::GitServer;
 use super::{Machines, machines};
 use crate::pace::Pace;
+use crate::processes::wait_for;
 use crate::setting::Setting;
 use crate::skipped::skipped;
 use crate::support::handle::Handle;
@@ -149,4 +152,75 @@ fn a_script_that_takes_all_memory_of_its_machine_fails_and_its_machine_goes_on()
     expect(&result, &Outcome::ScriptFailure { exit_code: 137 }, &["max", "after failed"]);
     assert!(!result.log_text().contains("never\n"), "{}", result.describe());
     place.expect_nothing_left(0);
+}
+
+/// One pool, whose images need a password and none.
+#[test]
+#[ignore = "in `scripts/test --full`: a template with images, and three more pulls"]
+fn an_image_with_a_password_comes_to_idle_machines_and_never_into_their_template() {
+    if let Some(why) = Registries::obstacle() {
+        return skipped(why);
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let registries = Registries::serve(dir.path(), &["ash:1", "private:1"]);
+    let (ash, private) =
+        (format!("{}/ash:1", registries.open), format!("{}/private:1", registries.with_password));
+    let auth = dir.path().join("auth.json");
+    std::fs::write(&auth, auth_config(&registries.with_password)).expect("credentials");
+    let mut containers = registries.keys();
+    containers.insert("images_warm".into(), vec![private.clone(), ash.clone()].into());
+    containers.insert("registry_auth".into(), auth.display().to_string().into());
+    let mut setting = setting(&registries, None).pool("containers", containers);
+    setting = setting.pool("idle_count", 1).pool("max_instances", 1).provider("template_retention", "5s");
+    setting.patience *= 2;
+    let place = Machines::with_own_images(setting);
+    let folder = place.state_dir.join("images");
+    let image = crate::images::containers().dir.canonicalize().expect("an image");
+    std::os::unix::fs::symlink(image, folder.join("containers")).expect("a link to the test image");
+    place.warm_up(1);
+    let patience = place.setting.patience;
+    // An idle machine that has both.
+    let warm = || {
+        let state = place.state();
+        let has = |machine: &&Arc<Instance>| {
+            machine.is_idle() && [&ash, &private].iter().all(|name| machine.images.get(name).is_some())
+        };
+        state.instances.values().find(has).cloned()
+    };
+    let first = wait_for("both images on the idle machine", patience, warm);
+    let template = wait_for("a template with one of them", patience, || {
+        let template = std::fs::read_dir(folder.join(".templates")).ok()?.flatten().next()?.path();
+        let done = std::fs::read_to_string(template.join("template.json")).ok()?;
+        (done.contains(&ash) && !done.contains(&private)).then_some(template)
+    });
+    let blobs = || {
+        let log = std::fs::read_to_string(dir.path().join("open.log")).expect("a log");
+        log.lines()
+            .filter(|line| line.contains("/blobs/sha256:") && line.contains("response completed"))
+            .count()
+    };
+    let before = blobs();
+    let result = place.runner().run(&Job::new(1).image(&ash).script(["echo ran"]));
+    expect(&result, &Outcome::Success, &["ran"]);
+    let next = || warm().filter(|machine| machine.id != first.id);
+    let second = wait_for("both images on the next machine", patience, next);
+    assert_eq!(blobs(), before, "a clone has pulled what its template has");
+    let digest = |machine: &Arc<Instance>| {
+        machine.images.get(&ash).and_then(|fact| fact.image.digest.clone()).expect("a digest")
+    };
+    assert_eq!(digest(&first), digest(&second));
+    let pair = format!("{}:{}", ACCOUNT.0, ACCOUNT.1);
+    let coded = <base64ct::Base64 as base64ct::Encoding>::encode_string(pair.as_bytes());
+    let has = |file: &str, text: &str| {
+        let mut grep = std::process::Command::new("grep");
+        grep.args(["-q", "-a", "-F", "-e", text]).arg(template.join(file));
+        grep.status().expect("grep").success()
+    };
+    assert!(has("ram.img", "Linux version"), "the memory is not read: the test judges nothing");
+    for file in ["ram.img", "disk.qcow2", "state", "recipe.json", "template.json", "console.log"] {
+        for secret in [ACCOUNT.1, &coded] {
+            assert!(!has(file, secret), "a password in {file}");
+        }
+    }
+    place.wait_until_settled(1);
 }

@@ -28,7 +28,7 @@ mod ends;
 mod foreign;
 mod hangs;
 mod kills;
-mod registry;
+pub(crate) mod registry;
 mod sources;
 mod stores;
 mod work;

@@ -12,7 +12,7 @@ use crate::published;
 /// The gateway of a guest whose network is open: this machine's loopback.
 const HOST: &str = "10.0.2.2";
 /// The account of the registry with a password, and its line (`crypt`, `$2y$05$`).
-pub(super) const ACCOUNT: (&str, &str) = ("reader", "a made-up password");
+pub(crate) const ACCOUNT: (&str, &str) = ("reader", "a made-up password");
 const HTPASSWD: &str = "reader:$2y$05$greenroomgreenroomgreukbtVYDDmlBUYWrU.or5DiBA1rLozTP6\n";
 
 /// Serves until its standard input closes, however this process ends.
@@ -20,11 +20,11 @@ const SERVE: &str =
     "docker-registry serve \"$1\" </dev/null >\"$2\" 2>&1 & read -r _; kill $!; wait $! 2>/dev/null";
 
 /// Two registries with the same images.
-pub(super) struct Registries {
+pub(crate) struct Registries {
     /// The certificate that verifies both.
     ca: PathBuf,
-    pub(super) open: String,
-    pub(super) with_password: String,
+    pub(crate) open: String,
+    pub(crate) with_password: String,
     servers: Vec<(Child, Option<ChildStdin>)>,
 }
 
@@ -39,14 +39,14 @@ impl Drop for Registries {
 
 impl Registries {
     /// The keys of a pool whose machines reach them, as Docker Hub's mirror and by address.
-    pub(super) fn keys(&self) -> Table {
+    pub(crate) fn keys(&self) -> Table {
         let mirrors = Table::from_iter([("docker.io".to_owned(), Value::String(self.open.clone()))]);
         let ca = self.ca.display().to_string();
         Table::from_iter([("mirrors".to_owned(), mirrors.into()), ("ca".to_owned(), ca.into())])
     }
 
     /// What is missing here for registries and their images.
-    pub(super) fn obstacle() -> Option<&'static str> {
+    pub(crate) fn obstacle() -> Option<&'static str> {
         let has = |program: &str| {
             let mut shell = Command::new("sh");
             shell.args(["-c", &format!("command -v {program}")]).stdout(Stdio::null());
@@ -61,7 +61,7 @@ impl Registries {
     }
 
     /// Lays these images down in a directory and serves them.
-    pub(super) fn serve(dir: &Path, images: &[&str]) -> Self {
+    pub(crate) fn serve(dir: &Path, images: &[&str]) -> Self {
         let at = |name: &str| dir.join(name);
         published::publish_all(&at("registry"), &at("work"), |name| images.contains(&name));
         std::fs::write(at("htpasswd"), HTPASSWD).expect("accounts");

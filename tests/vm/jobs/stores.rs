@@ -56,8 +56,8 @@ fn a_job_and_its_service_have_their_images_without_a_registry() {
 const BIG: Image = Image { name: "library/big:1", tree: &["busybox", "noise"], ..PLAIN };
 const ROUNDS: u64 = 3;
 
-/// What a job's `prepare` takes on an idle machine that has its image in a store, on one on which the keeper has pulled
-/// it, and on one that lacks it.
+/// What a job's `prepare` takes on an idle machine that has its image in a store, on one that has it from its template,
+/// on one on which the keeper has pulled it, and on one that lacks it.
 #[test]
 #[ignore = "figures, taken by hand on an idle machine"]
 fn what_a_store_saves() {
@@ -87,11 +87,18 @@ fn what_a_store_saves() {
     let lacking = warmed.clone();
     warmed.insert("images_warm".to_owned(), pulled.clone().into());
     let stored = idle().provider("image_store", "ci").pool("containers", from_store()).open();
-    let warm = idle().provider("network", "open").pool("containers", warmed).open();
+    let templated = idle().provider("network", "open").pool("containers", warmed.clone()).open();
+    let warm =
+        idle().provider("network", "open").provider("boot", "direct").pool("containers", warmed).open();
     let without = idle().provider("network", "open").pool("containers", lacking).open();
-    for place in [&stored, &warm, &without] {
+    for place in [&stored, &templated, &warm, &without] {
         place.warm_up(1);
     }
+    let patience = warm.setting.patience;
+    wait_for("a template with the image", patience, || folder.has_template_with(&pulled).then_some(()));
+    // Ends the machine that was there before its template.
+    let first = templated.runner().run(&Job::new(99).image(&pulled).script(["echo ran"]));
+    expect(&first, &Outcome::Success, &["ran"]);
     let has_pulled = || {
         let state = warm.state();
         let mut idle = state.instances.values().filter(|machine| machine.is_idle());
@@ -99,7 +106,7 @@ fn what_a_store_saves() {
     };
     let prepare = |place: &Place, id: u64, image: &str| {
         // The machine that boots in place of the last one, or pulls, would disturb the other pool's job.
-        for place in [&stored, &without] {
+        for place in [&stored, &templated, &without] {
             place.wait_until_idle(1);
         }
         wait_for("the image on the idle machine", warm.setting.patience, has_pulled);
@@ -108,8 +115,12 @@ fn what_a_store_saves() {
         result.call("prepare").took().expect("it ended").as_secs_f64()
     };
     for round in 1..=ROUNDS {
-        let ways =
-            [("a store", &stored, "big:1"), ("`images_warm`", &warm, &pulled), ("a pull", &without, &pulled)];
+        let ways = [
+            ("a store", &stored, "big:1"),
+            ("a template", &templated, &*pulled),
+            ("`images_warm`", &warm, &*pulled),
+            ("a pull", &without, &*pulled),
+        ];
         for (way, place, image) in ways {
             eprintln!("round {round}: `prepare` with {way} {:.1} s", prepare(place, round, image));
         }

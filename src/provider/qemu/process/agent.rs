@@ -18,6 +18,15 @@ use crate::core::text::clean_line;
 /// The longest line of the protocol, in bytes.
 const LONGEST: usize = 16 * 1024;
 
+/// How much of a script comes in one line, in bytes.
+const PART: usize = 8 * 1024;
+
+/// How many lines of a script's output are kept.
+const MOST_LINES: usize = 10_000;
+
+/// Why a guest runs no script.
+const OLD_IMAGE: &str = "the image of virtual machines is too old: build it again";
+
 /// Fresh randomness for each guest, in bytes.
 const SEED: usize = 64;
 
@@ -72,6 +81,30 @@ impl Agent {
             Some(why) => Ok(Some(clean_line(why.as_bytes(), 200))),
             None if line == "STORED" => Ok(None),
             None => Err(unexpected("STORED", &line)),
+        }
+    }
+
+    /// Has the guest run a script as root, and write everything to its disk; returns the lines that it wrote, except empty ones.
+    pub(super) async fn run(&mut self, script: &str, proxy: Option<&str>) -> io::Result<Vec<String>> {
+        let proxy = proxy.map(|proxy| format!("PROXY {proxy}"));
+        let parts =
+            script.as_bytes().chunks(PART).map(|part| format!("SCRIPT {}", Base64::encode_string(part)));
+        for command in proxy.into_iter().chain(parts).chain(["RUN".to_owned()]) {
+            self.writer.write_all(format!("{command}\n").as_bytes()).await?;
+        }
+        let mut written = Vec::new();
+        loop {
+            let line = self.lines.next().await?;
+            match line.strip_prefix("SAID ") {
+                // Empty ones are signs of life.
+                Some(said) if !said.is_empty() && written.len() < MOST_LINES => written.push(said.to_owned()),
+                Some(_) => {}
+                None if line == "RAN" => return Ok(written),
+                None if line.starts_with("FAILED unknown command") => {
+                    return Err(io::Error::other(OLD_IMAGE));
+                }
+                None => return Err(unexpected("RAN", &line)),
+            }
         }
     }
 
@@ -158,6 +191,34 @@ mod tests {
         assert_eq!(one[3].len(), "MACHINE-ID ".len() + 32);
         let (_, other) = identified("READY\n").await;
         assert!(one[1] != other[1] && one[3] != other[3], "a seed is used twice");
+    }
+
+    #[tokio::test]
+    async fn a_script_comes_in_parts_and_its_lines_come_back() {
+        let answers = async |answers: &'static str| {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            let guest = async {
+                let mut script = Vec::new();
+                let mut lines = BufReader::new(theirs).lines();
+                while let Some(line) = lines.next_line().await.unwrap().filter(|line| line != "RUN") {
+                    assert!(line.len() < LONGEST, "{}", line.len());
+                    let part = line.strip_prefix("SCRIPT ").map(|part| Base64::decode_vec(part).unwrap());
+                    script.extend(part.unwrap_or_default());
+                }
+                lines.into_inner().write_all(answers.as_bytes()).await.unwrap();
+                script
+            };
+            let mut agent = Agent::new(ours);
+            let script = "x".repeat(3 * PART);
+            let (ran, received) = tokio::join!(agent.run(&script, Some("http://10.0.2.100:3128")), guest);
+            assert_eq!(received, script.as_bytes());
+            ran
+        };
+        assert_eq!(answers("SAID pulling\nSAID \nSAID done\nRAN\n").await.unwrap(), ["pulling", "done"]);
+        let old = answers("FAILED unknown command `SCRIPT`\n").await.unwrap_err();
+        assert_eq!(old.to_string(), OLD_IMAGE);
+        let failed = answers("FAILED no /bin/sh\n").await.unwrap_err();
+        assert_eq!(failed.to_string(), "the guest could not carry out a command: no /bin/sh");
     }
 
     #[tokio::test]

@@ -24,6 +24,8 @@ mod rig;
 mod supervise;
 mod template;
 
+pub(super) use template::disk_of_all as disk_of_templates;
+
 /// The hidden subcommands of `instance qemu`; `arguments` follow it.
 pub fn main(arguments: &[OsString]) -> ExitCode {
     let texts: Vec<&str> = arguments.iter().map_while(|argument| argument.to_str()).collect();

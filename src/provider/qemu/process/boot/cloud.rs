@@ -65,6 +65,8 @@ impl Start<'_> {
             user: USER.to_owned(),
             agent: None,
             store: StoreResult::default(),
+            images: Vec::new(),
+            without: Vec::new(),
             holder: None,
         })
     }

@@ -13,6 +13,7 @@ use super::exec::Runner;
 use super::machine::{BootError, Ending, Machine};
 use super::rig::{Rig, new_layer};
 use crate::core::endpoint::Endpoint;
+use crate::core::images::FoundImage;
 use crate::provider::halt::halt_point;
 use crate::provider::instance_dir::InstanceDir;
 use crate::provider::qemu::accel::{self, Engine};
@@ -67,6 +68,10 @@ struct Up {
     /// Kept open: a guest that finds its port closed may retry without pause.
     agent: Option<Agent>,
     store: StoreResult,
+    /// Images of containers that it has from its template.
+    images: Vec<FoundImage>,
+    /// A sentence for each one that the template lacks.
+    without: Vec<String>,
     /// Kept open: the template's holder counts this clone as long as it is.
     holder: Option<UnixStream>,
 }
@@ -115,7 +120,7 @@ pub(super) async fn boot_and_watch(
 }
 
 /// Returns when the machine has to end because its network rules cannot be kept.
-async fn unguarded(guard: Option<&Guard>) -> Ending {
+pub(super) async fn unguarded(guard: Option<&Guard>) -> Ending {
     match guard {
         Some(guard) => Ending::Unguarded(guard.keep().await.to_string()),
         None => std::future::pending().await,
@@ -204,7 +209,16 @@ impl Start<'_> {
         };
         let store = machine.within(self.limit, "the guest did not come up", talk).await?;
         let user = image.manifest.user.clone();
-        Ok(Up { tier: "direct", because: None, user, agent: Some(agent), store, holder: None })
+        Ok(Up {
+            tier: "direct",
+            because: None,
+            user,
+            agent: Some(agent),
+            store,
+            images: Vec::new(),
+            without: Vec::new(),
+            holder: None,
+        })
     }
 
     fn rig<'a>(&'a self, image: &'a Image, store: &'a Attached) -> Rig<'a> {
@@ -239,6 +253,8 @@ impl Start<'_> {
             because: up.because.clone(),
             image_store: up.store.used.clone(),
             without_store: up.store.problem.clone(),
+            images: up.images.clone(),
+            without_images: up.without.clone(),
         };
         halt_point("boot.up");
         dir.put("boot.json", &booted)?;

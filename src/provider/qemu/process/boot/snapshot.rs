@@ -2,11 +2,11 @@
 
 use std::os::fd::OwnedFd;
 
-use fs_err as fs;
 use serde_json::json;
 
 use super::store::Attached;
-use super::{Start, Up};
+use super::{Site, Start, Up};
+use crate::port::setup::PublicPull;
 use crate::provider::halt::halt_point;
 use crate::provider::qemu::image::Image;
 use crate::provider::qemu::process::agent::Agent;
@@ -14,7 +14,8 @@ use crate::provider::qemu::process::command::Sharing;
 use crate::provider::qemu::process::machine::{BootError, Machine};
 use crate::provider::qemu::process::rig::{MemoryFile, new_layer};
 use crate::provider::qemu::process::template::client::{self, Lent};
-use crate::provider::qemu::process::template::{Recipe, Template, capabilities};
+use crate::provider::qemu::process::template::{Done, Files, Pulls, Recipe, Template, capabilities};
+use crate::provider::qemu::spec::PULLS;
 use crate::provider::supervisor::note;
 
 impl Start<'_> {
@@ -29,7 +30,7 @@ impl Start<'_> {
         let template = Template::of(&recipe).map_err(|error| error.to_string())?;
         let lent = client::lend(&template, &recipe, self.limit * 2).await?;
         halt_point("clone.lent");
-        match self.clone_of(&template, lent, (image, store), slot).await {
+        match self.clone_of(lent, (image, store), slot).await {
             Ok(up) => Ok(up),
             Err(problem) => {
                 if let Some(machine) = slot {
@@ -55,25 +56,34 @@ impl Start<'_> {
             program: self.site.spec.program.clone(),
             limit: self.limit,
             kept: self.site.spec.settings.template_retention,
+            pulls: self.pulls(image)?,
         })
+    }
+
+    /// The images that a template gets; `None`: it gets none.
+    fn pulls(&self, image: &Image) -> std::io::Result<Option<Pulls>> {
+        let Site { dir, spec, .. } = self.site;
+        let images: Option<Vec<PublicPull>> = dir.read(PULLS)?;
+        let images = images.filter(|images| !images.is_empty() && image.manifest.engine.is_some());
+        let (network, proxy) = (spec.settings.network.clone(), self.identity.proxy.clone());
+        Ok(images.map(|images| Pulls { network, proxy, images }))
     }
 
     async fn clone_of(
         &self,
-        template: &Template,
         lent: Lent,
         (image, store): (&Image, &Attached),
         slot: &mut Option<Machine>,
     ) -> Result<Up, BootError> {
-        let Lent { memory, holder } = lent;
+        let Lent { memory, files: Files { disk, state, done }, holder } = lent;
         let memory = MemoryFile { file: memory, sharing: Sharing::Private };
-        let below = OwnedFd::from(fs::File::open(template.disk())?.into_file());
+        let below = OwnedFd::from(disk.into_file());
         let own = new_layer(&self.fresh("disk.qcow2")?, self.disk_bytes(image.manifest.disk_bytes)?)?;
         halt_point("clone.disk-made");
         let (mut command, agent) =
             self.rig(image, store).assemble(Some(memory), vec![below, own], &self.site.console)?;
         command.incoming();
-        let state = command.pass(fs::File::open(template.state())?.into_file().into());
+        let state = command.pass(state.into_file().into());
         let machine = slot.insert(Machine::start(self.own, command, &self.site.console).await?);
         halt_point("clone.started");
         machine.qmp.execute("migrate-set-capabilities", capabilities()).await?;
@@ -88,6 +98,16 @@ impl Start<'_> {
         };
         let store = machine.within(self.limit, "the clone did not respond", talk).await?;
         let user = image.manifest.user.clone();
-        Ok(Up { tier: "snapshot", because: None, user, agent: Some(agent), store, holder: Some(holder) })
+        let Done { images, without, .. } = done;
+        Ok(Up {
+            tier: "snapshot",
+            because: None,
+            user,
+            agent: Some(agent),
+            store,
+            images,
+            without,
+            holder: Some(holder),
+        })
     }
 }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use fs_err as fs;
 use serde_json::{Value, json};
 
-use super::{DISK, DONE, RAM, Recipe, STATE, Template, memory};
+use super::pull::Pulled;
+use super::{DISK, DONE, Done, PULLED, RAM, Recipe, STATE, Template, memory};
 use crate::provider::halt::halt_point;
-use crate::provider::qemu::image::Image;
 use crate::provider::qemu::process::agent::Agent;
 use crate::provider::qemu::process::command::Sharing;
 use crate::provider::qemu::process::console::Console;
@@ -23,15 +23,30 @@ use crate::remove;
 /// How long QEMU may take to write the state of the devices, which is less than a megabyte.
 const FREEZE: Duration = Duration::from_secs(30);
 
-/// Builds a template; returns the guest's memory, which no process uses any more.
-pub(super) async fn build(template: &Template, recipe: &Recipe) -> Result<OwnedFd, BootError> {
+/// A template's memory, which no process uses any more.
+#[derive(Debug)]
+pub(super) struct Built {
+    pub(super) ram: OwnedFd,
+    pub(super) done: Done,
+}
+
+/// Builds a template, with images if they have been pulled.
+pub(super) async fn build(
+    template: &Template,
+    recipe: &Recipe,
+    pulled: Option<Pulled>,
+) -> Result<Built, BootError> {
     empty(template)?;
-    emptied_on_error(template, boot_and_freeze(template, recipe).await)
+    if pulled.is_some() {
+        fs::rename(template.dir.file(PULLED), template.disk())?;
+    }
+    emptied_on_error(template, boot_and_freeze(template, recipe, pulled).await)
 }
 
 /// Removes everything that takes room, and is of use only if it is complete.
 fn empty(template: &Template) -> io::Result<()> {
-    [DISK, STATE, RAM].into_iter().try_for_each(|file| remove::tree(&template.dir.file(file)))
+    // First what says that it is complete.
+    [DONE, DISK, STATE, RAM].into_iter().try_for_each(|file| remove::tree(&template.dir.file(file)))
 }
 
 /// The memory of a machine may be what has filled the disk.
@@ -43,18 +58,20 @@ fn emptied_on_error<T, E>(template: &Template, built: Result<T, E>) -> Result<T,
     })
 }
 
-async fn boot_and_freeze(template: &Template, recipe: &Recipe) -> Result<OwnedFd, BootError> {
+async fn boot_and_freeze(
+    template: &Template,
+    recipe: &Recipe,
+    pulled: Option<Pulled>,
+) -> Result<Built, BootError> {
     let begun = Instant::now();
-    let image = Image::open(&recipe.images, &recipe.image)?;
-    if image.manifest.digest != recipe.digest {
-        return Err(
-            io::Error::other(format!("image `{}` has been rebuilt in the meantime", recipe.image)).into()
-        );
-    }
+    let image = recipe.open_image()?;
     let console = Console::open(&template.dir)?;
     let ram = memory::new(recipe.hardware.memory)?;
     let guest_ram = MemoryFile { file: ram.try_clone()?, sharing: Sharing::Shared };
-    let layer = new_layer(&template.disk(), recipe.disk)?;
+    let layer = match &pulled {
+        Some(_) => fs::OpenOptions::new().read(true).write(true).open(template.disk())?.into_file().into(),
+        None => new_layer(&template.disk(), recipe.disk)?,
+    };
     halt_point("template.disk-made");
     let rig = Rig {
         name: "template",
@@ -78,17 +95,18 @@ async fn boot_and_freeze(template: &Template, recipe: &Recipe) -> Result<OwnedFd
     halt_point("template.frozen");
     drop(agent);
     let ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-    complete(template, &ram, ms)?;
+    let done = Pulled::done(pulled, ms)?;
+    complete(template, &ram, &done)?;
     note(&format!("template built in {ms} ms"));
-    Ok(ram)
+    Ok(Built { ram, done })
 }
 
 /// Writes the memory, and then that nothing is missing.
-fn complete(template: &Template, ram: &OwnedFd, ms: u64) -> io::Result<()> {
+fn complete(template: &Template, ram: &OwnedFd, done: &Done) -> io::Result<()> {
     memory::copy(&mut File::from(ram.try_clone()?), fs::File::create(template.dir.file(RAM))?.file_mut())?;
     halt_point("template.copied");
     // CRASH: before this line the template is incomplete, and is built again.
-    template.dir.put(DONE, &json!({ "ms": ms }))?;
+    template.dir.put(DONE, done)?;
     halt_point("template.done");
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::net::UnixStream;
 
 use super::holder::{LENT, REFUSED, socket};
-use super::{Recipe, Template};
+use super::{Files, Recipe, Template};
 use crate::core::text::clean_line;
 use crate::provider::halt::halt_point;
 use crate::provider::launch::{Server, start};
@@ -21,6 +21,8 @@ const TRIES: u32 = 5;
 pub(in crate::provider::qemu::process) struct Lent {
     /// Sealed.
     pub(in crate::provider::qemu::process) memory: OwnedFd,
+    /// The rest of the template.
+    pub(in crate::provider::qemu::process) files: Files,
     /// As long as it is open, the holder keeps the memory.
     pub(in crate::provider::qemu::process) holder: UnixStream,
 }
@@ -43,7 +45,7 @@ pub(in crate::provider::qemu::process) async fn lend(
     tokio::time::timeout(limit, reply).await.map_err(late)?
 }
 
-/// `None`: the holder exited before it answered.
+/// `None`: the holder exited before it answered, or replaced the template.
 async fn request(template: &Template, recipe: &Recipe) -> io::Result<Option<Result<Lent, String>>> {
     let stream = match connect(template).await {
         Ok(stream) => stream,
@@ -66,7 +68,11 @@ async fn request(template: &Template, recipe: &Recipe) -> io::Result<Option<Resu
     let mut bytes = [0; 512];
     let Ok((read, descriptor)) = descriptor::receive(&stream, &mut bytes).await else { return Ok(None) };
     match (bytes[..read].split_first(), descriptor) {
-        (Some((&LENT, _)), Some(memory)) => Ok(Some(Ok(Lent { memory, holder: stream }))),
+        (Some((&LENT, token)), Some(memory)) => {
+            // RACE: `None` if a template with other images has just replaced that of the memory.
+            let files = template.open(&String::from_utf8_lossy(token))?;
+            Ok(files.map(|files| Ok(Lent { memory, files, holder: stream })))
+        }
         (Some((&REFUSED, message)), _) => Ok(Some(Err(clean_line(message, 300)))),
         _ => Ok(None),
     }

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
@@ -18,10 +19,13 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep_until};
 
-use super::{DONE, RAM, RECIPE, Recipe, Template, build, memory};
+use super::build::Built;
+use super::pull::{self, Pulled, pull};
+use super::{DONE, Done, RAM, RECIPE, Recipe, Template, build, memory};
 use crate::provider::halt::halt_point;
 use crate::provider::instance_dir::InstanceDir;
 use crate::provider::qemu::process::descriptor;
+use crate::provider::qemu::process::machine::BootError;
 use crate::provider::qemu::process::supervise::restrain;
 use crate::provider::supervisor::{self, Signals, note};
 use crate::remove;
@@ -83,31 +87,80 @@ async fn serve(template: &Template, recipe: &Recipe, lock: &fs::File) -> io::Res
     Ok(())
 }
 
+/// A template that clones resume from.
+struct Held {
+    /// Sealed.
+    memory: Rc<OwnedFd>,
+    done: Done,
+}
+
 async fn hand_out(template: &Template, recipe: &Recipe, listener: &UnixListener) {
-    let memory = match memory_of(template, recipe).await {
-        Ok(memory) => memory,
-        Err(problem) => {
-            note(&format!("no template: {problem}"));
-            return refuse(listener, &problem).await;
-        }
+    let mut held = match held(template, recipe).await {
+        Ok(held) => held,
+        Err(problem) => return refuse(listener, &problem).await,
     };
-    let memory = Rc::new(memory);
     let users = Rc::new(RefCell::new(Users { count: 0, since: Instant::now(), kept: recipe.kept }));
+    let mut pulling = None;
     loop {
         let idle = users.borrow().idle_until();
+        let due = Instant::now() + held.done.is_due_in();
         tokio::select! {
             accepted = listener.accept() => {
                 if let Ok((stream, _)) = accepted {
-                    tokio::task::spawn_local(attend(stream, Rc::clone(&memory), Rc::clone(&users)));
+                    let (memory, token) = (Rc::clone(&held.memory), held.done.token.clone());
+                    tokio::task::spawn_local(attend(stream, memory, token, Rc::clone(&users)));
                 }
             }
-            () = sleep_until(idle) => {
+            pulled = ended(&mut pulling) => {
+                pulling = None;
+                held = match renewed(template, recipe, held, pulled).await {
+                    Ok(held) => held,
+                    Err(problem) => return refuse(listener, &problem).await,
+                };
+            }
+            () = sleep_until(due), if pulling.is_none() && recipe.pulls.is_some() => {
+                pulling = recipe.pulls.as_ref().map(|pulls| Box::pin(pull(template, recipe, pulls)));
+            }
+            // A template whose images are being pulled is as good as used.
+            () = sleep_until(idle), if pulling.is_none() => {
                 if users.borrow().idle_until() <= Instant::now() {
                     return;
                 }
             }
         }
     }
+}
+
+/// Waits for the guest that pulls, if there is one.
+async fn ended<T>(pulling: &mut Option<Pin<Box<impl Future<Output = T>>>>) -> T {
+    match pulling {
+        Some(pulling) => pulling.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Builds the template anew if other images have come. Machines that need it meanwhile wait, as for the first one.
+async fn renewed(
+    template: &Template,
+    recipe: &Recipe,
+    held: Held,
+    pulled: Result<Pulled, BootError>,
+) -> Result<Held, String> {
+    let Held { memory, done } = held;
+    let done = match pulled {
+        Ok(pulled) if pulled.replaces(&done) => return built(template, recipe, Some(pulled)).await,
+        Ok(pulled) => pulled.noted(done),
+        Err(problem) => {
+            note(&format!("cannot pull images for the template: {problem}"));
+            done.postponed(&problem.to_string())
+        }
+    };
+    pull::discard(template);
+    // CRASH: without this record, the next holder pulls again.
+    if let Err(error) = template.dir.put(DONE, &done) {
+        note(&format!("cannot record when images are to be pulled again: {error}"));
+    }
+    Ok(Held { memory, done })
 }
 
 /// The clones that have requested the memory and still run.
@@ -132,12 +185,13 @@ impl Users {
     }
 }
 
-async fn attend(stream: UnixStream, memory: Rc<OwnedFd>, users: Rc<RefCell<Users>>) {
+async fn attend(stream: UnixStream, memory: Rc<OwnedFd>, token: String, users: Rc<RefCell<Users>>) {
     if !is_own(&stream) {
         return;
     }
     users.borrow_mut().change(1);
-    if descriptor::send(&stream, &[LENT], memory.as_fd()).await.is_ok() {
+    let answer = [&[LENT][..], token.as_bytes()].concat();
+    if descriptor::send(&stream, &answer, memory.as_fd()).await.is_ok() {
         // The clone sends nothing more; the connection closes when the clone ends.
         drop(descriptor::receive(&stream, &mut [0]).await);
     }
@@ -159,19 +213,35 @@ async fn refuse(listener: &UnixListener, problem: &str) {
     }
 }
 
-/// The sealed memory of the template, which is built first if it does not exist.
-async fn memory_of(template: &Template, recipe: &Recipe) -> Result<OwnedFd, String> {
-    let ram = if template.dir.has(DONE) {
-        load(template, recipe).map_err(|error| format!("cannot read its memory: {error}"))?
-    } else {
-        let swept = template.sweep(recipe);
-        if let Err(error) = swept {
-            note(&format!("cannot remove old templates: {error}"));
-        }
-        build::build(template, recipe).await.map_err(|error| error.to_string())?
-    };
-    memory::seal(&ram).map_err(|error| format!("cannot seal its memory: {error}"))?;
-    Ok(ram)
+/// The template, which is built first if it does not exist.
+async fn held(template: &Template, recipe: &Recipe) -> Result<Held, String> {
+    // Of a holder that was killed.
+    pull::discard(template);
+    let done = template.done().map_err(|error| error.to_string())?;
+    if let Some(done) = done {
+        let ram = load(template, recipe).map_err(|error| format!("cannot read its memory: {error}"));
+        return sealed(Built { ram: ram.inspect_err(no_template)?, done });
+    }
+    if let Err(error) = template.sweep(recipe) {
+        note(&format!("cannot remove old templates: {error}"));
+    }
+    built(template, recipe, None).await
+}
+
+async fn built(template: &Template, recipe: &Recipe, pulled: Option<Pulled>) -> Result<Held, String> {
+    let built = build::build(template, recipe, pulled).await.map_err(|error| error.to_string());
+    sealed(built.inspect_err(no_template)?)
+}
+
+fn sealed(built: Built) -> Result<Held, String> {
+    let Built { ram, done } = built;
+    let sealed = memory::seal(&ram).map_err(|error| format!("cannot seal its memory: {error}"));
+    sealed.inspect_err(no_template)?;
+    Ok(Held { memory: Rc::new(ram), done })
+}
+
+fn no_template(problem: &String) {
+    note(&format!("no template: {problem}"));
 }
 
 fn load(template: &Template, recipe: &Recipe) -> io::Result<OwnedFd> {

@@ -5,6 +5,10 @@
 //! `template.json`. Clones get the memory as a sealed, read-only memory file from the template's *holder*. This
 //! Greenroom process builds the template if it does not exist, reads the memory once, and hands it to clones. Running
 //! clones have descriptors of their own: they do not depend on the holder, and the next machine starts another.
+//!
+//! A template with images of containers is built twice: first without them. Then another guest pulls them into a disk
+//! layer, while machines resume from what there is. A new template boots from that layer. So no clone shares the memory,
+//! the network or the random numbers of the guest that pulled.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,16 +19,22 @@ use sha2::{Digest as _, Sha256};
 
 use super::command::Hardware;
 use super::exec::Runner;
+use super::machine::BootError;
 use super::rig::kernel_parameters;
+use crate::core::images::FoundImage;
 use crate::core::time::millis;
+use crate::port::setup::PublicPull;
 use crate::provider::halt::halt_point;
 use crate::provider::instance_dir::{InstanceDir, make_private};
+use crate::provider::qemu::image::Image;
+use crate::provider::qemu::settings::Network;
 use crate::remove;
 
 mod build;
 pub(super) mod client;
 pub(super) mod holder;
 mod memory;
+mod pull;
 
 pub(super) use build::capabilities;
 
@@ -40,6 +50,11 @@ const RECIPE: &str = "recipe.json";
 const DISK: &str = "disk.qcow2";
 const STATE: &str = "state";
 const RAM: &str = "ram.img";
+/// The disk of the guest that pulls. A template that has images boots from it.
+const PULLED: &str = "pulled.qcow2";
+
+/// After so long without a holder, a template with images goes when another one is built: its list may be an old one.
+const UNUSED: Duration = Duration::from_hours(48);
 
 /// The input of a template's build.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,6 +75,52 @@ pub(super) struct Recipe {
     /// How long its memory is kept after its last clone has ended.
     #[serde(with = "millis")]
     pub(super) kept: Duration,
+    /// `None`: it gets no images of containers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) pulls: Option<Pulls>,
+}
+
+impl Recipe {
+    fn open_image(&self) -> Result<Image, BootError> {
+        let image = Image::open(&self.images, &self.image)?;
+        if image.manifest.digest != self.digest {
+            let problem = format!("image `{}` has been rebuilt in the meantime", self.image);
+            return Err(io::Error::other(problem).into());
+        }
+        Ok(image)
+    }
+}
+
+/// The images of containers that a template gets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Pulls {
+    /// Reaches their registries, as the pool's machines do.
+    pub(super) network: Network,
+    /// The URL of the operator's proxy, as the guest reaches it.
+    pub(super) proxy: Option<String>,
+    pub(super) images: Vec<PublicPull>,
+}
+
+/// `template.json`: a template that is complete.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Done {
+    ms: u64,
+    /// Distinguishes it from the one that it replaced.
+    token: String,
+    pub(super) images: Vec<FoundImage>,
+    /// A sentence for each image that it lacks.
+    pub(super) without: Vec<String>,
+    /// When its images are pulled again, in milliseconds since 1970.
+    due: Option<i64>,
+}
+
+/// The files that a clone resumes from.
+#[derive(Debug)]
+pub(super) struct Files {
+    pub(super) disk: fs_err::File,
+    pub(super) state: fs_err::File,
+    pub(super) done: Done,
 }
 
 /// Everything that a resume depends on.
@@ -76,6 +137,8 @@ struct Ingredients<'a> {
     /// The host's kernel, and its processor, whose features the guest has detected.
     release: String,
     processor: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pulls: Option<&'a Pulls>,
 }
 
 /// A template's directory, which may not exist yet.
@@ -101,12 +164,28 @@ impl Template {
         self.dir.put(RECIPE, recipe)
     }
 
-    pub(super) fn disk(&self) -> PathBuf {
+    fn disk(&self) -> PathBuf {
         self.dir.file(DISK)
     }
 
-    pub(super) fn state(&self) -> PathBuf {
+    fn state(&self) -> PathBuf {
         self.dir.file(STATE)
+    }
+
+    fn done(&self) -> io::Result<Option<Done>> {
+        self.dir.read(DONE)
+    }
+
+    /// Opens the files that belong to a memory; `None`: another template has replaced it.
+    pub(super) fn open(&self, token: &str) -> io::Result<Option<Files>> {
+        let open = |path| match fs_err::File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            other => other.map(Some),
+        };
+        let (Some(disk), Some(state)) = (open(self.disk())?, open(self.state())?) else { return Ok(None) };
+        // RACE: a holder removes this file before it replaces the others. Read last, it proves that both are its own.
+        let done = self.done()?.filter(|done| done.token == token);
+        Ok(done.map(|done| Files { disk, state, done }))
     }
 
     /// Removes a template from which a clone did not resume. Its holder exits by itself.
@@ -140,7 +219,8 @@ impl Template {
             let old: Option<Recipe> = other.read(RECIPE)?;
             let is_stale = old.is_none_or(|old| {
                 let rebuilt = old.image == recipe.image && old.digest != recipe.digest;
-                rebuilt || key(&old).ok().is_none_or(|key| !other.path.ends_with(key))
+                let unused = old.pulls.is_some() && is_unused(&other);
+                rebuilt || unused || key(&old).ok().is_none_or(|key| !other.path.ends_with(key))
             });
             if is_stale && other.holder()?.is_none() {
                 remove::tree(&other.path)?;
@@ -148,6 +228,29 @@ impl Template {
         }
         Ok(())
     }
+}
+
+/// The disk that a folder's templates with images may take, in bytes. One whose guest pulls counts with its whole disk.
+pub(in crate::provider::qemu) fn disk_of_all(images: &Path) -> io::Result<u64> {
+    use std::os::unix::fs::MetadataExt;
+    let size = |path: PathBuf| fs_err::metadata(path).map_or(0, |found| found.blocks() * 512);
+    let mut sum = 0_u64;
+    for dir in crate::provider::launch::instances(&images.join(FOLDER))? {
+        let Ok(Some(recipe)) = dir.read::<Recipe>(RECIPE) else { continue };
+        if recipe.pulls.is_some() {
+            let pulling = if dir.has(PULLED) { recipe.disk } else { 0 };
+            sum = sum.saturating_add(size(dir.file(DISK))).saturating_add(pulling);
+        }
+    }
+    Ok(sum)
+}
+
+/// True if no holder has begun or written anything for long.
+fn is_unused(dir: &InstanceDir) -> bool {
+    let touched =
+        [RECIPE, DONE].map(|name| fs_err::metadata(dir.file(name)).and_then(|found| found.modified()));
+    let ages = touched.into_iter().flatten().filter_map(|at| at.elapsed().ok());
+    ages.min().is_some_and(|age| age > UNUSED)
 }
 
 /// The name of a template: a hash over all that it depends on.
@@ -164,6 +267,7 @@ fn key(recipe: &Recipe) -> io::Result<String> {
         program: (program.ino(), program.size(), program.mtime()),
         release: rustix::system::uname().release().to_string_lossy().into_owned(),
         processor: processor(&fs_err::read_to_string("/proc/cpuinfo")?),
+        pulls: recipe.pulls.as_ref(),
     };
     let hash = Sha256::digest(serde_json::to_vec(&ingredients)?);
     let mut first = [0; 16];
@@ -196,7 +300,14 @@ mod tests {
             program: PathBuf::from("/greenroom"),
             limit: Duration::from_secs(1),
             kept: Duration::from_secs(1),
+            pulls: None,
         }
+    }
+
+    fn pulls() -> Pulls {
+        let (image, script) = ("docker.io/library/ruby:3.3".into(), "pull".to_owned());
+        let within = Duration::from_mins(16);
+        Pulls { network: Network::Open, proxy: None, images: vec![PublicPull { image, script, within }] }
     }
 
     #[test]
@@ -220,6 +331,67 @@ mod tests {
         }
         let patient = Recipe { limit: Duration::from_secs(2), program: PathBuf::from("/other"), ..recipe() };
         assert_eq!(key(&patient).unwrap(), own, "it makes the same template");
+    }
+
+    #[test]
+    fn whatever_pulls_depend_on_makes_another_key() {
+        let with = |pulls: Pulls| key(&Recipe { pulls: Some(pulls), ..recipe() }).unwrap();
+        let mut other = pulls();
+        // Mirrors, certificates and all other settings are in it.
+        other.images[0].script.push('2');
+        let proxy = Pulls { network: Network::Proxy("10.0.0.1:3128".to_owned()), ..pulls() };
+        let mut keys = vec![
+            key(&recipe()).unwrap(),
+            with(pulls()),
+            with(Pulls { images: Vec::new(), ..pulls() }),
+            with(other),
+            with(proxy),
+        ];
+        keys.sort();
+        keys.dedup();
+        assert_eq!(keys.len(), 5, "{keys:?}");
+        assert_eq!(with(pulls()), with(pulls()));
+    }
+
+    #[test]
+    fn a_clone_opens_the_files_of_its_own_memory_only() {
+        let images = tempfile::tempdir().unwrap();
+        let recipe = Recipe { images: images.path().to_owned(), pulls: Some(pulls()), ..recipe() };
+        let template = Template::of(&recipe).unwrap();
+        template.prepare(&recipe).unwrap();
+        assert!(template.open("a").unwrap().is_none(), "there are no files yet");
+        for file in [template.disk(), template.state()] {
+            fs_err::write(file, "x").unwrap();
+        }
+        assert!(template.open("a").unwrap().is_none(), "it is not complete");
+        template.dir.put(DONE, &Done { token: "a".to_owned(), ..Done::default() }).unwrap();
+        assert!(template.open("a").unwrap().is_some() && template.open("b").unwrap().is_none());
+        template.dir.put(DONE, &serde_json::json!({ "ms": 7 })).unwrap();
+        assert!(template.open("").unwrap().is_some(), "one of an earlier version");
+    }
+
+    #[test]
+    fn disks_count_if_they_have_images_and_are_removed_when_their_list_is_old() {
+        let images = tempfile::tempdir().unwrap();
+        let plain = Recipe { images: images.path().to_owned(), ..recipe() };
+        let with = Recipe { pulls: Some(pulls()), ..plain.clone() };
+        for recipe in [&plain, &with] {
+            let template = Template::of(recipe).unwrap();
+            template.prepare(recipe).unwrap();
+            fs_err::write(template.disk(), vec![1; 8192]).unwrap();
+        }
+        assert_eq!(disk_of_all(images.path()).unwrap(), 8192);
+        let template = Template::of(&with).unwrap();
+        fs_err::write(template.dir.file(PULLED), "x").unwrap();
+        assert_eq!(disk_of_all(images.path()).unwrap(), 8192 + with.disk);
+        Template::of(&plain).unwrap().sweep(&plain).unwrap();
+        assert!(template.dir.path.exists(), "its pool may request it again");
+        let long_ago = std::time::SystemTime::now() - UNUSED - Duration::from_mins(1);
+        let recipe = std::fs::File::options().write(true).open(template.dir.file(RECIPE)).unwrap();
+        recipe.set_modified(long_ago).unwrap();
+        Template::of(&plain).unwrap().sweep(&plain).unwrap();
+        assert!(!template.dir.path.exists() && Template::of(&plain).unwrap().dir.path.exists());
+        assert_eq!(disk_of_all(&images.path().join("none")).unwrap(), 0);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use super::{complete, emptied_on_error};
 use crate::faulty::{Action, Ended, act, listed, with_each_error};
 use crate::provider::instance_dir::InstanceDir;
-use crate::provider::qemu::process::template::{DISK, DONE, RAM, STATE, Template};
+use crate::provider::qemu::process::template::{DISK, DONE, Done, RAM, STATE, Template};
 
 const ACTIONS: [Action; 1] =
     [Action { name: "a template's memory", prepare: frozen, act: build, judge: judge_template }];
@@ -37,7 +37,8 @@ fn memory() -> OwnedFd {
 fn build(dir: &Path, begin: &dyn Fn()) -> Result<(), String> {
     let (template, memory) = (template(dir), memory());
     begin();
-    emptied_on_error(&template, complete(&template, &memory, 7)).map_err(|error| error.to_string())
+    emptied_on_error(&template, complete(&template, &memory, &Done::default()))
+        .map_err(|error| error.to_string())
 }
 
 fn judge_template(dir: &Path, ended: &Ended) {

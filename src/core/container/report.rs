@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use crate::core::container::failure::{Blame, Cause};
 use crate::core::container::name::Owner;
 use crate::core::container::settings::PullPolicy;
+use crate::core::images::FoundImage;
 use crate::core::text::{clean_line, clean_text};
 
 /// The longest line that is read, in bytes; the rest of a longer one is dropped.
@@ -19,7 +21,7 @@ const WRITTEN: usize = 4000;
 
 /// A report. The number of a container counts from 0, the job's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Report {
+pub enum Report {
     Pulling {
         number: usize,
         policy: PullPolicy,
@@ -99,7 +101,7 @@ pub(super) enum Report {
 
 /// What could not be done on the instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+pub enum Part {
     Engine,
     Network,
     /// The job's container.
@@ -108,19 +110,91 @@ pub(super) enum Part {
 
 /// What an image says of its containers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
-pub(in crate::engine) struct ImageFacts {
+pub struct ImageFacts {
     /// Of all its layers, unpacked.
-    pub(in crate::engine) bytes: u64,
-    pub(super) user: Option<String>,
-    pub(super) entrypoint: Option<Vec<String>>,
+    pub bytes: u64,
+    pub user: Option<String>,
+    pub entrypoint: Option<Vec<String>>,
     /// Of its manifest.
     #[serde(default)]
-    pub(in crate::engine) digest: Option<String>,
+    pub digest: Option<String>,
+}
+
+impl ImageFacts {
+    /// True if a container runs as root. `user`: the one that job or pool chose.
+    pub fn runs_as_root(&self, user: Option<&str>) -> bool {
+        let user = user.or(self.user.as_deref()).unwrap_or_default();
+        matches!(user.split(':').next(), None | Some("" | "0" | "root"))
+    }
+
+    /// True if the container starts with the search for a shell. `entrypoint`: the job's.
+    pub fn starts_a_shell(&self, entrypoint: Option<&[String]>) -> bool {
+        let own = entrypoint.or(self.entrypoint.as_deref());
+        own.is_none_or(|words| words.iter().all(String::is_empty))
+    }
+
+    /// The image under its complete name.
+    pub fn found(&self, name: &str) -> FoundImage {
+        let digest = self.digest.as_deref().and_then(digest).map(Into::into);
+        FoundImage { name: name.into(), digest, bytes: self.bytes }
+    }
+}
+
+/// The digest as engines write it: alone, or after an image's name.
+pub fn digest(text: &str) -> Option<String> {
+    let digest = text.rsplit('@').next()?;
+    let hex = digest.strip_prefix("sha256:")?;
+    (hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit())).then(|| digest.to_owned())
+}
+
+/// An image that a script did not pull.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotPulled {
+    pub why: String,
+    /// True if it may come some hours later.
+    pub may_pass: bool,
+}
+
+/// What a script reports that only pulls this image.
+pub fn pulled<'a>(image: &str, lines: impl IntoIterator<Item = &'a str>) -> Result<FoundImage, NotPulled> {
+    let (mut found, mut failed, mut done) = (None, None, false);
+    for report in lines.into_iter().filter_map(|line| Report::parse(line.as_bytes())) {
+        match report {
+            Report::Image { facts, .. } => found = Some(facts.found(image)),
+            Report::PullFailed { text, .. } => {
+                let may_pass = !matches!(Cause::of(&text, image).blame(), Blame::Job);
+                failed = Some(NotPulled { why: text, may_pass });
+            }
+            Report::Late => {
+                failed = Some(NotPulled { why: "`pull_timeout` has passed".to_owned(), may_pass: true });
+            }
+            Report::Broken { text, .. } => failed = Some(NotPulled { why: text, may_pass: true }),
+            Report::Foreign { image, .. } => {
+                failed = Some(NotPulled { why: format!("it is for {image}"), may_pass: false });
+            }
+            Report::Done => done = true,
+            Report::Pulling { .. }
+            | Report::Bytes { .. }
+            | Report::Started { .. }
+            | Report::Waiting { .. }
+            | Report::Up { .. }
+            | Report::Exited { .. }
+            | Report::Silent { .. }
+            | Report::Unstarted { .. }
+            | Report::Log { .. }
+            | Report::Wrote { .. }
+            | Report::Skipped { .. }
+            | Report::Removed { .. }
+            | Report::Owner(_) => {}
+        }
+    }
+    let silent = || NotPulled { why: "the guest's script gave no reason".to_owned(), may_pass: true };
+    found.filter(|_| done).ok_or_else(|| failed.unwrap_or_else(silent))
 }
 
 impl Report {
     /// `None`: a sign of life, or not a report.
-    pub(super) fn parse(line: &[u8]) -> Option<Self> {
+    pub fn parse(line: &[u8]) -> Option<Self> {
         let line = std::str::from_utf8(line).ok().map_or_else(|| String::from_utf8_lossy(line), Into::into);
         let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
         match word {
@@ -216,13 +290,13 @@ fn policy(name: &str) -> Option<PullPolicy> {
 
 /// Puts lines together from an output, in bounded memory.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
+pub struct Lines {
     begun: Vec<u8>,
 }
 
 impl Lines {
     /// Calls `each` with every line that these bytes complete.
-    pub(super) fn push(&mut self, bytes: &[u8], mut each: impl FnMut(&[u8])) {
+    pub fn push(&mut self, bytes: &[u8], mut each: impl FnMut(&[u8])) {
         for piece in bytes.split_inclusive(|b| *b == b'\n') {
             let ends = piece.ends_with(b"\n");
             let piece = if ends { &piece[..piece.len() - 1] } else { piece };
@@ -322,6 +396,30 @@ mod tests {
             "wrote 1 {x",
         ] {
             assert_eq!(Report::parse(line.as_bytes()), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_pull_brings_the_image_or_the_reason() {
+        let digest = format!("sha256:{}", "0a".repeat(32));
+        let image = format!("image 0 [7,\"\",null,\"{digest}\"]");
+        let came = pulled("r.corp/a:1", ["pulling 0 always 1", "", &image, "done"]).unwrap();
+        assert_eq!((&*came.name, came.digest.as_deref(), came.bytes), ("r.corp/a:1", Some(&*digest), 7));
+        for (lines, why, may_pass) in [
+            (&["failed 0 always 1 Error: manifest unknown"][..], "Error: manifest unknown", false),
+            (&["failed 0 always 1 Error: unauthorized"], "Error: unauthorized", false),
+            (
+                &["failed 0 always 3 Error: dial tcp: no route to host"],
+                "Error: dial tcp: no route to host",
+                true,
+            ),
+            (&["late"], "`pull_timeout` has passed", true),
+            (&["broken engine podman is not installed"], "podman is not installed", true),
+            (&["foreign 0 arm64 amd64"], "it is for arm64", false),
+            (&[&image], "the guest's script gave no reason", true),
+        ] {
+            let expected = NotPulled { why: why.to_owned(), may_pass };
+            assert_eq!(pulled("r.corp/a:1", lines.iter().copied()), Err(expected), "{lines:?}");
         }
     }
 

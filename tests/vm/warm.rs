@@ -1,0 +1,236 @@
+//! Images of containers in templates: pulled once for all clones, without any password.
+
+#![cfg(test)]
+
+use std::fs;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use greenroom::core::container::judge::{JobContext, judge};
+use greenroom::core::container::request::{ContainerRequest, ImageRequest};
+use greenroom::core::container::settings::{ContainerSettings, PullPolicy};
+use greenroom::core::container::spec::ContainerJob;
+use greenroom::engine::warm::public_script;
+use greenroom::port::setup::{PublicPull, Pulls};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::fixture::VmFixture;
+use crate::here::{command_lines, kill};
+use crate::images;
+use crate::jobs::registry::Registries;
+use crate::provider::{leave_nothing, request, until};
+use crate::skipped::skipped;
+
+/// How long a template may take that a guest pulls images for, emulated, while others keep the processors busy.
+const PATIENCE: Duration = Duration::from_mins(10);
+
+/// Registries, and a folder with an image of machines that has an engine, and no template.
+struct Site {
+    dir: tempfile::TempDir,
+    registries: Registries,
+}
+
+impl Site {
+    /// `None`: there can be no registries here, and the test is skipped.
+    fn new() -> Option<Self> {
+        if let Some(why) = Registries::obstacle() {
+            skipped(why);
+            return None;
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        let registries = Registries::serve(dir.path(), &["ash:1", "private:1"]);
+        let site = Self { dir, registries };
+        fs::DirBuilder::new().mode(0o700).create(site.images()).expect("a folder for images");
+        let image = images::containers().dir.canonicalize().expect("an image");
+        std::os::unix::fs::symlink(image, site.images().join("containers"))
+            .expect("a link to the test image");
+        Some(site)
+    }
+
+    fn images(&self) -> PathBuf {
+        self.dir.path().join("images")
+    }
+
+    fn open(&self, image: &str) -> String {
+        format!("{}/{image}", self.registries.open)
+    }
+
+    /// Machines that reach the registries, and whose template gets these images.
+    fn fixture(&self, names: &[&str]) -> VmFixture {
+        let ca = fs::read_to_string(self.dir.path().join("ca.pem")).expect("a certificate");
+        let table = format!("images = {:?}\nimage = \"containers\"\nnetwork = \"open\"", self.images());
+        VmFixture::with(&table).pulling(Rc::new(Public(names.iter().map(|name| pull(name, &ca)).collect())))
+    }
+
+    /// All templates that there are.
+    fn templates(&self) -> Vec<PathBuf> {
+        let all = fs::read_dir(self.images().join(".templates")).expect("templates").flatten();
+        let paths = all.map(|entry| entry.path());
+        paths
+            .filter(|path| !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.')))
+            .collect()
+    }
+
+    /// What the one template records as soon as that fits.
+    async fn template(&self, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
+        until(what, PATIENCE, async || {
+            let templates = self.templates();
+            let text = fs::read(templates.first()?.join("template.json")).ok()?;
+            serde_json::from_slice(&text).ok().filter(|done| fits(done))
+        })
+        .await
+    }
+
+    /// How often the open registry was asked for data of images.
+    fn blobs(&self) -> usize {
+        let log = fs::read_to_string(self.dir.path().join("open.log")).expect("a log");
+        log.lines()
+            .filter(|line| line.contains("/blobs/sha256:") && line.contains("response completed"))
+            .count()
+    }
+}
+
+/// Pulls in advance, all of which need no password.
+#[derive(Debug)]
+struct Public(Vec<PublicPull>);
+
+impl Pulls for Public {
+    fn pull(&self, image: &str) -> Result<ContainerJob, String> {
+        Err(format!("`{image}` is pulled for a template only"))
+    }
+
+    fn public(&self) -> Vec<PublicPull> {
+        self.0.clone()
+    }
+}
+
+/// As the keeper would pull it, without credentials.
+fn pull(name: &str, ca: &str) -> PublicPull {
+    let settings =
+        ContainerSettings { pull_policy: vec![PullPolicy::Always], ..ContainerSettings::default() };
+    let image = ImageRequest { name: name.to_owned(), ..ImageRequest::default() };
+    let request = ContainerRequest { image: Some(image), ..ContainerRequest::default() };
+    let about = JobContext { ca: Some(ca.to_owned()), ..JobContext::default() };
+    let job = judge(&settings, &request, &about).expect("an allowed image").expect("a container");
+    PublicPull { image: name.into(), script: public_script(&job).expect("no login"), within: PATIENCE }
+}
+
+fn boot(fixture: &VmFixture, number: u32) -> Value {
+    let dir = fixture.instance_dir(&request(fixture, number).instance);
+    serde_json::from_slice(&fs::read(dir.join("boot.json")).expect("it has booted")).expect("JSON")
+}
+
+fn count(value: &Value, field: &str) -> usize {
+    value[field].as_array().map_or(0, Vec::len)
+}
+
+/// The process that holds a folder's templates, and the QEMU of a guest that pulls.
+fn processes(images: &Path) -> (Option<u32>, Option<u32>) {
+    let all = command_lines();
+    let find = |wanted: &dyn Fn(&str) -> bool| {
+        let found = all.iter().find(|(_, arguments)| arguments.iter().any(|argument| wanted(argument)));
+        found.map(|(pid, _)| *pid)
+    };
+    let folder = images.join(".templates").display().to_string();
+    (find(&|argument| argument.starts_with(&folder)), find(&|argument| argument == "template-images"))
+}
+
+#[tokio::test]
+async fn clones_have_the_images_that_one_guest_has_pulled_and_no_private_one() {
+    let Some(site) = Site::new() else { return };
+    let (ash, private) = (site.open("ash:1"), format!("{}/private:1", site.registries.with_password));
+    let fixture = site.fixture(&[&ash, &private]);
+    // It resumes from a template without images: it waits for no pull.
+    let (provider, first) = fixture.nth(1, "").await;
+    assert_eq!(
+        (boot(&fixture, 1)["tier"].as_str(), count(&boot(&fixture, 1), "images")),
+        (Some("snapshot"), 0)
+    );
+    let done = site.template("images", |done| count(done, "images") == 1).await;
+    assert_eq!(done["images"][0]["name"], ash.as_str());
+    let without = done["without"][0].as_str().unwrap_or_default().to_owned();
+    assert!(without.starts_with(&format!("without image `{private}`: ")), "{without}");
+    assert_eq!(first.says("podman images -q"), "", "what runs keeps its disk");
+    first.gone(&*provider).await;
+    let pulled = site.blobs();
+    assert!(pulled > 0, "the registry's log says nothing: the test judges nothing");
+    let (_, second) = fixture.nth(2, "").await;
+    let (_, third) = fixture.nth(3, "").await;
+    for (number, guest) in [(2, &second), (3, &third)] {
+        let booted = boot(&fixture, number);
+        assert_eq!(booted["tier"], "snapshot", "{booted}");
+        assert_eq!(booted["images"], done["images"]);
+        let own = guest.says(&format!("podman image inspect --format '{{{{.Digest}}}}' {ash}"));
+        assert_eq!(booted["images"][0]["digest"], own.as_str());
+        assert_eq!(guest.says(&format!("podman run --rm --network host {ash} echo it runs")), "it runs");
+        let found = provider.images(&guest.id).await.expect("images");
+        assert_eq!((found.len(), &*found[0].name), (1, ash.as_str()));
+        assert_eq!(guest.says("podman images -q | wc -l"), "1");
+    }
+    assert_eq!(site.blobs(), pulled, "a clone has pulled");
+    // What distinguishes them is not the template's.
+    for command in
+        ["cat /etc/machine-id", "head -c 16 /dev/urandom | od", "cat /etc/ssh/ssh_host_ed25519_key.pub"]
+    {
+        let says = [&second, &third].map(|guest| guest.run(command).stdout);
+        assert!(says[0] != says[1] || says[0].is_empty(), "{command}");
+    }
+    leave_nothing(&fixture).await;
+}
+
+#[tokio::test]
+#[ignore = "in `scripts/test --full`: further templates with images"]
+async fn another_list_has_another_template_and_a_registry_that_is_down_costs_an_image_only() {
+    let Some(site) = Site::new() else { return };
+    let ash = site.open("ash:1");
+    let stopped = "10.0.2.2:9/ash:1";
+    let fixture = site.fixture(&[stopped, &ash]);
+    let (provider, guest) = fixture.nth(1, "").await;
+    let done = site.template("images", |done| count(done, "images") == 1).await;
+    let without = done["without"][0].as_str().unwrap_or_default();
+    assert!(
+        without.starts_with(&format!("without image `{stopped}`: ")) && without.contains("refused"),
+        "{without}"
+    );
+    guest.gone(&*provider).await;
+    leave_nothing(&fixture).await;
+    drop(fixture);
+    let fixture = site.fixture(&[&ash]);
+    fixture.nth(1, "").await;
+    assert_eq!(site.templates().len(), 2, "the list is part of the name");
+    assert_eq!(count(&boot(&fixture, 1), "images"), 0, "it was built for the other list");
+    leave_nothing(&fixture).await;
+}
+
+#[tokio::test]
+#[ignore = "in `scripts/test --full`: further templates with images"]
+async fn a_holder_killed_while_its_guest_pulls_leaves_a_template_that_is_whole() {
+    let Some(site) = Site::new() else { return };
+    let ash = site.open("ash:1");
+    let fixture = site.fixture(&[&ash]);
+    let (provider, guest) = fixture.nth(1, "").await;
+    let pulling = until("a guest that pulls", PATIENCE, async || processes(&site.images()).1).await;
+    let holder = processes(&site.images()).0.expect("a holder");
+    kill(holder, Signal::KILL);
+    until("the guest is gone", PATIENCE, async || {
+        (processes(&site.images()).1 != Some(pulling)).then_some(())
+    })
+    .await;
+    assert_eq!(guest.says("echo alive"), "alive");
+    let template = site.templates().remove(0);
+    assert!(template.join("pulled.qcow2").exists() && template.join("template.json").exists());
+    // The next holder begins anew, and machines resume meanwhile.
+    fixture.nth(2, "").await;
+    assert_eq!(boot(&fixture, 2)["tier"], "snapshot", "{}", boot(&fixture, 2));
+    let done = site.template("images", |done| count(done, "images") == 1).await;
+    assert_eq!(done["images"][0]["name"], ash.as_str());
+    assert!(!template.join("pulled.qcow2").exists());
+    guest.gone(&*provider).await;
+    let (_, third) = fixture.nth(3, "").await;
+    assert_eq!(count(&boot(&fixture, 3), "images"), 1);
+    assert_eq!(third.says("podman images -q | wc -l"), "1");
+    leave_nothing(&fixture).await;
+}
