@@ -7,10 +7,12 @@
 
 mod endings;
 mod figures;
+mod images;
 mod in_cluster;
 mod jobs;
 mod kills;
 mod site;
+mod ways;
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -31,6 +33,7 @@ use greenroom::provider::BuildContext;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};
 
+use self::site::{ADDRESS, Way};
 use crate::cluster::{Cluster, cluster};
 use crate::here::{HereAndNow, make_keys, read_keys};
 use crate::provider::{Behaviour, Fixture, Part, gone, listed, request, running, until};
@@ -128,22 +131,44 @@ impl Namespace {
         list["items"].as_array().unwrap().clone()
     }
 
-    /// The first lines of a provider's table.
-    fn table(&self) -> String {
+    /// The first lines of a provider's table, whose jobs reach pods this way.
+    fn table_by(&self, way: Way) -> String {
+        if way.is_served {
+            images::bring(self.cluster);
+        }
         let kubeconfig = self.cluster.dir.join("kubeconfig");
         let context = kubectl(&["config", "current-context"], None);
         format!(
-            "context = '{}'\nkubeconfig = '{}'\nnamespace = '{}'\nvia = 'address'\nimage = '{IMAGE}'\n\
-             image_pull_policy = 'Never'\n",
+            "context = '{}'\nkubeconfig = '{}'\nnamespace = '{}'\nimage_pull_policy = 'Never'\n{}",
             context.trim(),
             kubeconfig.display(),
-            self.name
+            self.name,
+            way.lines()
         )
     }
 
-    fn build(&self, more: &str) -> Rc<dyn Provider> {
-        let text = format!("{}schedule_within = '1s'\n{more}", self.table());
-        let context = BuildContext {
+    /// The requests of Greenroom in the namespace, as the API server noted them: verb and resource.
+    fn calls(&self) -> Vec<String> {
+        let log = self.cluster.dir.join("log/audit.jsonl");
+        let text = std::fs::read_to_string(log).expect("the log");
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let ours = lines.filter(|line| {
+            let agent = line["userAgent"].as_str().unwrap_or_default();
+            let at = &line["objectRef"];
+            at["namespace"] == self.name.as_str()
+                && !agent.starts_with("kubectl")
+                && !agent.starts_with("curl")
+        });
+        let name = |line: Value| {
+            let of = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let at = &line["objectRef"];
+            format!("{} {}/{}", of(&line["verb"]), of(&at["resource"]), of(&at["subresource"]))
+        };
+        ours.map(name).collect()
+    }
+
+    fn context(&self) -> BuildContext {
+        BuildContext {
             pool: self.pool(),
             state_dir: self.state.path().to_owned(),
             program: env!("CARGO_BIN_EXE_greenroom").into(),
@@ -151,8 +176,20 @@ impl Namespace {
             pulls: None,
             clock: self.clock(),
             host_keys: Rc::new(greenroom::port::host_keys::Unconnected),
-        };
-        (crate::fixture::registration().build)(&context, &text.parse().unwrap()).unwrap()
+        }
+    }
+
+    fn build(&self, more: &str) -> Rc<dyn Provider> {
+        self.build_by(ADDRESS, more)
+    }
+
+    fn build_by(&self, way: Way, more: &str) -> Rc<dyn Provider> {
+        self.build_of(&format!("{}{more}", self.table_by(way)))
+    }
+
+    fn build_of(&self, table: &str) -> Rc<dyn Provider> {
+        let text = format!("schedule_within = '1s'\n{table}");
+        (crate::fixture::registration().build)(&self.context(), &text.parse().unwrap()).unwrap()
     }
 }
 

@@ -45,25 +45,6 @@ fn load() -> String {
         .to_owned()
 }
 
-/// The requests of Greenroom in a namespace, as the API server noted them: verb and resource.
-fn calls(site: &Site) -> Vec<String> {
-    let text = std::fs::read_to_string(site.namespace.cluster.dir.join("log/audit.jsonl")).expect("the log");
-    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let ours = lines.filter(|line| {
-        let agent = line["userAgent"].as_str().unwrap_or_default();
-        let at = &line["objectRef"];
-        at["namespace"] == site.namespace.name.as_str()
-            && !agent.starts_with("kubectl")
-            && !agent.starts_with("curl")
-    });
-    let name = |line: Value| {
-        let of = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let at = &line["objectRef"];
-        format!("{} {}/{}", of(&line["verb"]), of(&at["resource"]), of(&at["subresource"]))
-    };
-    ours.map(name).collect()
-}
-
 fn counted(all: &[String]) -> String {
     let mut counts = std::collections::BTreeMap::<&str, u32>::new();
     for call in all {
@@ -167,20 +148,20 @@ fn api_calls(warm: &Site, cold: &Site) {
     for (name, site) in [("warm", warm), ("cold", cold)] {
         let idle = usize::from(name == "warm");
         site.wait_until_calm(idle);
-        let before = calls(site).len();
+        let before = site.namespace.calls().len();
         job(site, 300);
         site.wait_until_calm(idle);
         std::thread::sleep(Duration::from_secs(2));
         println!(
             "figure: API calls of a job on a {name} pod, with all that follows: {}",
-            counted(&calls(site)[before..])
+            counted(&site.namespace.calls()[before..])
         );
     }
-    let (before, minutes) = (calls(warm).len(), number("GREENROOM_IDLE_MINUTES", 3));
+    let (before, minutes) = (warm.namespace.calls().len(), number("GREENROOM_IDLE_MINUTES", 3));
     std::thread::sleep(Duration::from_mins(minutes));
     println!(
         "figure: API calls of a pool with one idle pod in {minutes} minutes: {}",
-        counted(&calls(warm)[before..])
+        counted(&warm.namespace.calls()[before..])
     );
 }
 
@@ -192,8 +173,8 @@ fn fifty_at_once(site: &Site) {
         wait_for("idle pods", PATIENCE * 2, || (site.idle().len() >= part).then_some(()));
         println!("figure: 50 pods at once: {part} ready after {} ms", began.elapsed().as_millis());
     }
-    let before = calls(site).len();
-    println!("figure: 50 pods at once: API calls {}", counted(&calls(site)[..before]));
+    let before = site.namespace.calls().len();
+    println!("figure: 50 pods at once: API calls {}", counted(&site.namespace.calls()[..before]));
     keeper.kill();
     site.order(&["pool", "drain", "--wait"]);
     println!("figure: 50 pods at once: gone after {} ms", began.elapsed().as_millis());

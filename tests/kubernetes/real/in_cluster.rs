@@ -9,6 +9,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use super::images::{self, root, run};
 use super::site::PATIENCE;
 use super::{Namespace, kubectl};
 use crate::api::is_ready;
@@ -42,18 +43,10 @@ lease_free_timeout = '15s'
 lease_renew_interval = '3s'
 ";
 
-fn run(command: &mut Command) {
-    let output = command.output().expect("the program starts");
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
-}
-
 /// The image of a machine with both programs of Greenroom and the runner, on the node.
 fn import_image(namespace: &Namespace) {
-    let dir = namespace.cluster.dir.join("in-cluster");
+    let layer = images::layer_of(namespace.cluster, "machine", "in-cluster");
+    let dir = layer.parent().expect("a directory");
     let programs = dir.join("usr/local/bin");
     std::fs::create_dir_all(&programs).expect("a directory");
     for name in ["greenroom", "greenroom-backends"] {
@@ -63,22 +56,14 @@ fn import_image(namespace: &Namespace) {
     let runner = programs.join("gitlab-runner");
     std::fs::write(&runner, RUNNER).expect("a file");
     std::fs::set_permissions(&runner, std::fs::Permissions::from_mode(0o755)).expect("its mode");
-    let images = root().join("state/cluster/images/machine.tar");
-    run(Command::new("tar").arg("-C").arg(&dir).arg("-xf").arg(images).arg("layer.tar"));
-    let layer = dir.join("layer.tar");
     run(Command::new("tar")
         .arg("-C")
-        .arg(&dir)
+        .arg(dir)
         .args(["--owner=0", "--group=0", "-rf"])
         .arg(&layer)
         .arg("usr"));
-    let image = namespace.cluster.dir.join("in-cluster.tar");
-    let archive = root().join("tests/cluster/images/archive");
-    run(Command::new(archive).arg(&layer).arg(&image).args(["in-cluster", "/bin/bash"]));
-    namespace.cluster.on_node(
-        "ctr --address /run/containerd/containerd.sock --namespace k8s.io images import /mnt/own/in-cluster.tar",
-    );
-    std::fs::remove_dir_all(&dir).and_then(|()| std::fs::remove_file(&image)).expect("ours");
+    images::import_layer(namespace.cluster, &layer, "in-cluster", "/bin/bash");
+    std::fs::remove_dir_all(dir).expect("ours");
 }
 
 /// The objects of the examples, with images of this cluster and a directory in place of the claim.

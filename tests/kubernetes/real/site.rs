@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::Namespace;
+use super::{Namespace, images};
 use crate::place::Place;
 use crate::processes::wait_for;
 use crate::setting::Setting;
@@ -15,6 +15,39 @@ use crate::setting::Setting;
 pub(super) const PATIENCE: Duration = Duration::from_mins(5);
 /// Where pods see the directory.
 pub(super) const MARKS: &str = "/marks";
+
+/// How jobs reach a pod, and which server answers there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Way {
+    pub(super) via: &'static str,
+    /// The server is Greenroom's own, in an image without any. Otherwise it is the sshd of the image.
+    pub(super) is_served: bool,
+}
+
+pub(super) const ADDRESS: Way = Way { via: "address", is_served: false };
+pub(super) const ADDRESS_SERVED: Way = Way { via: "address", is_served: true };
+pub(super) const FORWARD: Way = Way { via: "port-forward", is_served: false };
+pub(super) const FORWARD_SERVED: Way = Way { via: "port-forward", is_served: true };
+
+impl Way {
+    /// Its lines of a provider's table.
+    pub(super) fn lines(self) -> String {
+        let Self { via, is_served } = self;
+        let image = if is_served { images::PLAIN } else { super::IMAGE };
+        let server = if is_served { format!("server_image = '{}'\n", images::SERVER) } else { String::new() };
+        format!("via = '{via}'\nimage = '{image}'\n{server}")
+    }
+
+    /// What its image has.
+    fn shell(self) -> &'static str {
+        if self.is_served { "sh" } else { "bash" }
+    }
+
+    /// The user of its image who is not root. The user's id is 1000.
+    pub(super) fn user(self) -> &'static str {
+        if self.is_served { images::PLAIN_USER } else { "builder" }
+    }
+}
 
 /// Fields are dropped in this order: the cluster outlives all processes of the place.
 pub(super) struct Site {
@@ -33,7 +66,34 @@ impl Deref for Site {
 impl Site {
     /// A pool of at most three pods. `pod` is merged into the pod to start from.
     pub(super) fn open(namespace: Namespace, pod: &Value, change: impl FnOnce(Setting) -> Setting) -> Self {
-        let setting = Setting::new()
+        Self::by(ADDRESS, namespace, pod, change)
+    }
+
+    /// The same with another way to its pods.
+    pub(super) fn by(
+        way: Way,
+        namespace: Namespace,
+        pod: &Value,
+        change: impl FnOnce(Setting) -> Setting,
+    ) -> Self {
+        let mut template = json!({
+            "spec": {
+                "volumes": [{ "name": "marks", "hostPath": { "path": marks_on_node(&namespace), "type": "DirectoryOrCreate" } }],
+                "containers": [{ "name": "job", "volumeMounts": [{ "name": "marks", "mountPath": MARKS }] }],
+            },
+        });
+        add(&mut template, pod);
+        Self::of(way, namespace, &template, change)
+    }
+
+    /// The same with exactly this pod to start from: its jobs leave no marks.
+    pub(super) fn of(
+        way: Way,
+        namespace: Namespace,
+        pod: &Value,
+        change: impl FnOnce(Setting) -> Setting,
+    ) -> Self {
+        let mut setting = Setting::new()
             .pool("max_instances", 3)
             .pool("builds_dir", "/builds")
             .pool("cache_dir", "/cache")
@@ -42,22 +102,16 @@ impl Site {
             .timing("loss_reason_timeout", "20s")
             .timing("stockout_backoff", "1s")
             .timing("stockout_backoff_max", "2s")
+            .pool("shell", way.shell())
             .provider("kind", "kubernetes");
-        let mut setting = setting;
-        let table: toml::Table = format!("{}schedule_within = '20s'", namespace.table()).parse().unwrap();
+        let table: toml::Table =
+            format!("{}schedule_within = '20s'", namespace.table_by(way)).parse().unwrap();
         for (key, value) in table {
             setting = setting.provider(&key, value);
         }
         let file = namespace.state.path().join("pod.json");
         setting = setting.provider("pod", file.display().to_string());
-        let mut template = json!({
-            "spec": {
-                "volumes": [{ "name": "marks", "hostPath": { "path": marks_on_node(&namespace), "type": "DirectoryOrCreate" } }],
-                "containers": [{ "name": "job", "volumeMounts": [{ "name": "marks", "mountPath": MARKS }] }],
-            },
-        });
-        add(&mut template, pod);
-        std::fs::write(&file, template.to_string()).expect("a file");
+        std::fs::write(&file, pod.to_string()).expect("a file");
         setting.patience = PATIENCE;
         Self { place: change(setting).open(), namespace }
     }
