@@ -22,6 +22,7 @@ mod forward;
 mod here;
 #[path = "../clouds/http.rs"]
 mod http;
+mod idle;
 mod jobs;
 mod launches;
 mod manifests;
@@ -40,6 +41,7 @@ mod provider;
 mod real;
 #[path = "../jobs/setting.rs"]
 mod setting;
+mod silence;
 #[path = "../support/skipped.rs"]
 mod skipped;
 mod standin;
