@@ -13,6 +13,7 @@ mod jobs;
 mod kills;
 mod recipe;
 mod site;
+mod throttled;
 mod ways;
 
 use std::collections::BTreeSet;
