@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::site::{PATIENCE, Site};
+use super::site::{ADDRESS, FORWARD, PATIENCE, Site, Way};
 use super::{Namespace, kubectl};
 use crate::processes::wait_for;
 use crate::setting::Setting;
@@ -46,7 +46,13 @@ enum Moment {
     BetweenStages,
 }
 
-const MOMENTS: [Moment; 3] = [Moment::Prepare, Moment::MidStage, Moment::BetweenStages];
+/// With the way to the pod. A port-forward ends with its pod; a connection to an address may find out late.
+const MOMENTS: [(Moment, Way); 4] = [
+    (Moment::Prepare, FORWARD),
+    (Moment::MidStage, ADDRESS),
+    (Moment::MidStage, FORWARD),
+    (Moment::BetweenStages, ADDRESS),
+];
 /// The pod is still listed, or is gone.
 const DELETED: &[[&str; 2]] = &[
     ["was deleted in the cluster, not by Greenroom", ""],
@@ -182,12 +188,12 @@ fn finalizers(site: &Site, pod: &str, list: &str) {
 }
 
 impl Ending {
-    fn open(&self, namespace: Namespace, moment: Moment) -> Site {
+    fn open(&self, namespace: Namespace, moment: Moment, way: Way) -> Site {
         let mut pod: Value = serde_json::from_str(self.pod).expect("JSON");
         if moment == Moment::Prepare {
             pod["spec"]["readinessGates"] = json!([{ "conditionType": GATE }]);
         }
-        Site::open(namespace, &pod, |setting: Setting| {
+        Site::by(way, namespace, &pod, |setting: Setting| {
             self.table.iter().fold(setting, |setting, (key, value)| setting.provider(key, *value))
         })
     }
@@ -237,8 +243,8 @@ fn has_ended(site: &Site, pod: &str) -> bool {
     found.is_none_or(|pod| !has_job_running(pod))
 }
 
-fn in_a_stage(ending: &Ending, moment: Moment, namespace: Namespace) {
-    let site = ending.open(namespace, moment);
+fn in_a_stage(ending: &Ending, (moment, way): (Moment, Way), namespace: Namespace) {
+    let site = ending.open(namespace, moment, way);
     let attempt = site.prepared(1);
     let pod = site.instance_of(&attempt).to_string();
     let call = if moment == Moment::MidStage {
@@ -272,8 +278,8 @@ fn release(site: &Site, pod: &str, ending: &Ending) {
 }
 
 /// Another pod serves the job, which does not fail.
-fn in_prepare(ending: &Ending, namespace: Namespace) {
-    let site = ending.open(namespace, Moment::Prepare);
+fn in_prepare(ending: &Ending, way: Way, namespace: Namespace) {
+    let site = ending.open(namespace, Moment::Prepare, way);
     let attempt = site.runner().attempt(&Job::new(1));
     assert_eq!(attempt.config().exit_code(), Some(0));
     let prepare = attempt.start_prepare();
@@ -304,14 +310,14 @@ fn in_prepare(ending: &Ending, namespace: Namespace) {
 }
 
 fn in_each_moment(ending: &Ending) {
-    for moment in MOMENTS {
+    for (moment, way) in MOMENTS {
         let Some(namespace) = Namespace::open() else { return };
         if ending.name == PREEMPTED.name {
             provide_seats(&namespace);
         }
         match moment {
-            Moment::Prepare => in_prepare(ending, namespace),
-            Moment::MidStage | Moment::BetweenStages => in_a_stage(ending, moment, namespace),
+            Moment::Prepare => in_prepare(ending, way, namespace),
+            Moment::MidStage | Moment::BetweenStages => in_a_stage(ending, (moment, way), namespace),
         }
     }
 }
@@ -340,7 +346,7 @@ each_ending! {
 fn a_lost_node_is_named() {
     let Some(namespace) = Namespace::open_alone() else { return };
     let cluster = namespace.cluster;
-    let site = NODE_GONE.open(namespace, Moment::MidStage);
+    let site = NODE_GONE.open(namespace, Moment::MidStage, ADDRESS);
     let mut neighbour = cluster.neighbour();
     let (running, between) = (site.prepared(1), site.prepared(2));
     let pods = [&running, &between].map(|attempt| site.instance_of(attempt).to_string());
