@@ -58,6 +58,7 @@ fn state(policy: &Arc<Policy>, has: impl Fn(u32) -> Vec<u32>) -> PoolState {
                 offering,
                 location,
                 lifetime: None,
+                ordered: None,
             },
         );
         let endpoint = Endpoint {

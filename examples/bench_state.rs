@@ -229,6 +229,7 @@ fn life(pool: &PoolName, job: u32, at: &dyn Fn(u64) -> Stamp) -> Vec<Event> {
             offering: Some(OfferingName::new("us-east1-b n2d-standard-4 spot")),
             location: None,
             lifetime: None,
+            ordered: None,
         }
         .at(at(0)),
         Change::LaunchAnswered {

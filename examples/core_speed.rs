@@ -128,6 +128,7 @@ impl World {
                 created: None,
                 detail: None,
                 by_job: false,
+                refused: None,
                 static_host: None,
                 notice: None,
             });

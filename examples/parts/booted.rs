@@ -23,6 +23,7 @@ pub(crate) fn booted(
         offering: None,
         location: None,
         lifetime: None,
+        ordered: None,
     };
     let answer = Answer::Accepted { at: now };
     let answered = Change::LaunchAnswered { instance: instance.clone(), attempt: 1, answer };

@@ -81,6 +81,7 @@ pub(super) async fn prepare(
         builds_dir: dirs.as_ref().map(|dirs| dirs.file_system.builds_dir(&dirs.builds, &call.attempt)),
         begun: call.context.host.now(),
         assignment: None,
+        order: None,
     };
     let engine = call.context.engine(&pool)?;
     let mut say = |progress| ui::tell(&messages::progress(&pool, &progress, call.context.host.now()));

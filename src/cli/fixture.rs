@@ -110,6 +110,7 @@ impl EventFixture {
             offering,
             location: Some(Location::new("here")),
             lifetime: None,
+            ordered: None,
         };
         self.then(seconds, intended)
     }

@@ -14,6 +14,7 @@ use super::ids::{AttemptName, InstanceId, OfferingName, TrustDomain};
 use super::images::{FoundImage, Images};
 use super::instance::{Answer, DrainReason, Holder, Instance, LaunchRecord, Phase, Release, Unreachable};
 use super::job::JobFacts;
+use super::order::RefusedOrder;
 use super::pool::{Grant, PoolState};
 use super::reservation::{QueuePlace, Reservation, Ticket};
 use super::time::Stamp;
@@ -83,6 +84,7 @@ impl PoolState {
                     self.keep_place(&gone, at);
                 }
             }
+            Change::OrderRefused { attempt, refused } => return self.order_refused(attempt, refused),
             Change::Rejected { attempt, .. } => {
                 let grant = self.granted.remove(attempt).ok_or(NO_GRANT)?;
                 self.leave(&grant.instance, attempt, false, at);
@@ -165,6 +167,7 @@ impl PoolState {
             offering,
             location,
             lifetime,
+            ordered,
         } = intent
         else {
             return Err(STATIC);
@@ -191,7 +194,8 @@ impl PoolState {
         };
         // A refused launch created nothing: the next one starts from the beginning.
         let fresh = fresh(instance, *capacity, *uses_left, at);
-        let intended = Instance { launch: Some(launch), location: location.clone(), ..fresh };
+        let intended =
+            Instance { launch: Some(launch), location: location.clone(), ordered: ordered.clone(), ..fresh };
         self.instances.insert(instance.clone(), Arc::new(intended));
         Ok(())
     }
@@ -377,9 +381,30 @@ impl PoolState {
             self.recent_images.count(&job.images);
         }
         let (attempt, job, domain) = (attempt.clone(), job.clone(), domain.clone());
-        let reservation =
-            Reservation { ticket, attempt, job, domain, requested_at: at, remaining_timeout: patience };
+        let reservation = Reservation {
+            ticket,
+            attempt,
+            job,
+            domain,
+            requested_at: at,
+            remaining_timeout: patience,
+            refused: None,
+        };
         self.waiting.insert(ticket, Arc::new(reservation));
+        Ok(())
+    }
+
+    fn order_refused(
+        &mut self,
+        attempt: &AttemptName,
+        refused: &RefusedOrder,
+    ) -> Result<(), InapplicableEvent> {
+        let ticket = self.waiting_for(attempt).ok_or(NOT_WAITING)?.ticket;
+        let waiting = self.waiting.get_mut(&ticket).map(Arc::make_mut).ok_or(NOT_WAITING)?;
+        if waiting.job.order.is_none() || waiting.refused.is_some() {
+            return Err(InapplicableEvent("the attempt has no order to refuse"));
+        }
+        waiting.refused = Some(refused.clone());
         Ok(())
     }
 
@@ -584,6 +609,7 @@ fn fresh(id: &InstanceId, capacity: u32, uses_left: Option<u32>, at: Stamp) -> I
         unreachable: None,
         unbegun: None,
         images: Images::default(),
+        ordered: None,
     }
 }
 

@@ -72,7 +72,10 @@ fn blame(class: &ErrorClass) -> Blame {
     match class {
         ErrorClass::NoCapacity { .. } => Blame::Stock,
         ErrorClass::Quota | ErrorClass::Denied | ErrorClass::Invalid | ErrorClass::NotFound => Blame::Terms,
-        ErrorClass::Throttled { .. } | ErrorClass::Transient | ErrorClass::Unknown => Blame::None,
+        ErrorClass::Order { .. }
+        | ErrorClass::Throttled { .. }
+        | ErrorClass::Transient
+        | ErrorClass::Unknown => Blame::None,
     }
 }
 
@@ -209,6 +212,7 @@ pub fn summary(failure: &Failure) -> String {
         | ErrorClass::Quota
         | ErrorClass::Denied
         | ErrorClass::Invalid
+        | ErrorClass::Order { .. }
         | ErrorClass::Throttled { .. }
         | ErrorClass::Transient
         | ErrorClass::Unknown => failure.to_string(),

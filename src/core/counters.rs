@@ -166,6 +166,7 @@ impl Count {
             | Change::Requested { .. }
             | Change::StageNotBegun { .. }
             | Change::StageBegun { .. }
+            | Change::OrderRefused { .. }
             | Change::Released { .. }
             | Change::SlotFreed { .. }
             | Change::ImagesFound { .. }
@@ -241,7 +242,7 @@ pub fn class_word(class: &ErrorClass) -> &'static str {
         ErrorClass::NoCapacity { .. } => "no-capacity",
         ErrorClass::Quota => "quota",
         ErrorClass::Denied => "denied",
-        ErrorClass::Invalid => "invalid",
+        ErrorClass::Invalid | ErrorClass::Order { .. } => "invalid",
         ErrorClass::Throttled { .. } => "throttled",
         ErrorClass::Transient => "transient",
         ErrorClass::Unknown => "unknown",
@@ -267,6 +268,7 @@ pub fn drain_word(reason: &DrainReason) -> &'static str {
         DrainReason::LaunchedAfterRefusal => "launched-after-refusal",
         DrainReason::Announced { .. } => "announced",
         DrainReason::BeginsNoStage { .. } => "begins-no-stage",
+        DrainReason::Abandoned => "abandoned",
         DrainReason::NotSuspended { .. } => "not-suspended",
         DrainReason::NotResumed { .. } => "not-resumed",
     }

@@ -11,6 +11,7 @@ use super::images::FoundImage;
 use super::instance::{Answer, DrainReason, Release};
 use super::job::JobFacts;
 use super::job_end::JobEnd;
+use super::order::{Ordered, RefusedOrder};
 use super::policy::{Lifetime, Policy};
 use super::time::{Stamp, millis};
 
@@ -55,6 +56,9 @@ pub enum Change {
         /// How long it may live; `None`: no limit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         lifetime: Option<Lifetime>,
+        /// The job that it is launched for; `None`: any job of the pool may get it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ordered: Option<Arc<Ordered>>,
     },
     /// Outcome of launch attempt `attempt`.
     LaunchAnswered {
@@ -123,6 +127,12 @@ pub enum Change {
     Withdrawn {
         attempt: AttemptName,
         how: super::attempt::End,
+    },
+    /// The provider refused to make what the waiting job ordered.
+    OrderRefused {
+        attempt: AttemptName,
+        #[serde(flatten)]
+        refused: RefusedOrder,
     },
     /// The job found its instance unusable before it used it: the request returns to its place in the queue.
     Rejected {

@@ -22,6 +22,11 @@ pub enum ErrorClass {
     Denied,
     /// The request itself is wrong: repeating it cannot help.
     Invalid,
+    /// What the job ordered cannot be made; `by_job`: the order itself is at fault. It says nothing about other launches.
+    Order {
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        by_job: bool,
+    },
     /// Too many calls; no further one before `until`.
     Throttled { until: Option<Stamp> },
     /// An error that usually goes away without action.
@@ -40,6 +45,7 @@ impl ErrorClass {
             | Self::Quota
             | Self::Denied
             | Self::Invalid
+            | Self::Order { .. }
             | Self::Throttled { .. }
             | Self::Transient => true,
         }
@@ -60,6 +66,7 @@ impl fmt::Display for ErrorClass {
             Self::Quota => f.write_str("quota reached"),
             Self::Denied => f.write_str("denied"),
             Self::Invalid => f.write_str("invalid request"),
+            Self::Order { .. } => f.write_str("order refused"),
             Self::Throttled { .. } => f.write_str("throttled"),
             Self::Transient => f.write_str("transient error"),
             Self::Unknown => f.write_str("no answer"),
@@ -98,6 +105,7 @@ mod tests {
             (ErrorClass::Quota, true, true, "quota reached"),
             (ErrorClass::Denied, true, false, "denied"),
             (ErrorClass::Invalid, true, false, "invalid request"),
+            (ErrorClass::Order { by_job: true }, true, false, "order refused"),
             (ErrorClass::Throttled { until: None }, true, false, "throttled"),
             (ErrorClass::Transient, true, false, "transient error"),
             (ErrorClass::Unknown, false, false, "no answer"),

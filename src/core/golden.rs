@@ -77,6 +77,7 @@ pub(crate) fn drain_reasons() -> Vec<DrainReason> {
         DrainReason::BeginsNoStage { message: message() },
         DrainReason::NotSuspended { message: message() },
         DrainReason::NotResumed { message: message() },
+        DrainReason::Abandoned,
     ]
 }
 
@@ -117,6 +118,7 @@ mod tests {
     use crate::core::job_end::{JobEnd, JobResult};
     use crate::core::metadata::MetadataService;
     use crate::core::notation::{NOW, world};
+    use crate::core::order::{Order, Ordered, RefusedOrder};
     use crate::core::policy::{IdlePolicy, Lifetime, Policy, Reuse, ScheduledIdle, Timing};
     use crate::core::pool::PoolState;
     use crate::core::report::{ApiCalls, FailedBoot, Note, Report, WaitingOn};
@@ -245,6 +247,7 @@ mod tests {
             uses_left: Some(1),
             location: offering.is_some().then(|| Location::new("gce project shop")),
             lifetime: offering.is_some().then_some(Lifetime(Duration::from_hours(24))),
+            ordered: None,
             offering,
         };
         let refused = failures().into_iter().map(|failure| Answer::Refused { at: NOW, failure });
@@ -334,7 +337,51 @@ mod tests {
         all.extend(jobs());
         let drained = |reason| Change::DrainingBegun { instance: instance(), reason };
         all.extend(drain_reasons().into_iter().map(drained));
+        all.extend(orders());
         all.into_iter().map(|change| change.at(NOW)).collect()
+    }
+
+    fn orders() -> [Change; 5] {
+        let order = |services: &[&str]| {
+            let services = services.iter().map(|service| Arc::from(*service)).collect();
+            Arc::new(Order { image: "ruby:3.3".into(), services })
+        };
+        let (job, domain) = (job(), TrustDomain::new("acme/shop"));
+        let (job_key, order_of_two) = (job.key.clone(), order(&["postgres:17"]));
+        let ordered =
+            Ordered { attempt: attempt(), job: job_key, domain: domain.clone(), order: order_of_two };
+        let refused = |reason: &str, by_job| Change::OrderRefused {
+            attempt: attempt(),
+            refused: RefusedOrder { reason: reason.to_owned(), by_job },
+        };
+        let failure = failure(ErrorClass::Order { by_job: true });
+        [
+            Change::LaunchIntended {
+                instance: instance(),
+                generation: Generation::new("7f3a09c1"),
+                number: 12,
+                attempt: 1,
+                capacity: 1,
+                uses_left: Some(1),
+                offering: None,
+                location: None,
+                lifetime: None,
+                ordered: Some(Arc::new(ordered)),
+            },
+            Change::LaunchAnswered {
+                instance: instance(),
+                attempt: 1,
+                answer: Answer::Refused { at: NOW, failure },
+            },
+            refused("image `ruby:3.3` does not exist", true),
+            refused("larger than a LimitRange allows", false),
+            Change::Requested {
+                attempt: attempt(),
+                job: JobFacts { order: Some(order(&[])), ..job },
+                domain,
+                acquire_timeout: Duration::from_mins(30),
+            },
+        ]
     }
 
     /// States with a value in each of their fields.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,7 @@ use super::endpoint::Endpoint;
 use super::failure::Failure;
 use super::ids::{AttemptName, Generation, InstanceId, JobKey, Location, OfferingName, TrustDomain};
 use super::images::Images;
+use super::order::Ordered;
 use super::policy::{Lifetime, Policy};
 use super::time::{ManagerId, Stamp};
 use super::unbegun::{Consequence, Unbegun};
@@ -63,6 +65,9 @@ pub struct Instance {
     /// The images that it is known to have.
     #[serde(default, skip_serializing_if = "Images::is_empty")]
     pub images: Images,
+    /// The job that it was launched for; no other one gets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ordered: Option<Arc<Ordered>>,
 }
 
 /// The first check that failed, and why.
@@ -190,6 +195,8 @@ pub enum DrainReason {
     Announced { notice: String },
     /// It responds, and stages do not begin there.
     BeginsNoStage { message: String },
+    /// The job that it was launched for needs it no longer.
+    Abandoned,
     /// It could not be suspended.
     NotSuspended { message: String },
     /// It could not be resumed.
@@ -213,6 +220,7 @@ impl DrainReason {
             | Self::LaunchedAfterRefusal
             | Self::Announced { .. }
             | Self::BeginsNoStage { .. }
+            | Self::Abandoned
             | Self::NotSuspended { .. }
             | Self::NotResumed { .. } => false,
         }
@@ -245,6 +253,7 @@ impl fmt::Display for DrainReason {
             Self::LaunchedAfterRefusal => f.write_str("its launch was refused, but it exists"),
             Self::Announced { notice } => write!(f, "it {notice}"),
             Self::BeginsNoStage { message } => write!(f, "it responds, but begins no stages: {message}"),
+            Self::Abandoned => f.write_str("the job that it was launched for needs it no longer"),
             Self::NotSuspended { message } => write!(f, "it could not be suspended: {message}"),
             Self::NotResumed { message } => write!(f, "it could not be resumed: {message}"),
         }

@@ -1,6 +1,7 @@
 //! The provider's list, and how far it can be trusted.
 
 use super::ids::{Generation, InstanceId, Location, OfferingName, OwnerId, PoolName};
+use super::order::RefusedOrder;
 use super::time::Stamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -44,6 +45,8 @@ pub struct Listed {
     pub detail: Option<String>,
     /// For a terminated instance: true if a job ended it by using up its memory or disk.
     pub by_job: bool,
+    /// It was launched for a job, and what that job ordered turned out not to be possible.
+    pub refused: Option<RefusedOrder>,
     /// Properties of a static host; `None` for a launched instance.
     pub static_host: Option<StaticHost>,
     /// The provider's announcement that it will interrupt or end the instance.
@@ -170,6 +173,8 @@ pub struct Capabilities {
     pub notice_interval: Option<Duration>,
     /// Whether instances can be suspended and resumed.
     pub suspends: Suspends,
+    /// Whether it can make an instance of what a job orders.
+    pub orders: bool,
     /// The offerings, the preferred one first; each launch names one. Empty: the provider has only one way to launch.
     pub offerings: Arc<[OfferingName]>,
 }
@@ -191,6 +196,7 @@ impl Default for Capabilities {
             boots_here: None,
             notice_interval: None,
             suspends: Suspends::No,
+            orders: false,
             offerings: Arc::default(),
         }
     }
@@ -216,6 +222,7 @@ mod tests {
             created: Some(at),
             detail: None,
             by_job: false,
+            refused: None,
             static_host: None,
             notice: None,
         };

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ids::JobKey;
 use super::images::WantedImages;
+use super::order::Order;
 use super::text::clean_line;
 use super::time::millis;
 
@@ -42,6 +43,9 @@ pub struct JobFacts {
     /// The images of its containers, as the pool has judged them.
     #[serde(default, skip_serializing_if = "WantedImages::is_empty")]
     pub images: WantedImages,
+    /// What an instance of its own is made of; `None`: it takes one of the pool's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<Arc<Order>>,
 }
 
 impl JobFacts {
@@ -58,6 +62,7 @@ impl JobFacts {
             git_ref: None,
             protected: false,
             images: WantedImages::default(),
+            order: None,
         }
     }
 

@@ -458,6 +458,7 @@ impl World {
                 offering,
                 location: Some(Location::new(after(words, "in").unwrap_or("here"))),
                 lifetime: after(words, "lives").map(|most| Lifetime(span(most))),
+                ordered: None,
             };
             self.tell(at(created), intent);
             let when = at(created.saturating_sub(Duration::from_secs(1)));
@@ -641,6 +642,7 @@ fn listed(id: &InstanceId, tags: Option<Tags>, status: Status, created: Option<S
         created,
         detail: None,
         by_job: false,
+        refused: None,
         static_host: None,
         notice: None,
     }

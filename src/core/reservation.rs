@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ids::{AttemptName, TrustDomain};
 use super::job::JobFacts;
+use super::order::RefusedOrder;
 use super::time::{ManagerId, Stamp, millis};
 
 /// A job's place in the queue. Lower comes first.
@@ -25,6 +26,9 @@ pub struct Reservation {
     /// How long this attempt may wait, less the time that earlier attempts of the job waited.
     #[serde(with = "millis")]
     pub remaining_timeout: Duration,
+    /// The provider refused to make its order: nothing is launched for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<RefusedOrder>,
 }
 
 impl Reservation {

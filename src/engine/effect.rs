@@ -169,7 +169,7 @@ impl Engine {
         // The recorded lifetime counts from ready: a slow boot must not shorten it for the jobs on the instance.
         let timing = &setup.policy.timing;
         let lifetime = launch.lifetime.map(|most| most.0.saturating_add(timing.launch_timeout));
-        let request = LaunchRequest { instance, token, tags, offering, keys, lifetime };
+        let request = LaunchRequest { instance, token, tags, offering, keys, lifetime, order: None };
         setup.provider.launch(&request).await
     }
 

@@ -72,7 +72,8 @@ impl Engine {
             | ErrorClass::NoCapacity { .. }
             | ErrorClass::Quota
             | ErrorClass::Denied
-            | ErrorClass::Invalid => {}
+            | ErrorClass::Invalid
+            | ErrorClass::Order { .. } => {}
         }
         let message = error.failure.to_string();
         self.commit(|state| {

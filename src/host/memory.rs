@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use crate::core::attempt::{AttemptSeen, Closed, End, Presence};
 use crate::core::ids::{AttemptName, Generation, OwnerId, PoolName};
+use crate::core::order::LaunchOrder;
 use crate::core::report::Report;
 use crate::core::time::{BootId, Stamp};
 use crate::port::attempts::{Assignment, AttemptRecord, Closing};
@@ -201,6 +202,11 @@ impl Directory {
     fn change(&mut self, name: &AttemptName) -> Result<&mut AttemptDir, HostError> {
         let missing = || HostError::Io { what: format!("attempt `{name}` has no directory") };
         self.attempts.get_mut(name).ok_or_else(missing)
+    }
+
+    /// The order of an attempt that exists.
+    pub fn order(&self, name: &AttemptName) -> Option<LaunchOrder> {
+        self.attempts.get(name)?.record.as_ref()?.order.clone()
     }
 
     /// Writes the assignment, or its absence.
@@ -396,6 +402,7 @@ mod tests {
             execution: Execution::Machine { shell: Shell::Bash },
             begun: at(0),
             assignment: None,
+            order: None,
         };
         let directory = Rc::new(RefCell::new(Directory::new(OwnerId::new("o"), at(0))));
         (directory, AttemptName::new("custom-executor1"), record)

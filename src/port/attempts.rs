@@ -18,6 +18,7 @@ use crate::core::endpoint::Endpoint;
 use crate::core::execution::Execution;
 use crate::core::ids::{AttemptName, InstanceId, PoolName};
 use crate::core::job::JobFacts;
+use crate::core::order::LaunchOrder;
 use crate::core::policy::{Timing, container_start, is_container_start};
 use crate::core::time::{Stamp, millis};
 
@@ -82,6 +83,10 @@ pub struct AttemptRecord {
     pub begun: Stamp,
     #[serde(default)]
     pub assignment: Option<Assignment>,
+    /// The job's order with the values of variables. `begin_attempt` writes it into a file of its own, and only
+    /// `Attempts::order` reads it.
+    #[serde(skip)]
+    pub order: Option<LaunchOrder>,
 }
 
 /// An attempt that has just been closed by this call or an earlier one.
@@ -109,6 +114,9 @@ pub trait Attempts: fmt::Debug {
 
     /// For `run`: takes the lease shared. `None` if the attempt does not exist; `Closed` if it is closed.
     async fn enter_attempt(&self, name: &AttemptName) -> Result<Option<(Lock, AttemptRecord)>, HostError>;
+
+    /// For the keeper: the order that `begin_attempt` wrote; `None` if the attempt has none, or is gone.
+    async fn order(&self, name: &AttemptName) -> Result<Option<LaunchOrder>, HostError>;
 
     /// Writes the assignment (or its absence) into the `job` file.
     async fn assign(&self, name: &AttemptName, assignment: Option<&Assignment>) -> Result<(), HostError>;

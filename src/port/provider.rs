@@ -14,6 +14,7 @@ use crate::core::ids::{InstanceId, OfferingName, PoolName};
 use crate::core::images::FoundImage;
 use crate::core::inventory::{Capabilities, Listing, Notice, Resource, ResourceKind, Resources, Tags};
 use crate::core::metadata::MetadataAnswers;
+use crate::core::order::LaunchOrder;
 use crate::core::report::ApiCalls;
 use crate::port::finding::Finding;
 
@@ -31,6 +32,8 @@ pub struct LaunchRequest {
     /// The instance shuts itself down this long after its boot, if the provider supports that. It bounds the cost of a
     /// runner host that is lost permanently. `None`: it runs until it is terminated.
     pub lifetime: Option<Duration>,
+    /// What a job ordered; `None`: the pool's own kind of instance. Only where `Capabilities::orders` says so.
+    pub order: Option<LaunchOrder>,
 }
 
 /// The keys an instance starts with.
@@ -107,7 +110,8 @@ fn cannot_suspend(id: &InstanceId) -> ProviderError {
 pub trait Provider {
     /// Starts an instance and returns when the provider has accepted it, not when it runs. The same token yields the
     /// same instance, never a second one (`Capabilities::idempotent_launch`). `Unknown` if no answer arrived. A repeat fails
-    /// with `NoCapacity` or `Quota` only if no earlier call created the instance.
+    /// with `NoCapacity` or `Quota` only if no earlier call created the instance. `Order` if the request's order cannot be
+    /// made: its message is one sentence for the author of the job.
     async fn launch(&self, request: &LaunchRequest) -> Result<(), ProviderError>;
 
     /// Requests termination and returns immediately. Called until it answers `Gone`, or until lists and `endpoint` prove
@@ -136,7 +140,8 @@ pub trait Provider {
     async fn list(&self, pool: &PoolName) -> Result<Listing, ProviderError>;
 
     /// How to reach an instance; `NotFound` if it does not exist, `Transient` while it has no address yet, or while the
-    /// provider may not show it yet.
+    /// provider may not show it yet. `Order` if it was launched for a job, and what that job ordered turns out not to be
+    /// possible: its message is one sentence for the author of the job.
     async fn endpoint(&self, id: &InstanceId) -> Result<Endpoint, ProviderError>;
 
     /// Images of containers that an instance had when it came up.

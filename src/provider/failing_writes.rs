@@ -55,7 +55,15 @@ fn request() -> LaunchRequest {
         host_key_public: "ssh-ed25519 AAAAhost".to_owned(),
     };
     let instance = InstanceId::new(NAME);
-    LaunchRequest { token: format!("{NAME}/1"), instance, tags, offering: None, keys, lifetime: None }
+    LaunchRequest {
+        token: format!("{NAME}/1"),
+        instance,
+        tags,
+        offering: None,
+        keys,
+        lifetime: None,
+        order: None,
+    }
 }
 
 fn pool(dir: &Path) -> PathBuf {

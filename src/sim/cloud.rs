@@ -274,6 +274,7 @@ impl Cloud {
             created: machine.tags.is_some().then(|| cloud_time(machine.made)),
             detail: None,
             by_job: false,
+            refused: None,
             static_host: machine.tags.is_none().then(StaticHost::default),
             notice: None,
         };

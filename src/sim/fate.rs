@@ -386,6 +386,7 @@ async fn twin(proc: &Proc, dice: u64) {
             offering: None,
             keys,
             lifetime: None,
+            order: None,
         };
         let plan = BootPlan { takes: Some(10_000), passes: true, goes: 1_000, hidden: 0 };
         let now = world.now;

@@ -17,6 +17,7 @@ use super::stopped;
 use super::world::World;
 use crate::core::attempt::{AttemptSeen, Closed, End, Presence};
 use crate::core::ids::{AttemptName, Generation, PoolName};
+use crate::core::order::LaunchOrder;
 use crate::core::report::Report;
 use crate::host::memory::{self, AttemptDir, Caller, Mailbox, SharedDirectory};
 use crate::port::attempts::{Assignment, AttemptRecord, Attempts, Closing};
@@ -100,6 +101,13 @@ impl Attempts for SimHost {
         self.lease_free(name).await;
         self.log("attempts.enter_attempt", name);
         memory::enter(&directory, name, self.caller())
+    }
+
+    async fn order(&self, name: &AttemptName) -> Result<Option<LaunchOrder>, HostError> {
+        let directory = self.step("attempts.order").await;
+        let order = directory.borrow().order(name);
+        self.log("attempts.order", name);
+        Ok(order)
     }
 
     async fn assign(&self, name: &AttemptName, assignment: Option<&Assignment>) -> Result<(), HostError> {

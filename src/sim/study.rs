@@ -232,6 +232,7 @@ impl Study {
                 created: Some(now),
                 detail: None,
                 by_job: false,
+                refused: None,
                 static_host: None,
                 notice: None,
             };

@@ -159,6 +159,7 @@ impl Job {
                 execution: Execution::Machine { shell: Shell::Bash },
                 begun: proc.now(),
                 assignment: None,
+                order: None,
                 builds_dir: None,
             }),
         };

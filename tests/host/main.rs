@@ -94,6 +94,7 @@ fn record(host: &LocalHost) -> AttemptRecord {
         execution: Execution::Machine { shell: Shell::Bash },
         begun: host.now(),
         assignment: None,
+        order: None,
     }
 }
 

@@ -122,6 +122,7 @@ pub(super) fn of_drain(reason: &DrainReason) -> Option<&'static str> {
         | DrainReason::Unaccounted
         | DrainReason::LaunchedAfterRefusal
         | DrainReason::Announced { .. }
-        | DrainReason::BeginsNoStage { .. } => return None,
+        | DrainReason::BeginsNoStage { .. }
+        | DrainReason::Abandoned => return None,
     })
 }

@@ -293,6 +293,7 @@ fn is_notable(change: &Change) -> bool {
         | Change::Rejected { .. }
         | Change::StageNotBegun { .. }
         | Change::StageBegun { .. }
+        | Change::OrderRefused { .. }
         | Change::OutOfService { .. }
         | Change::ReturnedToService { .. }
         | Change::Unbound { .. }
@@ -360,6 +361,7 @@ fn named(change: &Change) -> Option<&InstanceId> {
         | Change::OfferingsChanged { .. }
         | Change::Requested { .. }
         | Change::Withdrawn { .. }
+        | Change::OrderRefused { .. }
         | Change::Rejected { .. }
         | Change::StageNotBegun { .. }
         | Change::JobEnded { .. }
@@ -375,6 +377,7 @@ fn attempt_of(change: &Change) -> Option<&AttemptName> {
         Change::Requested { attempt, .. }
         | Change::Granted { attempt, .. }
         | Change::Withdrawn { attempt, .. }
+        | Change::OrderRefused { attempt, .. }
         | Change::Rejected { attempt, .. }
         | Change::StageNotBegun { attempt, .. }
         | Change::JobEnded { attempt, .. }

@@ -94,6 +94,9 @@ pub(super) fn sentence(before: &PoolState, event: &Event) -> String {
                 request(before, attempt).map(|r| format!(" after {}", Pretty(at.since(r.requested_at))));
             format!("{} stopped waiting{}: {how}", who(before, attempt), waited.unwrap_or_default())
         }
+        Change::OrderRefused { attempt, refused } => {
+            format!("the provider refused what {} ordered: {}", who(before, attempt), refused.reason)
+        }
         Change::Rejected { attempt, message } => {
             let place = place(before, attempt);
             format!("{} found {place} unusable and waits again: {message}", who(before, attempt))

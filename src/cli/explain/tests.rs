@@ -170,6 +170,7 @@ fn a_pool_shows_what_is_notable_and_what_is_in_its_way() {
             offering: None,
             location: None,
             lifetime: None,
+            ordered: None,
         },
     );
     let answer = Answer::Refused { at: at(442.0), failure };

@@ -59,6 +59,7 @@ fn intended(short: &str, number: u32, tries: u32) -> Change {
         offering: None,
         location: None,
         lifetime: None,
+        ordered: None,
     }
 }
 

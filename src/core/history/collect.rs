@@ -228,6 +228,7 @@ mod tests {
             offering: None,
             location: None,
             lifetime: None,
+            ordered: None,
         };
         vec![
             (0, intent),

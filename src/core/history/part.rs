@@ -75,6 +75,7 @@ impl PartBuilder {
             | Change::Resized { .. }
             | Change::Readdressed { .. }
             | Change::BecameUnreachable { .. }
+            | Change::OrderRefused { .. }
             | Change::StageNotBegun { .. }
             | Change::StageBegun { .. }
             | Change::SlotFreed { .. }

@@ -93,6 +93,7 @@ fn describe(change: &Change) -> String {
         Change::BecameUnreachable { instance, .. } => format!("{instance} doubted"),
         Change::Requested { attempt, .. } => format!("{attempt} asks"),
         Change::Granted { attempt, instance } => format!("{attempt} gets {instance}"),
+        Change::OrderRefused { attempt, .. } => format!("{attempt} order-refused"),
         Change::Withdrawn { attempt, .. } => format!("{attempt} withdrawn"),
         Change::Rejected { attempt, .. } => format!("{attempt} rejects"),
         Change::StageNotBegun { attempt, .. } => format!("{attempt} begins no stage"),

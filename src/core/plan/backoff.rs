@@ -53,9 +53,10 @@ pub fn retry_at(class: &ErrorClass, failures: u32, at: Stamp, timing: &Timing) -
             let (own, until) = (at.plus(doubled), until.seen_from(at));
             if own.reached(until) { own } else { until }
         }
-        ErrorClass::Throttled { until: None } | ErrorClass::Transient | ErrorClass::Unknown => {
-            at.plus(doubled)
-        }
+        ErrorClass::Throttled { until: None }
+        | ErrorClass::Transient
+        | ErrorClass::Unknown
+        | ErrorClass::Order { .. } => at.plus(doubled),
         ErrorClass::NoCapacity { .. } => at.plus(doubled.saturating_mul(2).min(timing.launch_backoff_max)),
         // Repeating cannot help until the cause is removed.
         ErrorClass::Quota | ErrorClass::Denied | ErrorClass::Invalid | ErrorClass::NotFound => {

@@ -187,6 +187,7 @@ fn launch(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, fresh: &Fresh, li
         offering,
         location,
         lifetime,
+        ordered: None,
     });
     act(draft, input.observed, Effect::Launch { instance, repeated: false });
     draft.wake_at(draft.now.plus(input.policy.timing.pass_interval));

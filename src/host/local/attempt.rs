@@ -19,6 +19,7 @@ use super::socket::Sent;
 use super::{files, socket};
 use crate::core::attempt::{Closed, End};
 use crate::core::ids::{AttemptName, PoolName};
+use crate::core::order::LaunchOrder;
 use crate::port::attempts::{Assignment, AttemptRecord, Closing};
 use crate::port::clock::Clock;
 use crate::port::host_error::HostError;
@@ -72,6 +73,9 @@ impl LocalHost {
         let (fresh, file) = self.make_hidden(name)?;
         let lock = self.keep(name, file, Kind::Shared);
         job.write(&fresh)?;
+        if let Some(order) = &job.record.order {
+            job_file::write_order(&fresh, order)?;
+        }
         if !put_in_place(&fresh, dir)? {
             return Ok(None);
         }
@@ -135,6 +139,10 @@ impl LocalHost {
     pub fn pool_of(&self, name: &AttemptName) -> Result<Option<PoolName>, HostError> {
         let dir = self.state.attempt(name)?;
         JobFile::read_pool(&dir)
+    }
+
+    pub(super) fn read_order(&self, name: &AttemptName) -> Result<Option<LaunchOrder>, HostError> {
+        job_file::read_order(&self.state.attempt(name)?)
     }
 
     pub(super) fn write_assignment(

@@ -23,6 +23,7 @@ use super::times::Times;
 use super::{owner, socket};
 use crate::core::attempt::{AttemptSeen, Closed, End};
 use crate::core::ids::{AttemptName, Generation, PoolName};
+use crate::core::order::LaunchOrder;
 use crate::core::report::Report;
 use crate::core::time::Stamp;
 use crate::port::attempts::{Assignment, AttemptRecord, Attempts, Closing};
@@ -160,6 +161,10 @@ impl Attempts for LocalHost {
 
     async fn enter_attempt(&self, name: &AttemptName) -> Result<Option<(Lock, AttemptRecord)>, HostError> {
         self.enter(name).await
+    }
+
+    async fn order(&self, name: &AttemptName) -> Result<Option<LaunchOrder>, HostError> {
+        self.read_order(name)
     }
 
     async fn assign(&self, name: &AttemptName, assignment: Option<&Assignment>) -> Result<(), HostError> {

@@ -1,8 +1,8 @@
-//! The files `job` and `assignment` of an attempt.
+//! The files `job`, `order` and `assignment` of an attempt.
 //!
-//! `job` is complete before the directory has its name, and never changes. `assignment`, the instance that the job was
+//! `job` and `order` are complete before the directory has its name, and never change. `assignment`, the instance that the job was
 //! given, comes later, under an unused name: a rename over a file would make ext4 begin to write to the disk. A reader
-//! never sees half of either file, unless the machine lost power.
+//! never sees half of a file, unless the machine lost power.
 
 use std::cmp::Ordering;
 use std::fs;
@@ -16,10 +16,12 @@ use super::files::{self, Durable};
 use super::process::{Namespaces, ProcessId};
 use crate::core::format::{FORMAT, OUTDATED_REMEDY, newer, outdated};
 use crate::core::ids::PoolName;
+use crate::core::order::LaunchOrder;
 use crate::port::attempts::{Assignment, AttemptRecord};
 use crate::port::host_error::HostError;
 
 const JOB: &str = "job";
+const ORDER: &str = "order";
 const ASSIGNMENT: &str = "assignment";
 
 /// Content of `job`: the port's record, and the data that shows whether the attempt is still running.
@@ -117,6 +119,20 @@ impl JobFile {
     }
 }
 
+/// Writes `dir/order`, before other processes can find the directory. Its variables may be secret.
+pub(super) fn write_order(dir: &Path, order: &LaunchOrder) -> Result<(), HostError> {
+    let path = dir.join(ORDER);
+    let text = encode(order, &path)?;
+    files::write_new(&path, &text, Durable::No).map_err(|e| cannot("write", &path, e))
+}
+
+/// Reads `dir/order`; `None` if there is none.
+pub(super) fn read_order(dir: &Path) -> Result<Option<LaunchOrder>, HostError> {
+    let path = dir.join(ORDER);
+    let Some(text) = text(&path)? else { return Ok(None) };
+    serde_json::from_slice(&text).map(Some).map_err(|e| damaged(&path, &e))
+}
+
 /// Writes `dir/assignment` in one step.
 pub(super) fn assign(dir: &Path, assignment: Option<&Assignment>) -> Result<(), HostError> {
     let path = dir.join(ASSIGNMENT);
@@ -196,6 +212,7 @@ mod tests {
             builds_dir: builds_dir.map(str::to_owned),
             begun: at,
             assignment: None,
+            order: None,
         };
         let origin = Origin {
             runner: Some(ProcessId { pid: 4711, start: 99 }),
@@ -265,6 +282,7 @@ mod tests {
             builds_dir: None,
             begun: Stamp { wall_ms: 1, manager: ManagerId(1), boot: BootId(1), uptime_ms: 1 },
             assignment: None,
+            order: None,
         };
         let origin = Origin { runner: None, tmpdir: None, namespaces: None };
         JobFile::new(record, origin).write(home.path()).unwrap();

@@ -334,6 +334,7 @@ fn listed(machine: &Machine, now: Stamp) -> Option<Listed> {
             Some(machine.what.clone())
         },
         by_job: machine.state <= MachineState::Stopped && machine.by_job,
+        refused: None,
         static_host: None,
         notice: machine.announced(now),
     })

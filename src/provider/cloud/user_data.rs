@@ -109,7 +109,15 @@ mod tests {
             host_key_public: "ssh-ed25519 AAAAhost\n".to_owned(),
         };
         let instance = InstanceId::new("linux-c0ffee-1");
-        LaunchRequest { instance, token: String::new(), tags, offering: None, keys, lifetime: None }
+        LaunchRequest {
+            instance,
+            token: String::new(),
+            tags,
+            offering: None,
+            keys,
+            lifetime: None,
+            order: None,
+        }
     }
 
     #[test]

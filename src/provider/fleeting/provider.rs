@@ -299,6 +299,7 @@ fn listed(book: &Book) -> Vec<Listed> {
         created,
         detail,
         by_job: false,
+        refused: None,
         static_host: None,
         notice: None,
     };

@@ -98,6 +98,7 @@ impl Local {
             created: Some(created),
             detail: None,
             by_job: false,
+            refused: None,
             static_host: None,
             notice: None,
         }))

@@ -202,6 +202,7 @@ fn entry(dir: &InstanceDir) -> io::Result<Option<Listed>> {
         created: Some(created),
         detail,
         by_job: false,
+        refused: None,
         static_host: None,
         notice: None,
     }))
@@ -302,6 +303,7 @@ mod tests {
                 host_key_public: String::new(),
             },
             lifetime: None,
+            order: None,
         };
         let provider = build(&context, &table).unwrap();
         let refused = provider.launch(&request).await.unwrap_err();

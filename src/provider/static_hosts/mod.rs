@@ -192,6 +192,7 @@ impl Provider for StaticHosts {
                 created: None,
                 detail: None,
                 by_job: false,
+                refused: None,
                 static_host,
                 notice: None,
             }

@@ -54,6 +54,7 @@ async fn prepare(machine: &Rc<Machine>, job: &ContainerJob) -> Prepared {
         builds_dir: None,
         begun: host.now(),
         assignment: None,
+        order: None,
     };
     let (lease, _) = host.begin_attempt(&attempt, &record).await.unwrap();
     let assignment = Assignment {

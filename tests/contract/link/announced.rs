@@ -131,6 +131,7 @@ impl Bench {
             created: None,
             detail: None,
             by_job: false,
+            refused: None,
             static_host: None,
             notice: None,
         };
@@ -175,6 +176,7 @@ impl Bench {
                     offering: None,
                     location: Some(Location::new("here")),
                     lifetime: None,
+                    ordered: None,
                 },
                 Change::LaunchAnswered {
                     instance: id.clone(),
@@ -236,6 +238,7 @@ async fn a_running_job_reads_once_what_its_instance_alone_knows() {
         builds_dir: None,
         begun: bench.host.now(),
         assignment: None,
+        order: None,
     };
     let (_lease, _) = bench.host.begin_attempt(&attempt, &record).await.unwrap();
     let domain = Policy::default().domain_of(&facts);

@@ -135,7 +135,15 @@ pub(crate) fn request(fixture: &dyn Fixture, number: u32) -> LaunchRequest {
     let tags = Tags { pool, owner: OwnerId::new("00000000000000a1"), generation, number };
     let offering = good(fixture).capabilities().offerings.first().cloned();
     let (token, keys) = (format!("{instance}-1"), fixture.keys());
-    LaunchRequest { token, instance, tags, offering, keys, lifetime: Some(Duration::from_hours(1)) }
+    LaunchRequest {
+        token,
+        instance,
+        tags,
+        offering,
+        keys,
+        lifetime: Some(Duration::from_hours(1)),
+        order: None,
+    }
 }
 
 pub(crate) fn good(fixture: &dyn Fixture) -> Rc<dyn Provider> {

@@ -28,6 +28,7 @@ fn booted(name: &str, ms: u64) -> [Vec<Event>; 3] {
         offering: Some(OfferingName::new("us-east1-b spot")),
         location: None,
         lifetime: None,
+        ordered: None,
     };
     let end = JobEnd::new(JobResult::Failed, "`build_script` exited with status 1");
     let release = Release { how: End::CleanedUp, used: true, closing: false };

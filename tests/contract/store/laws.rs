@@ -55,6 +55,7 @@ fn launch() -> impl Strategy<Value = Change> {
         offering: (number % 3 == 0).then(|| OfferingName::new("zone-b small spot")),
         location: (number % 2 == 0).then(|| Location::new("gce project shop")),
         lifetime: (number % 2 == 0).then_some(Lifetime(Duration::from_hours(24))),
+        ordered: None,
     });
     let answered = (instance(), words(), 0..4u8).prop_map(|(instance, message, which)| {
         let (at, class) = (at(3), ErrorClass::NoCapacity { scope: message.clone() });

@@ -68,6 +68,7 @@ pub(super) fn intend(name: &str, number: u32) -> Event {
         offering: None,
         location: None,
         lifetime: None,
+        ordered: None,
     }
     .at(at(u64::from(number)))
 }

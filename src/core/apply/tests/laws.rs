@@ -62,6 +62,7 @@ fn a_launch() -> impl Strategy<Value = Change> {
             offering,
             location,
             lifetime: None,
+            ordered: None,
         },
     )
 }

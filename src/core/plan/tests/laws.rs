@@ -186,7 +186,7 @@ proptest! {
         let mut seeing = blind.clone();
         let made = blind.state.instances.values().filter(|i| !i.is_refused());
         let as_recorded = |i: &Instance| if i.phase.is_stopped() { Status::Suspended } else { Status::Running };
-        let running = made.map(|i| Listed { id: i.id.clone(), tags: None, status: as_recorded(i), created: None, detail: None, by_job: false, static_host: None, notice: None });
+        let running = made.map(|i| Listed { id: i.id.clone(), tags: None, status: as_recorded(i), created: None, detail: None, by_job: false, refused: None, static_host: None, notice: None });
         let mut listing = Listing::empty(NOW, Some(Location::new("here")));
         listing.instances = running.collect();
         seeing.observed.listing = Ok(listing);

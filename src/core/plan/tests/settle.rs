@@ -86,6 +86,7 @@ impl World {
                         created: None,
                         detail: None,
                         by_job: false,
+                        refused: None,
                         static_host: None,
                         notice: None,
                     });

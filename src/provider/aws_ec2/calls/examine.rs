@@ -126,6 +126,7 @@ fn sample_request(pool: &PoolName, offering: &Offering) -> LaunchRequest {
         offering: Some(offering.name.clone()),
         keys,
         lifetime: None,
+        order: None,
     }
 }
 

@@ -174,7 +174,7 @@ fn request(id: &str, attempt: u32) -> LaunchRequest {
     };
     let offering = Some(OfferingName::new("a small"));
     let (instance, token) = (InstanceId::new(id), format!("{id}/{attempt}"));
-    LaunchRequest { instance, token, tags, offering, keys, lifetime: None }
+    LaunchRequest { instance, token, tags, offering, keys, lifetime: None, order: None }
 }
 
 fn class<T: std::fmt::Debug>(answer: Result<T, ProviderError>) -> ErrorClass {

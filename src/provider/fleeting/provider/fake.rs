@@ -238,5 +238,5 @@ pub(super) fn request(number: u32) -> LaunchRequest {
         host_key_public: String::new(),
     };
     let (instance, token) = (id(number), id(number).token(1));
-    LaunchRequest { instance, token, tags, offering: None, keys, lifetime: None }
+    LaunchRequest { instance, token, tags, offering: None, keys, lifetime: None, order: None }
 }

@@ -206,8 +206,15 @@ async fn dry_run(
         host_key_public: String::new(),
     };
     let token = instance.token(1);
-    let request =
-        LaunchRequest { instance, token, tags, offering: None, keys, lifetime: demand.max_lifetime };
+    let request = LaunchRequest {
+        instance,
+        token,
+        tags,
+        offering: None,
+        keys,
+        lifetime: demand.max_lifetime,
+        order: None,
+    };
     let spec = LaunchSpec::new(&api.settings, &request, placement)?;
     *requested = wanted(&spec.pod);
     let owned = create::with_owner(api, &spec).await;

@@ -232,7 +232,15 @@ mod tests {
         };
         let instance = InstanceId::new("linux-c0ffee-7");
         let token = instance.token(1);
-        LaunchRequest { instance, token, tags, offering: None, keys, lifetime: Some(Duration::from_hours(2)) }
+        LaunchRequest {
+            instance,
+            token,
+            tags,
+            offering: None,
+            keys,
+            lifetime: Some(Duration::from_hours(2)),
+            order: None,
+        }
     }
 
     fn spec(text: &str) -> Result<LaunchSpec, ProviderError> {

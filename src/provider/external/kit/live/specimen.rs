@@ -63,6 +63,7 @@ impl Specimen {
             offering: None,
             keys: keys.clone(),
             lifetime: None,
+            order: None,
         };
         let mut fields = json!({
             "instance": instance.as_str(),

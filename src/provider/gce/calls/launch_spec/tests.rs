@@ -22,7 +22,15 @@ fn request(pool: &str, lifetime: Option<Time>) -> LaunchRequest {
     };
     let instance = InstanceId::launched(&tags.pool, &tags.generation, tags.number);
     let token = format!("{instance}/1");
-    LaunchRequest { instance, token, tags, offering: Some(OfferingName::new("")), keys, lifetime }
+    LaunchRequest {
+        instance,
+        token,
+        tags,
+        offering: Some(OfferingName::new("")),
+        keys,
+        lifetime,
+        order: None,
+    }
 }
 
 fn spec(text: &str, request: &LaunchRequest) -> LaunchSpec {
