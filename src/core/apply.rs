@@ -10,11 +10,10 @@ use super::counters::Count;
 use super::endpoint::Endpoint;
 use super::event::{Change, Event};
 use super::failure::{ErrorClass, Failure};
-use super::ids::{AttemptName, InstanceId, OfferingName, TrustDomain};
+use super::ids::{AttemptName, InstanceId, TrustDomain};
 use super::images::{FoundImage, Images};
-use super::instance::{Answer, DrainReason, Holder, Instance, LaunchRecord, Phase, Release, Unreachable};
+use super::instance::{Answer, DrainReason, Holder, Instance, Phase, Release, Unreachable};
 use super::job::JobFacts;
-use super::order::RefusedOrder;
 use super::pool::{Grant, PoolState};
 use super::reservation::{QueuePlace, Reservation, Ticket};
 use super::time::Stamp;
@@ -156,50 +155,6 @@ impl PoolState {
         if instance.holders.is_empty() { Ok(instance) } else { Err(HELD) }
     }
 
-    fn intend(&mut self, intent: &Change, at: Stamp) -> Result<(), InapplicableEvent> {
-        let Change::LaunchIntended {
-            instance,
-            generation,
-            number,
-            attempt,
-            capacity,
-            uses_left,
-            offering,
-            location,
-            lifetime,
-            ordered,
-        } = intent
-        else {
-            return Err(STATIC);
-        };
-        if let Some(known) = self.instance(instance) {
-            let before = known.launch.as_ref().map_or(0, |l| l.attempt);
-            if !known.is_refused() || *attempt <= before {
-                return Err(InapplicableEvent("only a refused launch is repeated, as the next attempt"));
-            }
-        }
-        let highest = self.generations.entry(generation.clone()).or_insert(0);
-        *highest = (*number).max(*highest);
-        self.launches.recent.retain(|then| at.since(*then) < Duration::from_mins(1));
-        self.launches.recent.push(at);
-        self.location = location.clone().or(self.location.take());
-        let launch = LaunchRecord {
-            generation: generation.clone(),
-            number: *number,
-            attempt: *attempt,
-            offering: offering.clone(),
-            lifetime: *lifetime,
-            answer: Answer::Pending,
-            requested_at: at,
-        };
-        // A refused launch created nothing: the next one starts from the beginning.
-        let fresh = fresh(instance, *capacity, *uses_left, at);
-        let intended =
-            Instance { launch: Some(launch), location: location.clone(), ordered: ordered.clone(), ..fresh };
-        self.instances.insert(instance.clone(), Arc::new(intended));
-        Ok(())
-    }
-
     fn adopted(
         &mut self,
         id: &InstanceId,
@@ -219,57 +174,6 @@ impl PoolState {
         }
         self.instances.insert(id.clone(), Arc::new(adopted));
         Ok(())
-    }
-
-    fn answered(
-        &mut self,
-        id: &InstanceId,
-        attempt: u32,
-        answer: &Answer,
-        at: Stamp,
-    ) -> Result<(), InapplicableEvent> {
-        let instance = self.change(id)?;
-        let launch = instance.launch.as_mut().ok_or(STATIC)?;
-        if launch.attempt != attempt {
-            return Err(InapplicableEvent("the answer is to another attempt to launch"));
-        }
-        launch.answer = answer.clone();
-        let (offering, requested_at) = (launch.offering.clone(), launch.requested_at);
-        if matches!(answer, Answer::Refused { .. }) {
-            // It is nowhere, unless a list shows it after all.
-            instance.location = None;
-        } else {
-            // A list from before the call proves nothing about what the call created.
-            instance.missing = None;
-        }
-        match answer {
-            Answer::Refused { failure, .. } => self.refused(offering.as_ref(), requested_at, failure, at),
-            Answer::Accepted { .. } => self.accepted(offering.as_ref(), requested_at),
-            Answer::Pending | Answer::Unknown { .. } => {}
-        }
-        Ok(())
-    }
-
-    /// A refused launch created nothing, and the other offerings are unaffected: the next one is tried immediately.
-    fn refused(
-        &mut self,
-        offering: Option<&OfferingName>,
-        requested_at: Stamp,
-        failure: &Failure,
-        at: Stamp,
-    ) {
-        let of_offering = offering.is_some_and(|c| self.availability.refuse(c, requested_at, failure, at));
-        if !of_offering {
-            self.launch_refused(requested_at, failure.clone(), at);
-        } else if let Some(place) = self.launches.recent.iter().position(|then| *then == requested_at) {
-            self.launches.recent.remove(place);
-        }
-    }
-
-    fn accepted(&mut self, offering: Option<&OfferingName>, requested_at: Stamp) {
-        if let Some(offering) = offering {
-            self.availability.accept(offering, requested_at);
-        }
     }
 
     fn reached(&mut self, id: &InstanceId, endpoint: &Endpoint, at: Stamp) -> Result<(), InapplicableEvent> {
@@ -292,22 +196,6 @@ impl PoolState {
         Ok(())
     }
 
-    /// A launch that was under way when another one failed adds no failure: an outage counts once, however many
-    /// launches it affects. They created nothing, so ignoring them is safe.
-    fn launch_refused(&mut self, requested_at: Stamp, failure: Failure, at: Stamp) {
-        let before = self.launches.last.as_ref().filter(|_| self.launches.failures > 0);
-        if before.is_none_or(|(before, _)| requested_at.is_after(*before)) {
-            return self.launch_failed(failure, at);
-        }
-        self.launches.last = Some((at, failure));
-    }
-
-    /// Each one counts, because each instance was paid for.
-    fn launch_failed(&mut self, failure: Failure, at: Stamp) {
-        self.launches.failures = self.launches.failures.saturating_add(1);
-        self.launches.last = Some((at, failure));
-    }
-
     fn became_ready(&mut self, id: &InstanceId, at: Stamp) -> Result<(), InapplicableEvent> {
         let instance = self.change(id)?;
         if instance.phase == Phase::Ready && instance.unreachable.take().is_some() {
@@ -326,9 +214,13 @@ impl PoolState {
         }
         if let Some(launch) = &instance.launch {
             let took = u64::try_from(at.since(launch.requested_at).as_millis()).unwrap_or(u64::MAX);
+            let of_the_pool = instance.ordered.is_none();
             let health = &mut self.launches;
             health.failures = 0;
-            health.boot_ms.push(took);
+            // How long an image of a job takes tells nothing about the pool's own.
+            if of_the_pool {
+                health.boot_ms.push(took);
+            }
             let surplus = health.boot_ms.len().saturating_sub(BOOTS_KEPT);
             health.boot_ms.drain(..surplus);
         }
@@ -391,20 +283,6 @@ impl PoolState {
             refused: None,
         };
         self.waiting.insert(ticket, Arc::new(reservation));
-        Ok(())
-    }
-
-    fn order_refused(
-        &mut self,
-        attempt: &AttemptName,
-        refused: &RefusedOrder,
-    ) -> Result<(), InapplicableEvent> {
-        let ticket = self.waiting_for(attempt).ok_or(NOT_WAITING)?.ticket;
-        let waiting = self.waiting.get_mut(&ticket).map(Arc::make_mut).ok_or(NOT_WAITING)?;
-        if waiting.job.order.is_none() || waiting.refused.is_some() {
-            return Err(InapplicableEvent("the attempt has no order to refuse"));
-        }
-        waiting.refused = Some(refused.clone());
         Ok(())
     }
 
@@ -514,7 +392,7 @@ impl PoolState {
             instance.released = Some(at);
         } else {
             instance.uses_left = instance.uses_left.map(|left| left.saturating_add(1));
-            if instance.released.is_none() && instance.holders.is_empty() {
+            if instance.released.is_none() && instance.holders.is_empty() && instance.ordered.is_none() {
                 instance.domain = None;
             }
         }
@@ -576,10 +454,11 @@ impl PoolState {
         if instance.is_static() {
             return Err(InapplicableEvent("a static host cannot be terminated"));
         }
-        let was = instance.phase.clone();
+        let (was, ordered) = (instance.phase.clone(), instance.ordered.is_some());
         become_(instance, Phase::Draining { reason: why.clone() }, at)?;
         let failure = Failure { class: ErrorClass::Transient, message: format!("{id}: {why}") };
-        if matches!(was, Phase::Launching | Phase::Checking) && why.is_launch_failure() {
+        // What a job ordered may be why it never became ready: other jobs do not wait for that.
+        if matches!(was, Phase::Launching | Phase::Checking) && why.is_launch_failure() && !ordered {
             self.launch_failed(failure, at);
         } else if why.is_suspension_failure() {
             self.suspension_failed(&was, failure, at);
@@ -622,6 +501,7 @@ fn become_(instance: &mut Instance, next: Phase, at: Stamp) -> Result<(), Inappl
     Ok(())
 }
 
+mod launches;
 mod suspension;
 #[cfg(test)]
 mod tests;

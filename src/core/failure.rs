@@ -6,6 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::order::RefusedOrder;
 use super::time::Stamp;
 
 /// The kind of a provider's refusal.
@@ -80,6 +81,14 @@ pub struct Failure {
     #[serde(flatten)]
     pub class: ErrorClass,
     pub message: String,
+}
+
+impl Failure {
+    /// What it says about a job's order, if it refuses that.
+    pub fn refused_order(&self) -> Option<RefusedOrder> {
+        let ErrorClass::Order { by_job } = self.class else { return None };
+        Some(RefusedOrder { reason: self.message.clone(), by_job })
+    }
 }
 
 impl fmt::Display for Failure {

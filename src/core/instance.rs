@@ -17,6 +17,8 @@ use super::policy::{Lifetime, Policy};
 use super::time::{ManagerId, Stamp};
 use super::unbegun::{Consequence, Unbegun};
 
+const FOUND_UNUSABLE: &str = "a job found it unusable: ";
+
 /// A recorded instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instance {
@@ -75,6 +77,18 @@ pub struct Instance {
 pub struct Unreachable {
     pub since: Stamp,
     pub reason: String,
+}
+
+impl Unreachable {
+    /// The reason of a job that found its instance unusable.
+    pub fn by_job(message: &str) -> String {
+        format!("{FOUND_UNUSABLE}{message}")
+    }
+
+    /// The reason without the words that say that a job found it.
+    pub fn job_words(&self) -> &str {
+        self.reason.strip_prefix(FOUND_UNUSABLE).unwrap_or(&self.reason)
+    }
 }
 
 /// Where a launched instance comes from.
@@ -169,7 +183,7 @@ pub enum DrainReason {
     Surplus,
     /// Older than `max_lifetime`.
     Expired,
-    /// A waiting job of another trust domain needs the room.
+    /// A waiting job that it does not suit needs the room.
     MadeRoom,
     /// An operator drained it.
     ByOperator,
@@ -238,7 +252,7 @@ impl fmt::Display for DrainReason {
             Self::UsedUp => f.write_str("it has served its last job"),
             Self::Surplus => f.write_str("idle for longer than `idle_time` and not needed"),
             Self::Expired => f.write_str("older than `max_lifetime`"),
-            Self::MadeRoom => f.write_str("it makes room for a waiting job of another trust domain"),
+            Self::MadeRoom => f.write_str("it makes room for a waiting job that it does not suit"),
             Self::ByOperator => f.write_str("drained by the operator"),
             Self::NeverReady => f.write_str("not ready within `launch_timeout`"),
             Self::NotReady { message } => write!(f, "its ready command failed: {message}"),

@@ -19,6 +19,10 @@ pub enum Broken {
     ThrownAway { instance: InstanceId },
     /// A job of another trust domain than the instance is bound to.
     Trespass { instance: InstanceId, attempt: AttemptName },
+    /// A job on an instance that another one ordered, or on one that is not what it ordered.
+    NotOrdered { instance: InstanceId, attempt: AttemptName },
+    /// An instance that a job ordered could serve another one.
+    Shared { instance: InstanceId },
     /// Bound to no trust domain, with a job on it.
     Unbound { instance: InstanceId },
     /// Jobs in a phase that allows none.
@@ -54,6 +58,12 @@ impl fmt::Display for Broken {
             }
             Self::Trespass { instance, attempt } => {
                 write!(f, "{attempt} is on {instance}, which belongs to another trust domain")
+            }
+            Self::NotOrdered { instance, attempt } => {
+                write!(f, "{attempt} is on {instance}, which is not what it ordered")
+            }
+            Self::Shared { instance } => {
+                write!(f, "{instance} was launched for one job, but could serve another one")
             }
             Self::Unbound { instance } => write!(f, "{instance} has a job, but no trust domain"),
             Self::JobsIn { instance, phase } => write!(f, "{instance} is {phase} and has jobs"),
@@ -124,6 +134,13 @@ fn one_instance(state: &PoolState, id: &InstanceId, instance: &Instance, broken:
             Phase::Ready | Phase::OutOfService { .. } | Phase::Draining { .. } => {}
         }
     }
+    if let Some(ordered) = &instance.ordered {
+        let once = instance.capacity == 1 && instance.uses_left.is_some_and(|left| left <= 1);
+        let bound = instance.domain.as_ref() == Some(&ordered.domain);
+        if !once || !bound || instance.is_static() || matches!(instance.phase, Phase::Suspended { .. }) {
+            broken.push(Broken::Shared { instance: named() });
+        }
+    }
     if let Some(launch) = &instance.launch
         && state.generations.get(&launch.generation).is_none_or(|highest| launch.number > *highest)
     {
@@ -168,6 +185,14 @@ fn one_holder(
     }
     if instance.domain.as_ref().is_some_and(|bound_to| *bound_to != grant.reservation.domain) {
         broken.push(Broken::Trespass { instance: named(), attempt: attempt.clone() });
+    }
+    let as_ordered = match (&instance.ordered, &grant.reservation.job.order) {
+        (Some(ordered), Some(order)) => ordered.attempt == *attempt && ordered.order == *order,
+        (None, None) => true,
+        (Some(_), None) | (None, Some(_)) => false,
+    };
+    if !as_ordered {
+        broken.push(Broken::NotOrdered { instance: named(), attempt: attempt.clone() });
     }
 }
 
@@ -325,6 +350,47 @@ mod tests {
         assert_eq!(elsewhere, "a7 was granted i1, which does not hold it");
         let another = edited("i2", |i| i.holders.get_mut(&attempt(7)).unwrap().job.id = 99);
         assert_eq!(another, "a7 was granted i2, which does not hold it");
+    }
+
+    #[test]
+    fn each_broken_law_of_orders_is_named() {
+        let text = "orders | held 3m by 7 for 7; held 3m by 8; idle 5m for 9; waits 9 orders ruby";
+        assert_eq!(check(&world(text).state), []);
+        let edited = |short: &str, change: fn(&mut Instance)| {
+            let mut state = world(text).state;
+            edit(&mut state, short)(&mut |i: &mut Instance| change(i));
+            let violations: Vec<String> = check(&state).iter().map(Broken::to_string).collect();
+            violations.join("; ").replace("p-g-", "i")
+        };
+        let ordered = |change: fn(&mut crate::core::order::Ordered)| {
+            let mut state = world(text).state;
+            edit(&mut state, "i1")(&mut |i: &mut Instance| {
+                change(Arc::make_mut(i.ordered.as_mut().unwrap()));
+            });
+            let violations: Vec<String> = check(&state).iter().map(Broken::to_string).collect();
+            violations.join("; ").replace("p-g-", "i")
+        };
+        let trespass = "a7 is on i1, which is not what it ordered";
+        assert_eq!(edited("i1", |i| i.ordered = None), trespass);
+        assert_eq!(ordered(|own| own.attempt = attempt(8)), trespass);
+        let go = crate::core::order::Order { image: "go".into(), services: Vec::new() };
+        let mut other = world(text).state;
+        edit(&mut other, "i1")(&mut |i: &mut Instance| {
+            Arc::make_mut(i.ordered.as_mut().unwrap()).order = Arc::new(go.clone());
+        });
+        assert_eq!(check(&other).len(), 1, "another image");
+        let mut swapped = world(text).state;
+        let own = swapped.instance(&instance("i1")).unwrap().ordered.clone();
+        edit(&mut swapped, "i2")(&mut |i: &mut Instance| i.ordered.clone_from(&own));
+        let violations: Vec<String> = check(&swapped).iter().map(Broken::to_string).collect();
+        assert!(
+            violations.contains(&"a8 is on p-g-2, which is not what it ordered".to_owned()),
+            "{violations:?}"
+        );
+        let shared = "i3 was launched for one job, but could serve another one";
+        assert_eq!(edited("i3", |i| i.capacity = 2), shared);
+        assert_eq!(edited("i3", |i| i.uses_left = None), shared);
+        assert_eq!(edited("i3", |i| i.domain = None), shared);
     }
 
     #[test]

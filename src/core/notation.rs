@@ -18,6 +18,8 @@
 //! `unsuspended 5 10s` (five failures in a row, the last one ten seconds ago).
 //! Settings of offerings: `offerings 3` (`c1` to `c3`), `out c1 30s` (refused then for lack of capacity, `out c1 30s 4`
 //! for the fourth time in a row), `quota c2 1m`.
+//! Settings of orders: `orders` (the provider makes them). `waits 8 orders ruby` has an order; `booting 5s for 8` was launched
+//! for it, and `impossible` there is in the list.
 //! Unrecorded: `orphan`, `stranger`, `foreign`, `host`. Jobs: `waits 8`, with `of b`, `protected`, `timeout 2h`, `dead`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,6 +34,7 @@ use super::ids::{AttemptName, Generation, InstanceId, JobKey, Location, Offering
 use super::instance::{Answer, DrainReason, Release};
 use super::inventory::{Capabilities, Listed, Listing, Notice, Status, Suspends, Tags};
 use super::job::JobFacts;
+use super::order::{Order, Ordered, RefusedOrder};
 use super::plan::{FailingCall, Fresh, Observed, Plan, View, plan};
 use super::policy::{Lifetime, Policy, Reuse};
 use super::pool::PoolState;
@@ -244,6 +247,7 @@ impl World {
                 };
             }
             "hosts" => self.observed.capabilities.launches = false,
+            "orders" => self.observed.capabilities.orders = true,
             "repeats" => self.observed.capabilities.idempotent_launch = false,
             "notices" => self.observed.capabilities.notice_interval = Some(span(words[1])),
             "here" => self.observed.capabilities.boots_here = Some(count()),
@@ -333,7 +337,9 @@ impl World {
         let project = after(words, "of").unwrap_or("a");
         let timeout = after(words, "timeout").map_or(Duration::from_hours(1), span);
         let images = images::wanted(words);
-        let facts = JobFacts { protected: is_protected(words), images, ..facts(job, project, timeout) };
+        let order = after(words, "orders").map(order);
+        let facts =
+            JobFacts { protected: is_protected(words), images, order, ..facts(job, project, timeout) };
         self.request(facts, requested_at);
         self.attend(job, requested_at, None);
         let alive = !words.contains(&"dead");
@@ -431,11 +437,13 @@ impl World {
             (false, false) => age + Duration::from_secs(30),
             (false, true) => age + Duration::from_secs(30) + minute,
         };
-        let capacity = after(words, "cap").map_or(self.policy.capacity_per_instance, |n| n.parse().unwrap());
+        let own = after(words, "for").map(|_| 1);
+        let usual = own.unwrap_or(self.policy.capacity_per_instance);
+        let capacity = after(words, "cap").map_or(usual, |n| n.parse().unwrap());
         let past_jobs = if words.contains(&"twice") { 2 } else { usize::from(after(words, "of").is_some()) };
         let used = jobs_of(words).len() + past_jobs;
         let uses = after(words, "uses").map(|n| n.parse::<u32>().unwrap()).or(self.policy.max_use_count);
-        let uses_left = uses.map(|left| left + u32::try_from(used).unwrap());
+        let uses_left = own.or(uses.map(|left| left + u32::try_from(used).unwrap()));
         let instance = id.clone();
         if is_static {
             let endpoint = endpoint();
@@ -458,7 +466,7 @@ impl World {
                 offering,
                 location: Some(Location::new(after(words, "in").unwrap_or("here"))),
                 lifetime: after(words, "lives").map(|most| Lifetime(span(most))),
-                ordered: None,
+                ordered: after(words, "for").map(|job| self.ordered(job, words)),
             };
             self.tell(at(created), intent);
             let when = at(created.saturating_sub(Duration::from_secs(1)));
@@ -483,12 +491,21 @@ impl World {
         }
     }
 
+    fn ordered(&self, job: &str, words: &[&str]) -> Arc<Ordered> {
+        let job: u64 = job.parse().unwrap_or_else(|_| panic!("`{job}` is no job"));
+        let project = after(words, "of").unwrap_or("a");
+        let facts = facts(job, project, Duration::from_hours(1));
+        let domain = self.policy.domain_of(&facts);
+        Arc::new(Ordered { attempt: attempt(job), job: facts.key, domain, order: order("ruby") })
+    }
+
     /// Past and present jobs.
     fn jobs(&mut self, id: &InstanceId, words: &[&str], at: &dyn Fn(Duration) -> Stamp, age: Duration) {
         let project = after(words, "of").unwrap_or("a");
         let facts = |job| {
             let facts = facts(job, project, Duration::from_hours(1));
-            JobFacts { protected: is_protected(words), ..facts }
+            let own = after(words, "for").filter(|own| own.parse() == Ok(job));
+            JobFacts { protected: is_protected(words), order: own.map(|_| order("ruby")), ..facts }
         };
         let before = if words.contains(&"twice") { [0, 500].iter() } else { [0].iter() };
         for earlier in before.filter(|_| after(words, "of").is_some()) {
@@ -572,6 +589,9 @@ impl World {
                 Some(left) => Some(Notice { text, at: Some(NOW.plus(span(left))) }),
                 None => None,
             };
+            if words.contains(&"impossible") {
+                listed.refused = Some(RefusedOrder { reason: "no such image".to_owned(), by_job: true });
+            }
             self.listed.push(listed);
         }
         if words.contains(&"announced") {
@@ -602,6 +622,11 @@ fn is_protected(words: &[&str]) -> bool {
 /// The same age, but from the boot before this one.
 fn earlier_boot(age: Duration) -> Stamp {
     Stamp { boot: BootId(6), uptime_ms: 500_000_000, ..ago(age + Duration::from_mins(10)) }
+}
+
+/// What a job orders: an image of this name.
+fn order(image: &str) -> Arc<Order> {
+    Arc::new(Order { image: image.into(), services: Vec::new() })
 }
 
 fn after<'a>(words: &[&'a str], word: &str) -> Option<&'a str> {

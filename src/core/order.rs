@@ -98,6 +98,13 @@ impl fmt::Debug for OrderService {
     }
 }
 
+/// `launched for job 4711: …`.
+impl fmt::Display for Ordered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "launched for job {}: {}", self.job.id, self.order)
+    }
+}
+
 /// To follow a colon: ``image `ruby:3.3`, 2 services``.
 impl fmt::Display for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -19,6 +19,7 @@ use crate::core::instance::{Answer, Phase, Release};
 use crate::core::invariants;
 use crate::core::inventory::{Capabilities, Listed, Listing, Status, Suspends, Tags};
 use crate::core::job::JobFacts;
+use crate::core::order::{Order, RefusedOrder};
 use crate::core::plan::request::{self, Ask};
 use crate::core::plan::{Effect, Fresh, Observed, View, plan};
 use crate::core::policy::Policy;
@@ -35,6 +36,7 @@ enum Happens {
     Slept(InstanceId),
     Gone(InstanceId),
     JobEnds(AttemptName),
+    Cancelled(AttemptName),
     Look,
 }
 
@@ -58,6 +60,8 @@ pub struct Study {
     moving: BTreeSet<InstanceId>,
     used: BTreeMap<InstanceId, u32>,
     wrong: Option<String>,
+    /// How many of 1,000 jobs order an instance of their own.
+    orders: u64,
 }
 
 /// The result of a study.
@@ -123,9 +127,18 @@ impl Study {
             moving: BTreeSet::new(),
             used: BTreeMap::new(),
             wrong: None,
+            orders: 0,
         };
         study.later(0, Happens::JobComes);
         study
+    }
+
+    /// The same, where a part of the jobs order instances of their own: so many of 1,000.
+    #[must_use]
+    pub fn with_orders(mut self, orders: u64) -> Self {
+        self.orders = orders;
+        self.observed.capabilities.orders = true;
+        self
     }
 
     /// Runs this many events, or returns which promise broke, and when.
@@ -177,14 +190,17 @@ impl Study {
                     self.apply(&[Change::Forgotten { instance: id }.at(now)]);
                 }
             }
-            Happens::JobEnds(attempt) => {
-                let leaving = Release { how: End::CleanedUp, used: true, closing: false };
-                let events = request::release(&self.state, &attempt, leaving, now);
-                self.observed.attempts.remove(&attempt);
-                self.apply(&events);
-            }
+            Happens::JobEnds(attempt) => self.job_ends(&attempt, true, now),
+            Happens::Cancelled(attempt) => self.job_ends(&attempt, false, now),
             Happens::Look => self.look_at = u64::MAX,
         }
+    }
+
+    fn job_ends(&mut self, attempt: &AttemptName, used: bool, now: Stamp) {
+        let leaving = Release { how: End::CleanedUp, used, closing: false };
+        let events = request::release(&self.state, attempt, leaving, now);
+        self.observed.attempts.remove(attempt);
+        self.apply(&events);
     }
 
     fn job_comes(&mut self, now: Stamp) {
@@ -194,6 +210,7 @@ impl Study {
         let attempt = AttemptName::new(format!("a{}", self.jobs));
         let project = self.rng.pick(&["red/app", "red/lib", "blue/app"]);
         let job = JobFacts::new(JobKey::new("https://gitlab", self.jobs), project, Duration::from_mins(10));
+        let job = JobFacts { order: self.order(&attempt), ..job };
         let seen = AttemptSeen {
             job: Some(job.clone()),
             instance: None,
@@ -213,9 +230,31 @@ impl Study {
         self.apply(&events);
     }
 
+    /// What a job orders, if it orders anything. Some of these jobs end while they wait.
+    fn order(&mut self, attempt: &AttemptName) -> Option<Arc<Order>> {
+        if self.orders == 0 || !self.rng.chance(self.orders) {
+            return None;
+        }
+        if self.rng.chance(150) {
+            let after = self.about(20_000);
+            self.later(after, Happens::Cancelled(attempt.clone()));
+        }
+        Some(Arc::new(Order { image: "ruby:3.3".into(), services: Vec::new() }))
+    }
+
     fn answered(&mut self, instance: InstanceId, now: Stamp) {
         let Some(launch) = self.state.instance(&instance).and_then(|i| i.launch.clone()) else { return };
-        let answer = if self.rng.chance(20) {
+        let ordered = self.state.instance(&instance).and_then(|i| i.ordered.clone());
+        let refused = ordered.is_some() && self.rng.chance(100);
+        if let Some(ordered) = ordered.filter(|_| refused) {
+            let refused = RefusedOrder { reason: "no such image".to_owned(), by_job: true };
+            let events = request::refuse_order(&self.state, &ordered.attempt, &refused, now);
+            self.apply(&events);
+        }
+        let answer = if refused {
+            let class = ErrorClass::Order { by_job: true };
+            Answer::Refused { at: now, failure: Failure { class, message: "no such image".to_owned() } }
+        } else if self.rng.chance(20) {
             let class = ErrorClass::NoCapacity { scope: "zone".to_owned() };
             Answer::Refused { at: now, failure: Failure { class, message: "none left".to_owned() } }
         } else {
@@ -316,8 +355,13 @@ impl Study {
             if let Err(misfit) = self.state.apply(event) {
                 self.wrong.get_or_insert_with(|| format!("{misfit}: {event:?}"));
             }
-            if let Change::Granted { attempt, instance } = &event.change {
-                self.granted(attempt, instance);
+            match &event.change {
+                Change::Granted { attempt, instance } => self.granted(attempt, instance),
+                // Its `prepare` ends.
+                Change::OrderRefused { attempt, .. } => {
+                    self.later(500, Happens::Cancelled(attempt.clone()));
+                }
+                _ => {}
             }
         }
     }
@@ -364,15 +408,32 @@ impl Study {
                 return Err(format!("promise 4: {id} is terminated in use"));
             }
         }
-        let Some(first) = self.state.waiting.values().next() else { return Ok(()) };
+        self.kept_for_none()?;
+        let Some(first) = self.state.waiting.values().find(|job| job.refused.is_none()) else {
+            return Ok(());
+        };
         let healthy = |id: &InstanceId| {
             let listing = self.observed.listing.as_ref();
             listing.is_ok_and(|l| l.instances.iter().any(|i| i.id == *id && i.status == Status::Running))
         };
         for instance in self.state.instances.values().filter(|i| i.usable() > 0) {
             let trusted = instance.domain.as_ref().is_none_or(|d| *d == first.domain);
-            if trusted && healthy(&instance.id) {
+            let own = instance.ordered.as_ref().map(|ordered| &ordered.attempt);
+            let of_its_kind = own == first.job.order.as_ref().map(|_| &first.attempt);
+            if of_its_kind && trusted && healthy(&instance.id) {
                 return Err(format!("promise 5: job {} waits, {} is free", first.job.key, instance.id));
+            }
+        }
+        Ok(())
+    }
+
+    /// Promise 3: what a job ordered ends with that job.
+    fn kept_for_none(&self) -> Result<(), String> {
+        let kept = self.state.instances.values().filter(|i| !matches!(i.phase, Phase::Draining { .. }));
+        for (instance, ordered) in kept.filter_map(|i| Some((i, i.ordered.as_ref()?))) {
+            let holds = self.state.granted.contains_key(&ordered.attempt);
+            if !holds && self.state.waiting_for(&ordered.attempt).is_none_or(|job| job.refused.is_some()) {
+                return Err(format!("promise 3: {} is kept for job {}", instance.id, ordered.job));
             }
         }
         Ok(())
@@ -419,6 +480,20 @@ mod tests {
             let findings = study.run(4_000).unwrap();
             let resumed = study.state.counters.started.get(&Start::Resumed).copied().unwrap_or(0);
             assert!(findings.jobs > 200 && resumed > 100, "{findings:?}, {resumed} resumed");
+        }
+    }
+
+    #[test]
+    fn what_jobs_order_is_theirs_alone_and_ends_with_them() {
+        for (seed, reuse, most) in [(6, Reuse::Any, 50), (7, Reuse::Project, 12), (8, Reuse::Project, 3)] {
+            for (uses, capacity) in [(Some(1), 1), (Some(3), 2), (None, 4)] {
+                let policy = Policy { max_instances: most, ..policy(reuse, uses, capacity) };
+                let mut study =
+                    Study::new(seed, policy, Load { gap: 6_000, length: 30_000 }).with_orders(400);
+                let findings = study.run(2_000).unwrap();
+                let abandoned = study.state.counters.drained.get("abandoned").copied().unwrap_or(0);
+                assert!(findings.jobs > 100 && abandoned > 0, "{findings:?}, {abandoned} abandoned");
+            }
         }
     }
 

@@ -76,10 +76,12 @@ fn describe(change: &Change) -> String {
         Change::PolicySet { .. } => "policy".to_owned(),
         Change::GenerationBegun { generation } => format!("generation {generation}"),
         Change::OfferingsChanged { offerings } => format!("{} offerings", offerings.len()),
-        Change::LaunchIntended { instance, attempt, offering, .. } => {
+        Change::LaunchIntended { instance, attempt, offering, ordered, .. } => {
+            let whose =
+                ordered.as_ref().map(|ordered| format!(" for {}", ordered.attempt)).unwrap_or_default();
             let again = if *attempt == 1 { String::new() } else { format!(" ({attempt})") };
             let chosen = offering.as_ref().map(|c| format!(" as {c}")).unwrap_or_default();
-            format!("{instance} intended{again}{chosen}")
+            format!("{instance} intended{again}{chosen}{whose}")
         }
         Change::LaunchAnswered { instance, .. } => format!("{instance} answered"),
         Change::Reached { instance, .. } => format!("{instance} reached"),

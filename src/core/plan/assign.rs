@@ -52,12 +52,21 @@ pub(super) fn is_offered(instance: &Instance, state: &PoolState, now: Stamp) -> 
     instance.usable() > 0 && instance.ready.is_some_and(|ready| !state.may_have_forgotten(ready, now))
 }
 
-/// True if this job may run there: its trust domain fits, and the instance lives long enough.
+/// True if this job may run there: it is of the kind that the job asks for, the trust domain fits, and it lives long enough.
 pub(super) fn suits(instance: &Instance, job: &Reservation, policy: &Policy, now: Stamp) -> bool {
     let lived = now.since(instance.lives_since());
     let has_time =
         instance.lifetime(policy).is_none_or(|limit| lived.saturating_add(job.job.timeout) <= limit);
-    instance.admits(&job.domain) && has_time
+    is_made_for(instance, job) && instance.admits(&job.domain) && has_time
+}
+
+/// True if an instance is of the kind that a job asks for: its own one, or one of the pool's.
+fn is_made_for(instance: &Instance, job: &Reservation) -> bool {
+    match (&instance.ordered, &job.job.order) {
+        (None, None) => true,
+        (Some(ordered), Some(_)) => ordered.attempt == job.attempt,
+        (None, Some(_)) | (Some(_), None) => false,
+    }
 }
 
 /// An instance with room, and what decides between it and others.

@@ -49,9 +49,11 @@ pub(super) fn is_repeatable(instance: &Instance, draft: &PlanBuilder<'_>, input:
         && input.observed.is_free(&instance.id, draft.now)
 }
 
-/// True if all domains may use its free slots. A bound instance is capacity for its own domain only.
+/// True if all domains may use its free slots. A bound instance is capacity for its own domain only, one that a job
+/// ordered for that job.
 pub(super) fn is_spare(instance: &Instance, policy: &Policy) -> bool {
-    instance.domain.as_ref().is_none_or(|bound_to| policy.reuse.is_open(bound_to))
+    instance.ordered.is_none()
+        && instance.domain.as_ref().is_none_or(|bound_to| policy.reuse.is_open(bound_to))
 }
 
 /// Draining, and no longer in use.

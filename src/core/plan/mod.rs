@@ -1,7 +1,7 @@
 //! `plan`: what to do next, and why.
 //!
 //! Total and deterministic: every input has one answer, always the same. The steps have a fixed order, and each sees
-//! what the previous one decided: attempts, reconcile, notices, assign, resume, retire, scale. State changes are events;
+//! what the previous one decided: attempts, orders, reconcile, notices, assign, resume, retire, scale. State changes are events;
 //! actions on the outside world are effects. The dry run *is* the plan.
 
 mod assign;
@@ -13,6 +13,7 @@ mod counts;
 pub mod health;
 mod notices;
 mod observed;
+mod orders;
 mod reconcile;
 pub mod request;
 mod retire;
@@ -25,6 +26,7 @@ pub mod table;
 mod tests;
 mod tier;
 mod upcoming;
+mod wants;
 pub mod warm;
 mod whereabouts;
 mod why;
@@ -116,6 +118,7 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
         draft.emit(Change::OfferingsChanged { offerings: offerings.to_vec() });
     }
     let ungranted = attempts::step(&mut draft, view.observed, policy, &mut report);
+    orders::step(&mut draft, view.observed, &ungranted);
     let reconciled = reconcile::step(&mut draft, view.observed, policy, &ungranted, &mut report);
     notices::step(&mut draft, view.observed, &ungranted, &mut report);
     assign::step(&mut draft, policy, &reconciled.held_back);
@@ -135,7 +138,7 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
 }
 
 /// The input of retire and scale.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct ScaleInput<'a> {
     observed: &'a Observed,
     policy: &'a Policy,

@@ -10,9 +10,10 @@ use super::builder::PlanBuilder;
 use crate::core::event::{Change, Event};
 use crate::core::ids::{AttemptName, InstanceId};
 use crate::core::images::FoundImage;
-use crate::core::instance::{DrainReason, Instance, Phase, Release};
+use crate::core::instance::{DrainReason, Instance, Phase, Release, Unreachable};
 use crate::core::job::JobFacts;
 use crate::core::job_end::JobEnd;
+use crate::core::order::RefusedOrder;
 use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
 use crate::core::time::Stamp;
@@ -149,10 +150,7 @@ pub fn reject(state: &PoolState, attempt: &AttemptName, message: &str, now: Stam
     draft.emit(Change::Rejected { attempt: attempt.clone(), message: message.to_owned() });
     let ready = |i: &Instance| i.phase == Phase::Ready && i.unreachable.is_none();
     if draft.state().instance(&id).is_some_and(ready) {
-        draft.emit(Change::BecameUnreachable {
-            instance: id,
-            reason: format!("a job found it unusable: {message}"),
-        });
+        draft.emit(Change::BecameUnreachable { instance: id, reason: Unreachable::by_job(message) });
     }
     give_out(draft)
 }
@@ -167,6 +165,19 @@ pub fn doubt(state: &PoolState, instance: &InstanceId, why: &str, now: Stamp) ->
         return Vec::new();
     }
     vec![Change::BecameUnreachable { instance: known.id.clone(), reason: why.to_owned() }.at(now)]
+}
+
+/// The provider refuses to make what an attempt ordered. No events if the attempt no longer waits for it.
+pub fn refuse_order(
+    state: &PoolState,
+    attempt: &AttemptName,
+    refused: &RefusedOrder,
+    now: Stamp,
+) -> Vec<Event> {
+    let open = state.waiting_for(attempt).filter(|job| job.job.order.is_some() && job.refused.is_none());
+    let change =
+        open.map(|job| Change::OrderRefused { attempt: job.attempt.clone(), refused: refused.clone() });
+    change.map(|change| change.at(now)).into_iter().collect()
 }
 
 /// Drains an instance, or takes a static host out of service. Its present jobs continue.

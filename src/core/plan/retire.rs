@@ -83,12 +83,13 @@ fn surplus(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
     }
 }
 
-/// Instances that can be terminated, the least recently used first.
+/// Instances that can be terminated, the least recently used first. One that a job ordered ends with that job.
 fn longest_idle<'a>(draft: &'a PlanBuilder<'_>, input: &ScaleInput<'_>) -> Vec<&'a Instance> {
     let now = draft.now;
     let instances = draft.state().instances.values().map(AsRef::as_ref);
     let mut idle: Vec<&Instance> = instances
         .filter(|i| is_disposable(i, input) && i.unreachable.is_none() && !i.awaits_stage_check())
+        .filter(|i| i.ordered.is_none())
         .collect();
     idle.sort_by(|a, b| {
         let idle_for = |i: &Instance| now.since(i.idle_since());
@@ -100,7 +101,7 @@ fn longest_idle<'a>(draft: &'a PlanBuilder<'_>, input: &ScaleInput<'_>) -> Vec<&
 /// Jobs wait, the pool is full, and no idle or stopped instance suits them: drains stopped ones, then the least recently
 /// used ones.
 fn make_room(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
-    if input.shortfall.instances == 0 {
+    if input.shortfall.launches() == 0 {
         return;
     }
     let counts = InstanceCounts::of(draft, input);

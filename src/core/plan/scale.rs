@@ -1,5 +1,6 @@
 //! Fifth step: how many to launch.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::backoff::{self, LaunchGate};
@@ -7,6 +8,7 @@ use super::builder::PlanBuilder;
 use super::counts::{self, InstanceCounts};
 use super::observed::Fresh;
 use super::reconcile::act;
+use super::wants::{Want, Wants};
 use super::whereabouts::Elsewhere;
 use super::{Effect, ScaleInput, tier};
 use crate::core::availability::{Choice, Unavailable};
@@ -38,8 +40,9 @@ pub(super) fn step(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, report: 
     if !input.observed.capabilities.launches {
         return ScaleReport { blocked: Some(WaitingOn::NoHost), limit_reached: true };
     }
-    let wanted = wanted(draft, input);
-    drop_refused(draft, input, wanted);
+    let wants = Wants::of(draft, input, shared(draft, input));
+    let wanted = wants.count();
+    drop_refused(draft, input, &wants);
     let mut scaled = ScaleReport::default();
     let elsewhere = input.elsewhere.filter(|_| wanted > 0).map(Elsewhere::waiting_on);
     if let Some(on) = elsewhere.or_else(|| no_offering(draft, input, wanted)) {
@@ -55,8 +58,9 @@ pub(super) fn step(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, report: 
     let Some(fresh) = &input.observed.launching else { return scaled };
     let longest = draft.state().waiting.values().map(|job| job.job.timeout).max().unwrap_or_default();
     let lifetime = input.policy.lifetime_for(longest);
-    for _ in 0..allowed(draft, input, wanted, &mut scaled) {
-        launch(draft, input, fresh, lifetime);
+    let allowed = allowed(draft, input, wanted, &mut scaled);
+    for want in wants.first(allowed) {
+        launch(draft, input, fresh, lifetime, want);
     }
     report.launches.clone_from(&scaled.blocked);
     scaled
@@ -150,7 +154,7 @@ pub(super) fn launchable(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>, under_
     if input.elsewhere.is_some() || matches!(choice(draft, input), Choice::Wait { .. }) {
         return 0;
     }
-    let needed = input.shortfall.instances;
+    let needed = input.shortfall.launches();
     match backoff::judge(&draft.state().launches, &input.policy.timing, draft.now) {
         LaunchGate::Open => needed,
         LaunchGate::Trial { .. } => needed.min(1_u32.saturating_sub(under_way)),
@@ -159,13 +163,20 @@ pub(super) fn launchable(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>, under_
 }
 
 /// Commits the intent first; the effect follows.
-fn launch(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, fresh: &Fresh, lifetime: Option<Lifetime>) {
+fn launch(
+    draft: &mut PlanBuilder<'_>,
+    input: &ScaleInput<'_>,
+    fresh: &Fresh,
+    lifetime: Option<Lifetime>,
+    want: Want<'_>,
+) {
     let offering = match choice(draft, input) {
         Choice::Take(offering) => Some(offering),
         Choice::Only | Choice::Wait { .. } => None,
     };
     let state = draft.state();
-    let refused = state.instances.values().find(|i| counts::is_repeatable(i, draft, input));
+    let refused =
+        state.instances.values().find(|i| want.is_met_by(i) && counts::is_repeatable(i, draft, input));
     let again = refused.and_then(|i| i.launch.as_ref().map(|l| (i.id.clone(), l.clone())));
     let (instance, generation, number, attempt) = if let Some((id, launch)) = again {
         (id, launch.generation, launch.number, launch.attempt.saturating_add(1))
@@ -177,28 +188,48 @@ fn launch(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, fresh: &Fresh, li
     // If no list tells now, launches still go where they went before.
     let told = input.observed.listing.as_ref().ok().and_then(|listing| listing.location.clone());
     let location = told.or_else(|| draft.state().location.clone());
+    let ordered = want.ordered();
+    let (capacity, uses_left) = match ordered {
+        Some(_) => (1, Some(1)),
+        None => (input.policy.capacity_per_instance, input.policy.max_use_count),
+    };
     draft.emit(Change::LaunchIntended {
         instance: instance.clone(),
         generation,
         number,
         attempt,
-        capacity: input.policy.capacity_per_instance,
-        uses_left: input.policy.max_use_count,
+        capacity,
+        uses_left,
         offering,
         location,
         lifetime,
-        ordered: None,
+        ordered,
     });
     act(draft, input.observed, Effect::Launch { instance, repeated: false });
     draft.wake_at(draft.now.plus(input.policy.timing.pass_interval));
 }
 
 /// Drains refused launches that are no longer wanted. They created nothing, but have keys, which termination discards.
-fn drop_refused(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, wanted: u32) {
-    let unmade = |i: &Instance| i.is_refused() && !input.ungranted.names(&i.id);
-    let refused = draft.state().instances.values().filter(|i| unmade(i));
-    let kept = usize::try_from(wanted).unwrap_or(usize::MAX);
-    let surplus: Vec<InstanceId> = refused.skip(kept).map(|i| i.id.clone()).collect();
+///
+/// Each takes room. Where jobs have ordered instances, only those stay that are repeated first.
+fn drop_refused(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, wants: &Wants) {
+    let unmade = |i: &&Arc<Instance>| i.is_refused() && !input.ungranted.names(&i.id);
+    let refused = || draft.state().instances.values().filter(unmade);
+    let room = room(draft, input, &InstanceCounts::of(draft, input));
+    let first: Vec<Want<'_>> = if wants.orders.is_empty() { Vec::new() } else { wants.first(room).collect() };
+    let kept = if wants.orders.is_empty() {
+        usize::try_from(wants.shared).unwrap_or(usize::MAX)
+    } else {
+        first.iter().filter(|want| matches!(want, Want::Shared)).count()
+    };
+    let of_the_pool = refused().filter(|i| i.ordered.is_none()).skip(kept);
+    // The pause after a refusal is no reason to give the launch up.
+    let is_vain = |i: &Instance| {
+        let wanted = first.iter().any(|want| want.is_met_by(i));
+        i.ordered.is_some() && !wanted && counts::is_repeatable(i, draft, input)
+    };
+    let of_jobs = refused().filter(|i| is_vain(i));
+    let surplus: Vec<InstanceId> = of_the_pool.chain(of_jobs).map(|i| i.id.clone()).collect();
     for instance in surplus {
         let (why, id) = (DrainReason::Surplus, instance.clone());
         draft.emit(Change::DrainingBegun { instance: id, reason: why });
@@ -214,12 +245,12 @@ fn watch_periods(draft: &PlanBuilder<'_>, policy: &Policy) {
     }
 }
 
-/// Instances that the waiting jobs and the idle target need beyond what is ready or on its way.
+/// Instances of the pool's own kind that the waiting jobs and the idle target need beyond what is ready or on its way.
 ///
 /// No ready instance suits a job that still waits here: the step assign came first.
-fn wanted(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>) -> u32 {
+fn shared(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>) -> u32 {
     let slots = input.policy.fresh_slots();
-    let shortfall = input.shortfall;
+    let shortfall = &input.shortfall;
     let spare = if input.target == 0 { 0 } else { InstanceCounts::of(draft, input).spare };
     let missing = if refill_yields(input) {
         0
@@ -237,7 +268,7 @@ fn wanted(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>) -> u32 {
 /// True if a job waits for a boot on the runner host that a refill would slow down.
 fn refill_yields(input: &ScaleInput<'_>) -> bool {
     input.observed.capabilities.boots_here.is_some()
-        && input.shortfall.jobs.saturating_add(input.shortfall.served) > 0
+        && input.shortfall.launches().saturating_add(input.shortfall.served) > 0
 }
 
 /// The instances that count against `max_instances`: all recorded ones, and this owner's unrecorded ones.

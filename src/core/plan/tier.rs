@@ -112,7 +112,7 @@ fn begin_resume(draft: &mut PlanBuilder<'_>, observed: &Observed, policy: &Polic
 /// Suspends idle instances above the target, the longest idle first, until the tier is full. Drains what is above.
 pub(super) fn fill(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, idle: &[InstanceId]) {
     let mut lacking = lacking(draft, input);
-    if lacking == 0 || input.shortfall.instances > 0 {
+    if lacking == 0 || input.shortfall.launches() > 0 {
         return;
     }
     let mut spare = InstanceCounts::of(draft, input).spare;

@@ -1,12 +1,13 @@
 //! Instances on their way, and the waiting jobs that they will serve.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::assign;
 use super::attempts::UngrantedAttempts;
-use crate::core::ids::TrustDomain;
+use crate::core::ids::{AttemptName, TrustDomain};
 use crate::core::instance::{Instance, Phase};
-use crate::core::policy::Policy;
+use crate::core::policy::{Policy, Reuse};
 use crate::core::pool::PoolState;
 use crate::core::reservation::Reservation;
 use crate::core::time::Stamp;
@@ -15,6 +16,8 @@ use crate::core::time::Stamp;
 #[derive(Debug)]
 pub(super) struct UpcomingCapacity<'a> {
     upcoming: Vec<UpcomingInstance<'a>>,
+    /// The ones that jobs have ordered, also those that are ready.
+    ordered: BTreeMap<&'a AttemptName, &'a Instance>,
     policy: &'a Policy,
     now: Stamp,
 }
@@ -28,9 +31,9 @@ struct UpcomingInstance<'a> {
 }
 
 /// What is missing once everything on its way is ready.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Shortfall {
-    /// Waiting jobs that no instance on its way will serve, but a new one could.
+    /// Waiting jobs without an order that no instance on its way will serve, but a new one could.
     pub(super) jobs: u32,
     /// Instances that these jobs need: jobs of different domains never share one.
     pub(super) instances: u32,
@@ -38,6 +41,23 @@ pub(super) struct Shortfall {
     pub(super) served: u32,
     /// Slots on their way that any domain may use.
     pub(super) spare: u32,
+    /// Waiting jobs that have ordered an instance, in the order of the queue: each needs one of its own.
+    pub(super) orders: Vec<MissingOrder>,
+}
+
+/// A waiting job that needs an instance of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct MissingOrder {
+    pub(super) job: Arc<Reservation>,
+    /// Instances of the pool's own kind that the jobs before it in the queue need.
+    pub(super) before: u32,
+}
+
+impl Shortfall {
+    /// Instances that the waiting jobs need.
+    pub(super) fn launches(&self) -> u32 {
+        self.instances.saturating_add(u32::try_from(self.orders.len()).unwrap_or(u32::MAX))
+    }
 }
 
 impl<'a> UpcomingCapacity<'a> {
@@ -68,7 +88,9 @@ impl<'a> UpcomingCapacity<'a> {
         which: impl Fn(&Instance) -> bool,
     ) -> Self {
         let instances = state.instances.values().filter(|i| !ungranted.names(&i.id) && which(i));
-        Self { upcoming: instances.filter_map(|i| upcoming(i, policy)).collect(), policy, now }
+        let upcoming =
+            instances.filter(|i| i.ordered.is_none()).filter_map(|i| upcoming(i, policy)).collect();
+        Self { upcoming, ordered: ordered(state), policy, now }
     }
 
     /// Adds one that will be resumed.
@@ -78,6 +100,9 @@ impl<'a> UpcomingCapacity<'a> {
 
     /// The instance that will serve this job; it keeps a slot there.
     pub(super) fn serve(&mut self, job: &'a Reservation) -> Option<&'a Instance> {
+        if job.job.order.is_some() {
+            return self.ordered.get(&job.attempt).copied();
+        }
         let lasts = |i: &Instance| {
             // One that is resumed has lived before.
             if matches!(i.phase, Phase::Suspended { .. }) {
@@ -99,20 +124,37 @@ impl<'a> UpcomingCapacity<'a> {
     pub(super) fn shortfall(mut self, state: &'a PoolState) -> Shortfall {
         let mut shortfall = Shortfall::default();
         let mut unserved: BTreeMap<&str, u32> = BTreeMap::new();
+        let slots = self.policy.fresh_slots();
         for job in state.waiting.values() {
+            if job.refused.is_some() {
+                continue;
+            }
             if self.serve(job).is_some() {
                 shortfall.served += 1;
-            } else if self.policy.has_time_for(&job.job) {
+            } else if !self.policy.has_time_for(&job.job) {
+                // No instance lives long enough.
+            } else if job.job.order.is_some() {
+                let shared = self.policy.reuse == Reuse::Any;
+                let before = if shared { shortfall.jobs.div_ceil(slots) } else { shortfall.instances };
+                shortfall.orders.push(MissingOrder { job: Arc::clone(job), before });
+            } else {
                 shortfall.jobs += 1;
-                *unserved.entry(job.domain.as_str()).or_default() += 1;
+                let of_domain = unserved.entry(job.domain.as_str()).or_default();
+                shortfall.instances += u32::from(of_domain.is_multiple_of(slots));
+                *of_domain += 1;
             }
         }
-        let slots = self.policy.fresh_slots();
-        shortfall.instances = unserved.values().map(|jobs| jobs.div_ceil(slots)).sum();
         let open = |c: &&UpcomingInstance<'_>| c.domain.is_none_or(|d| self.policy.reuse.is_open(d));
         shortfall.spare = self.upcoming.iter().filter(open).map(|c| c.slots).fold(0, u32::saturating_add);
         shortfall
     }
+}
+
+/// The instances that jobs have ordered, by their attempts. A refused launch is none, and one that ends serves no job.
+fn ordered(state: &PoolState) -> BTreeMap<&AttemptName, &Instance> {
+    let instances = state.instances.values().map(AsRef::as_ref);
+    let kept = instances.filter(|i| !i.is_refused() && !matches!(i.phase, Phase::Draining { .. }));
+    kept.filter_map(|i| Some((&i.ordered.as_ref()?.attempt, i))).collect()
 }
 
 impl<'a> UpcomingInstance<'a> {

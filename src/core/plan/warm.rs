@@ -16,13 +16,14 @@ use crate::core::instance::{Instance, Phase};
 use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
 use crate::core::report::{Note, Report};
+use crate::core::reservation::Reservation;
 
 /// As many instances of a pool pull at the same time.
 pub const AT_MOST: usize = 2;
 
 /// True if images may be pulled there: no job has it or waits for it.
 fn is_fit(instance: &Instance) -> bool {
-    instance.is_idle() && instance.usable() > 0
+    instance.is_idle() && instance.usable() > 0 && instance.ordered.is_none()
 }
 
 /// True if a pull that is under way goes on: its instance is still idle, and the image is still wanted.
@@ -43,11 +44,13 @@ pub fn is_missing(state: &PoolState) -> bool {
 /// What the first waiting job needs that an instance lacks which is being checked.
 pub fn ahead(state: &PoolState, instance: &InstanceId) -> Vec<Arc<str>> {
     let (Some(known), Some(policy)) = (state.instance(instance), &state.policy) else { return Vec::new() };
-    if known.phase != Phase::Checking {
+    if known.phase != Phase::Checking || known.ordered.is_some() {
         return Vec::new();
     }
-    let first =
-        state.waiting.values().find(|waits| known.admits(&waits.domain) && policy.has_time_for(&waits.job));
+    let suits = |waits: &&Arc<Reservation>| {
+        waits.job.order.is_none() && known.admits(&waits.domain) && policy.has_time_for(&waits.job)
+    };
+    let first = state.waiting.values().find(suits);
     let wanted = first.map(|waits| waits.job.images.names()).unwrap_or_default();
     wanted.iter().filter(|name| known.images.get(name).is_none()).cloned().collect()
 }

@@ -35,6 +35,8 @@ pub(super) fn step(
             Some((Phase::Cleaning, _, instance)) => WaitingOn::Cleaning { instance },
             Some((Phase::Suspended { .. }, _, instance)) => WaitingOn::Resume { instance },
             Some((Phase::Ready, true, instance)) => WaitingOn::Unreachable { instance },
+            // Its own, ready and held back: a pass decides.
+            Some((Phase::Ready, false, _)) if job.job.order.is_some() => WaitingOn::NextPass,
             Some((Phase::Ready, false, instance)) => WaitingOn::StageCheck { instance },
             Some((_, _, instance)) => WaitingOn::Boot { instance },
             None => rest.reason(job),

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::core::event::Event;
-use crate::core::ids::{JobKey, Location};
+use crate::core::ids::{JobKey, Location, OfferingName};
 use crate::core::invariants::check;
 use crate::core::time::{BootId, Stamp};
 

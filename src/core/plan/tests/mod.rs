@@ -7,6 +7,7 @@ mod backoff;
 mod health;
 mod laws;
 mod notices;
+mod orders;
 mod random;
 mod reconcile;
 mod request;

@@ -1,0 +1,252 @@
+//! Instances that jobs have ordered.
+
+use std::time::Duration;
+
+use crate::core::event::Change;
+use crate::core::failure::{ErrorClass, Failure};
+use crate::core::instance::{Answer, DrainReason, Unreachable};
+use crate::core::invariants;
+use crate::core::notation::{
+    NOW, World, ago, attempt, does, instance, render, render_events, table, waits, world,
+};
+use crate::core::order::RefusedOrder;
+use crate::core::plan::request;
+
+#[test]
+fn a_job_gets_what_it_ordered_and_nothing_else() {
+    table(
+        does,
+        &[
+            ("orders | idle 5m; waits 8 orders ruby", "i2 intended for a8; launch i2"),
+            ("orders | idle 5m; waits 8 orders ruby; waits 9", "a9 gets i1; i2 intended for a8; launch i2"),
+            ("orders | idle 5s for 8; waits 8 orders ruby; waits 9", "a8 gets i1; i2 intended; launch i2"),
+            (
+                "orders | idle 5s for 9; waits 8 orders ruby; waits 9 orders ruby",
+                "a9 gets i1; i2 intended for a8; launch i2",
+            ),
+            ("orders | booting 5s for 8; waits 8 orders ruby", "probe i1"),
+            ("orders | booting 5s; waits 8 orders ruby", "i2 intended for a8; probe i1; launch i2"),
+            ("orders | booting 5s for 8; waits 8 orders ruby; waits 9", "i2 intended; probe i1; launch i2"),
+            // Whatever the policy says, it serves one job.
+            (
+                "orders, cap 3, uses 5 | idle 5s for 8; waits 8 orders ruby; waits 9",
+                "a8 gets i1; i2 intended; launch i2",
+            ),
+            (
+                "orders, any | idle 5s for 8; waits 8 orders ruby; waits 9",
+                "a8 gets i1; i2 intended; launch i2",
+            ),
+        ],
+    );
+    let launched = world("orders, cap 3, uses 5 | waits 8 orders ruby").plan();
+    let Change::LaunchIntended { capacity, uses_left, ordered, .. } = &launched.events[0].change else {
+        panic!("{}", render(&launched))
+    };
+    assert_eq!((*capacity, *uses_left), (1, Some(1)));
+    assert_eq!(ordered.as_ref().map(|ordered| ordered.order.to_string()), Some("image `ruby`".to_owned()));
+}
+
+#[test]
+fn an_instance_that_its_job_no_longer_needs_is_drained_at_once() {
+    table(
+        does,
+        &[
+            ("orders | booting 5s for 8", "i1 drains: abandoned; terminate i1"),
+            ("orders | checking 5s for 8", "i1 drains: abandoned; terminate i1"),
+            (
+                "orders, target 1, idle_time 20m | idle 5s for 8",
+                "i1 drains: abandoned; i2 intended; terminate i1; launch i2",
+            ),
+            (
+                "orders | booting 5s for 8; waits 9 orders ruby",
+                "i1 drains: abandoned; i2 intended for a9; terminate i1; launch i2",
+            ),
+            ("orders | refused 20s missing 1s for 8", "i1 drains: abandoned; terminate i1"),
+            // A job holds it, or may have begun there.
+            ("orders | held 5m by 8 for 8", ""),
+            ("orders | draining 5s by 8 for 8", ""),
+            ("orders | booting 5s for 8 named 8", ""),
+        ],
+    );
+}
+
+#[test]
+fn an_instance_that_its_job_found_unusable_is_replaced() {
+    let mut rejected = world("orders | idle 5m for 8; waits 8 orders ruby");
+    let reason = Unreachable::by_job("no answer");
+    rejected
+        .tell(ago(Duration::from_secs(5)), Change::BecameUnreachable { instance: instance("i1"), reason });
+    let plan = rejected.plan();
+    assert_eq!(render(&plan), "i1 drains: broken; i2 intended for a8; terminate i1; launch i2");
+    let Change::DrainingBegun { reason: DrainReason::Broken { message }, .. } = &plan.events[0].change else {
+        panic!("{}", render(&plan))
+    };
+    assert_eq!(message, "no answer");
+}
+
+#[test]
+fn ordered_instances_count_for_the_limit_and_not_for_the_idle_target() {
+    table(
+        does,
+        &[
+            ("orders, target 1 | booting 5s for 8; waits 8 orders ruby", "i2 intended; probe i1; launch i2"),
+            ("orders, target 1, max 1 | booting 5s for 8; waits 8 orders ruby", "probe i1"),
+            ("orders, max 2 | held 5m by 7 for 7; held 5m by 6; waits 8", ""),
+            // A full pool makes room for an order, and keeps what jobs have ordered.
+            (
+                "orders, target 2, max 2 | idle 5m; idle 4m; waits 8 orders ruby",
+                "i1 drains: maderoom; terminate i1",
+            ),
+            ("orders, max 1 | held 5m by 7 for 7; waits 8", ""),
+            ("orders, max 1 | booting 5s for 7; waits 7 orders ruby; waits 8", "probe i1"),
+        ],
+    );
+}
+
+#[test]
+fn launches_go_to_both_kinds_in_the_order_of_the_queue() {
+    table(
+        does,
+        &[
+            ("orders, max 2 | held 5m by 7; waits 8 orders ruby; waits 9", "i2 intended for a8; launch i2"),
+            ("orders, max 2 | held 5m by 7; waits 8; waits 9 orders ruby", "i2 intended; launch i2"),
+            (
+                "orders, launching 2 | waits 8; waits 9 orders ruby; waits 10",
+                "i1 intended; i2 intended for a9; launch i1; launch i2",
+            ),
+            // One instance serves both jobs around the order.
+            (
+                "orders, any, cap 2, launching 2 | waits 8; waits 9 orders ruby; waits 10",
+                "i1 intended; i2 intended for a9; launch i1; launch i2",
+            ),
+            (
+                "orders, target 3, max 2 | waits 8 orders ruby",
+                "i1 intended for a8; i2 intended; launch i1; launch i2",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn a_refused_launch_is_repeated_for_the_same_kind_only() {
+    table(
+        does,
+        &[
+            (
+                "orders | refused 20s missing 1s for 8; waits 8 orders ruby",
+                "i1 intended (2) for a8; launch i1",
+            ),
+            (
+                "orders | refused 20s missing 1s; waits 8 orders ruby",
+                "i1 drains: surplus; i2 intended for a8; terminate i1; launch i2",
+            ),
+            (
+                "orders, max 1 | refused 20s missing 1s; waits 8 orders ruby",
+                "i1 drains: surplus; terminate i1",
+            ),
+            (
+                "orders | refused 20s missing 1s for 8; waits 9",
+                "i1 drains: abandoned; i2 intended; terminate i1; launch i2",
+            ),
+            // It pauses: no second one is launched for the job meanwhile.
+            ("orders | refused 20s missing 1s for 8 failing 5s; waits 8 orders ruby", ""),
+            (
+                "orders, max 1 | refused 20s missing 1s for 9; waits 8; waits 9 orders ruby",
+                "i1 drains: surplus; terminate i1",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn a_refused_order_ends_its_instance_and_launches_nothing() {
+    table(
+        does,
+        &[
+            (
+                "orders | booting 5s for 8 impossible; waits 8 orders ruby",
+                "a8 order-refused; i1 drains: abandoned; terminate i1",
+            ),
+            // It is still running for another attempt's sake: that one does not hear of it.
+            (
+                "orders | booting 5s for 7 impossible; waits 8 orders ruby",
+                "i1 drains: abandoned; i2 intended for a8; terminate i1; launch i2",
+            ),
+            // The operator has changed the configuration meanwhile.
+            ("waits 8 orders ruby; waits 9", "a8 order-refused; i1 intended; launch i1"),
+        ],
+    );
+    let mut refused = refused_world("orders | waits 8 orders ruby");
+    assert_eq!(render(&refused.plan()), "");
+    // The job that ordered it can be told once.
+    let reason = RefusedOrder { reason: "no such image".to_owned(), by_job: true };
+    assert_eq!(request::refuse_order(&refused.state, &attempt(8), &reason, NOW), []);
+    refused.tell(NOW, Change::Withdrawn { attempt: attempt(8), how: crate::core::attempt::End::GivenBack });
+    assert_eq!(request::refuse_order(&refused.state, &attempt(8), &reason, NOW), []);
+    let plain = world("waits 8");
+    assert_eq!(request::refuse_order(&plain.state, &attempt(8), &reason, NOW), []);
+}
+
+fn refused_world(text: &str) -> World {
+    let mut world = world(text);
+    let reason = RefusedOrder { reason: "no such image".to_owned(), by_job: true };
+    let events = request::refuse_order(&world.state, &attempt(8), &reason, NOW);
+    assert_eq!(render_events(&events), "a8 order-refused");
+    world.carry(&events);
+    world
+}
+
+#[test]
+fn a_refused_order_and_a_failed_boot_of_one_say_nothing_about_other_launches() {
+    let failure = |class| Failure { class, message: "no such image".to_owned() };
+    let refused = |text: &str, class: ErrorClass| {
+        let mut world = world(text);
+        let answer = Answer::Refused { at: NOW, failure: failure(class) };
+        world.tell(NOW, Change::LaunchAnswered { instance: instance("i1"), attempt: 1, answer });
+        world.state
+    };
+    let order = ErrorClass::Order { by_job: true };
+    for text in [
+        "orders | requested 5s for 8; waits 8 orders ruby",
+        "orders, offerings 2 | requested 5s for 8 as c1; waits 8 orders ruby",
+    ] {
+        let state = refused(text, order.clone());
+        assert_eq!(state.launches.failures, 0, "{text}");
+        let choice = state.availability.choice(&crate::core::policy::Timing::default(), NOW);
+        let waits = matches!(choice, crate::core::availability::Choice::Wait { .. });
+        assert!(!waits, "{text}");
+        assert_eq!(invariants::check(&state), []);
+    }
+    assert_eq!(
+        refused("orders | requested 5s for 8; waits 8 orders ruby", ErrorClass::Transient).launches.failures,
+        1
+    );
+    let mut late = world("orders | booting 5s for 8; waits 8 orders ruby; booting 5s; waits 9");
+    late.tell(NOW, Change::DrainingBegun { instance: instance("i1"), reason: DrainReason::NeverReady });
+    assert_eq!(late.state.launches.failures, 0);
+    // Its job does not get another one before that one is gone.
+    assert_eq!(render(&late.plan()), "terminate i1; probe i2");
+    late.tell(NOW, Change::DrainingBegun { instance: instance("i2"), reason: DrainReason::NeverReady });
+    assert_eq!(late.state.launches.failures, 1);
+}
+
+#[test]
+fn a_job_with_an_order_waits_for_its_own_instance() {
+    table(
+        waits,
+        &[(
+            "orders | booting 5s; booting 5s for 8; waits 8 orders ruby; waits 9",
+            "a8: i2 is booting; a9: i1 is booting",
+        )],
+    );
+}
+
+#[test]
+fn an_unused_grant_leaves_the_instance_to_its_job() {
+    let mut given_back = world("orders | idle 5s for 8; waits 8 orders ruby");
+    given_back.tell(NOW, Change::Granted { attempt: attempt(8), instance: instance("i1") });
+    given_back.tell(NOW, Change::Rejected { attempt: attempt(8), message: String::new() });
+    assert_eq!(invariants::check(&given_back.state), []);
+    let known = given_back.state.instance(&instance("i1")).expect("it is recorded");
+    assert!(known.domain.is_some() && known.uses_left == Some(1), "{known:?}");
+}
