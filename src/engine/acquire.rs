@@ -12,6 +12,7 @@ use crate::core::ids::{AttemptName, InstanceId, OfferingName, PoolName};
 use crate::core::images::Images;
 use crate::core::instance::{Answer, Instance, LaunchRecord, Phase, Release};
 use crate::core::job_end::{JobEnd, JobResult};
+use crate::core::order::RefusedOrder;
 use crate::core::plan::{
     self,
     request::{self, Ask},
@@ -86,9 +87,12 @@ pub enum AcquireError {
     RunnerGone,
     #[error("{0}")]
     Closed(Closed),
-    /// The pool can never serve this job.
+    /// The pool can never serve this job, or never as it is.
     #[error("{0}")]
     Impossible(String),
+    /// The pool cannot make the instance that the job ordered, through no fault of the job.
+    #[error("{0}")]
+    OrderRefused(String),
     /// No host of the pool may ever serve this job, unless the operator changes that.
     #[error(
         "no host may run this job: {on}; the runner's administrator can add a host, or release one with \
@@ -108,6 +112,11 @@ pub enum AcquireError {
 }
 
 impl AcquireError {
+    fn of_order(refused: &RefusedOrder) -> Self {
+        let reason = refused.reason.clone();
+        if refused.by_job { Self::Impossible(reason) } else { Self::OrderRefused(reason) }
+    }
+
     /// How the job ends with it, for the record.
     fn end(&self) -> Option<JobEnd> {
         let result = match self {
@@ -116,6 +125,7 @@ impl AcquireError {
             Self::Closed(_) => return None,
             Self::TimedOut { .. }
             | Self::RunnerGone
+            | Self::OrderRefused(_)
             | Self::Bound { .. }
             | Self::RunnerHost(_)
             | Self::NoPolicy(_)
@@ -289,6 +299,9 @@ impl Call<'_> {
                 state = self.engine.request(ask, &state).await?;
                 continue;
             };
+            if let Some(refused) = &waiting.refused {
+                return Err(AcquireError::of_order(refused));
+            }
             let waiting = waiting.clone();
             self.engine.summon().await?;
             woken = true;
@@ -399,7 +412,9 @@ impl Call<'_> {
             if let WaitingOn::Boot { instance } = &on {
                 self.awaited.push(instance.clone());
             }
-            (self.report)(Progress::Waiting { on: on.clone(), usual_boot: state.launches.usual_boot() });
+            // The pool does not know how long the images of jobs take.
+            let usual_boot = state.launches.usual_boot().filter(|_| self.record.job.order.is_none());
+            (self.report)(Progress::Waiting { on: on.clone(), usual_boot });
         }
         if let WaitingOn::Boot { instance } = &on
             && let Some(known) = state.instance(instance)

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::order::Makes;
 use super::{Engine, EngineError, deadline};
 use crate::core::attempt::End;
 use crate::core::endpoint::Endpoint;
@@ -11,6 +12,7 @@ use crate::core::ids::{AttemptName, InstanceId};
 use crate::core::images::SeenImages;
 use crate::core::instance::{Answer, DrainReason, Instance, LaunchRecord, Phase, Release};
 use crate::core::inventory::Tags;
+use crate::core::order::LaunchOrder;
 use crate::core::plan::{Effect, request, seen};
 use crate::core::policy::Timing;
 use crate::core::pool::PoolState;
@@ -121,10 +123,18 @@ impl Engine {
         setup: &PoolSetup,
     ) -> Result<EffectResult, EngineError> {
         let state = self.store.load().await?;
-        let Some(launch) = state.instance(id).and_then(|i| i.launch.clone()) else {
+        let Some((known, launch)) = state.instance(id).and_then(|i| Some((i, i.launch.clone()?))) else {
             return Ok(EffectResult::Fine);
         };
-        let (answer, result) = match self.ask(id, &launch, setup).await {
+        let order = match self.makes(known).await? {
+            Makes::Shared => None,
+            Makes::Order(order) => Some(order),
+            Makes::Nothing => return Ok(EffectResult::Fine),
+        };
+        let asked = self.ask(id, &launch, order, setup).await;
+        let refused = asked.as_ref().err().and_then(ProviderError::refused_order);
+        let refused = known.ordered.as_ref().zip(refused);
+        let (answer, result) = match asked {
             Ok(()) => (Answer::Accepted { at: self.now() }, EffectResult::Fine),
             Err(error) if error.class().created_nothing(repeated) => {
                 (Answer::Refused { at: self.now(), failure: error.failure }, EffectResult::Refused)
@@ -143,7 +153,12 @@ impl Engine {
                 return Vec::new();
             }
             let (instance, attempt) = (id.clone(), launch.attempt);
-            vec![Change::LaunchAnswered { instance, attempt, answer: answer.clone() }.at(at)]
+            let mut events =
+                vec![Change::LaunchAnswered { instance, attempt, answer: answer.clone() }.at(at)];
+            if let Some((ordered, refused)) = &refused {
+                events.extend(request::refuse_order(state, &ordered.attempt, refused, at));
+            }
+            events
         })
         .await?;
         Ok(result)
@@ -153,6 +168,7 @@ impl Engine {
         &self,
         id: &InstanceId,
         launch: &LaunchRecord,
+        order: Option<LaunchOrder>,
         setup: &PoolSetup,
     ) -> Result<(), ProviderError> {
         let local = |what: String| ProviderError::new(ErrorClass::Transient, what);
@@ -169,7 +185,7 @@ impl Engine {
         // The recorded lifetime counts from ready: a slow boot must not shorten it for the jobs on the instance.
         let timing = &setup.policy.timing;
         let lifetime = launch.lifetime.map(|most| most.0.saturating_add(timing.launch_timeout));
-        let request = LaunchRequest { instance, token, tags, offering, keys, lifetime, order: None };
+        let request = LaunchRequest { instance, token, tags, offering, keys, lifetime, order };
         setup.provider.launch(&request).await
     }
 
@@ -188,6 +204,10 @@ impl Engine {
                 Ok(()) => return self.beside_pulls(id, setup, self.make_ready(id, setup)).await,
                 Err(problem) => problem.failure,
             };
+            if let Some(refused) = problem.refused_order() {
+                self.refuse(id, &refused).await?;
+                return Ok(EffectResult::Fine);
+            }
             let now = self.now();
             // Greenroom cannot predict when a static host returns: it is probed at intervals, not continuously.
             if now.reached(until) || problem.class == ErrorClass::NotFound || setup.has_static_hosts() {

@@ -14,6 +14,7 @@ mod exit;
 pub mod keeper;
 pub mod leaks;
 pub mod operate;
+mod order;
 mod pass;
 pub mod reap;
 pub mod release;
@@ -116,7 +117,9 @@ impl Engine {
 /// The attempt whose waiting call should poll immediately.
 fn concerned(change: &Change) -> Option<&AttemptName> {
     match change {
-        Change::Granted { attempt, .. } | Change::Withdrawn { attempt, .. } => Some(attempt),
+        Change::Granted { attempt, .. }
+        | Change::Withdrawn { attempt, .. }
+        | Change::OrderRefused { attempt, .. } => Some(attempt),
         _ => None,
     }
 }

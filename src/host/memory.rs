@@ -204,9 +204,10 @@ impl Directory {
         self.attempts.get_mut(name).ok_or_else(missing)
     }
 
-    /// The order of an attempt that exists.
+    /// The order of an open attempt.
     pub fn order(&self, name: &AttemptName) -> Option<LaunchOrder> {
-        self.attempts.get(name)?.record.as_ref()?.order.clone()
+        let dir = self.attempts.get(name).filter(|dir| dir.closed.is_none())?;
+        dir.record.as_ref()?.order.clone()
     }
 
     /// Writes the assignment, or its absence.

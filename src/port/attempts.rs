@@ -115,7 +115,7 @@ pub trait Attempts: fmt::Debug {
     /// For `run`: takes the lease shared. `None` if the attempt does not exist; `Closed` if it is closed.
     async fn enter_attempt(&self, name: &AttemptName) -> Result<Option<(Lock, AttemptRecord)>, HostError>;
 
-    /// For the keeper: the order that `begin_attempt` wrote; `None` if the attempt has none, or is gone.
+    /// For the keeper: the order that `begin_attempt` wrote; `None` if the attempt has none, is closed, or is gone.
     async fn order(&self, name: &AttemptName) -> Result<Option<LaunchOrder>, HostError>;
 
     /// Writes the assignment (or its absence) into the `job` file.

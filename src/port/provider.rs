@@ -14,7 +14,7 @@ use crate::core::ids::{InstanceId, OfferingName, PoolName};
 use crate::core::images::FoundImage;
 use crate::core::inventory::{Capabilities, Listing, Notice, Resource, ResourceKind, Resources, Tags};
 use crate::core::metadata::MetadataAnswers;
-use crate::core::order::LaunchOrder;
+use crate::core::order::{LaunchOrder, RefusedOrder};
 use crate::core::report::ApiCalls;
 use crate::port::finding::Finding;
 
@@ -68,6 +68,11 @@ impl ProviderError {
 
     pub fn class(&self) -> &ErrorClass {
         &self.failure.class
+    }
+
+    /// What it says about a job's order, if it refuses that.
+    pub fn refused_order(&self) -> Option<RefusedOrder> {
+        self.failure.refused_order()
     }
 }
 

@@ -41,6 +41,27 @@ async fn an_attempt_goes_from_begin_to_forget() {
 }
 
 #[tokio::test]
+async fn what_a_job_ordered_is_there_until_its_attempt_ends() {
+    let home = home();
+    let host = operator(&home.path().join("state"));
+    let order = LaunchOrder { image: "ruby:3.3".to_owned(), pull_policy: None, services: Vec::new() };
+    let begun = AttemptRecord { order: Some(order.clone()), ..record(&host) };
+    assert_eq!(host.order(&name()).await.unwrap(), None);
+    let (lease, first) = host.begin_attempt(&name(), &begun).await.unwrap();
+    assert_eq!(first, begun);
+    assert_eq!(host.order(&name()).await.unwrap(), Some(order.clone()));
+    // The attempt's record does not repeat it, and another `prepare` of the attempt changes nothing.
+    let (again, found) = host.begin_attempt(&name(), &record(&host)).await.unwrap();
+    assert_eq!(found.order, None);
+    assert_eq!(host.order(&name()).await.unwrap(), Some(order));
+    let job = fs::read_to_string(home.path().join("state/attempts").join(name().as_str()).join("job"));
+    assert!(!job.unwrap().contains("ruby:3.3"));
+    drop((lease, again));
+    drop(host.close_attempt(&name(), End::CleanedUp).await.unwrap());
+    assert_eq!(host.order(&name()).await.unwrap(), None);
+}
+
+#[tokio::test]
 async fn a_cleanup_that_comes_first_keeps_the_prepare_out() {
     let home = home();
     let host = operator(&home.path().join("state"));

@@ -20,6 +20,7 @@ use greenroom::core::endpoint::Endpoint;
 use greenroom::core::execution::{Execution, Shell};
 use greenroom::core::ids::{AttemptName, InstanceId, JobKey, PoolName};
 use greenroom::core::job::JobFacts;
+use greenroom::core::order::LaunchOrder;
 use greenroom::core::report::Report;
 use greenroom::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir, Times, detach};
 use greenroom::port::attempts::{Assignment, AttemptRecord, Attempts as _, StageTimeouts};

@@ -209,6 +209,7 @@ impl LocalHost {
     fn mark_closed_at(&self, dir: &Path, how: End) -> Result<bool, HostError> {
         let closed = Closed::new(self.clock.now(), how);
         let used = mark::set_closed(dir, closed).and_then(|()| mark::is_set(dir, USED));
+        job_file::discard_order(dir);
         used.map_err(|e| cannot("mark", dir, e))
     }
 

@@ -133,6 +133,14 @@ pub(super) fn read_order(dir: &Path) -> Result<Option<LaunchOrder>, HostError> {
     serde_json::from_slice(&text).map(Some).map_err(|e| damaged(&path, &e))
 }
 
+/// Removes `dir/order`: nothing is launched for an attempt that has ended, and its variables may be secret.
+pub(super) fn discard_order(dir: &Path) {
+    let path = dir.join(ORDER);
+    if let Err(problem) = files::missing_is_none(fs::remove_file(&path)) {
+        tracing::warn!("cannot remove `{}`: {problem}", path.display());
+    }
+}
+
 /// Writes `dir/assignment` in one step.
 pub(super) fn assign(dir: &Path, assignment: Option<&Assignment>) -> Result<(), HostError> {
     let path = dir.join(ASSIGNMENT);
@@ -269,6 +277,30 @@ mod tests {
         let assignments =
             [None, Some(assignment), Some(later), Some(contained), Some(owned), Some(of_docker)];
         golden::hold(golden::recorded!("assignments.jsonl"), &assignments);
+    }
+
+    #[test]
+    fn an_order_is_read_back_and_only_this_user_can_read_it() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let home = tempfile::tempdir().unwrap();
+        assert_eq!(read_order(home.path()).unwrap(), None);
+        let service = crate::core::order::OrderService {
+            name: "svc-0".to_owned(),
+            image: "postgres:17".to_owned(),
+            aliases: vec!["db".to_owned()],
+            entrypoint: None,
+            command: None,
+            variables: vec![("POSTGRES_PASSWORD".to_owned(), "hunter2".to_owned())],
+            pull_policy: None,
+        };
+        let order = LaunchOrder { image: "ruby:3.3".to_owned(), pull_policy: None, services: vec![service] };
+        write_order(home.path(), &order).unwrap();
+        assert_eq!(read_order(home.path()).unwrap(), Some(order));
+        let mode = fs::metadata(home.path().join(ORDER)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        fs::write(home.path().join(ORDER), "{\"image\":").unwrap();
+        assert!(read_order(home.path()).unwrap_err().to_string().contains("is damaged"));
     }
 
     #[test]
