@@ -10,6 +10,7 @@ use super::cloud::Machine;
 use super::fault::Fault;
 use super::images;
 use super::keeping;
+use super::orders;
 use super::provider::HERE;
 use super::rig::Order;
 use super::stages;
@@ -74,6 +75,9 @@ pub(super) fn launch_requested(world: &mut World, machine: usize, request: &Laun
             world.broken(format!("promise 2: {id} is launched again where a token makes no launch unique"));
         }
         _ => {}
+    }
+    if request.order.is_some() && !world.config[pool].capabilities.orders {
+        world.broken(format!("promise 2: {id} is launched for a job where the provider makes no orders"));
     }
     world.truth.requested.insert(request.token.clone(), request.clone());
     let mut counted: std::collections::BTreeSet<&InstanceId> =
@@ -208,6 +212,9 @@ pub(super) fn session_begun(world: &mut World, pid: Pid, session: Session) {
         if policy.max_use_count.is_some_and(|most| uses > usize::try_from(most).unwrap_or(usize::MAX)) {
             world.broken(format!("promise 1: {id} is used {uses} times"));
         }
+    }
+    if let Some(attempt) = &session.attempt {
+        orders::session_begun(world, &id, attempt);
     }
     world.truth.sessions.insert(pid, session);
     let on_it = world.truth.sessions.values().filter(|s| s.instance == id);
@@ -447,7 +454,9 @@ fn unserved(world: &World, machine: usize, state: &PoolState) -> Option<String> 
             });
             // An instance that an open attempt's directory names is not idle, whatever the record has.
             let idle = !instance.holders.is_empty() || !named(&instance.id);
-            if room && here && trusted && lifetime && idle && healthy(&instance.id) {
+            let own = instance.ordered.as_ref().map(|ordered| &ordered.attempt);
+            let wants_own = reservation.job.order.as_ref().map(|_| &reservation.attempt);
+            if own == wants_own && room && here && trusted && lifetime && idle && healthy(&instance.id) {
                 return Some(format!("job {} waits, {} is free", reservation.job.key, instance.id));
             }
         }

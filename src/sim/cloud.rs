@@ -5,9 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use super::orders;
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::{InstanceId, PoolName};
 use crate::core::inventory::{Listed, StaticHost, Status, Tags};
+use crate::core::order::LaunchOrder;
 use crate::core::time::{BootId, ManagerId, Stamp};
 use crate::port::provider::LaunchRequest;
 
@@ -54,6 +56,8 @@ pub struct Machine {
     /// It responds, and begins no stages.
     pub begins_no_stage: bool,
     pub host_key: String,
+    /// What it was made of, if a job ordered it.
+    pub order: Option<LaunchOrder>,
 }
 
 impl Machine {
@@ -180,6 +184,7 @@ impl Cloud {
             orphaned: false,
             begins_no_stage: false,
             host_key: request.keys.host_key_public.clone(),
+            order: request.order.clone(),
         };
         self.machines.insert(request.instance.clone(), machine);
         true
@@ -213,6 +218,7 @@ impl Cloud {
             orphaned: false,
             begins_no_stage: false,
             host_key: format!("ssh-ed25519 fixed-{name}"),
+            order: None,
         };
         self.machines.insert(id, machine);
     }
@@ -274,7 +280,7 @@ impl Cloud {
             created: machine.tags.is_some().then(|| cloud_time(machine.made)),
             detail: None,
             by_job: false,
-            refused: None,
+            refused: orders::listed(machine, then),
             static_host: machine.tags.is_none().then(StaticHost::default),
             notice: None,
         };

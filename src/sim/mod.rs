@@ -17,6 +17,7 @@ pub mod journal;
 pub mod keeping;
 mod lifetimes;
 pub mod operator;
+mod orders;
 pub mod ports;
 pub mod process;
 pub mod product;

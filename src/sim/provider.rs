@@ -9,6 +9,7 @@ use super::check;
 use super::cloud::{BootPlan, Due};
 use super::fault::Fault;
 use super::keeping;
+use super::orders;
 use super::process::Proc;
 use super::stopped;
 use super::world::World;
@@ -101,6 +102,7 @@ impl SimProvider {
         let recognized =
             world.truth.in_flight.contains_key(&request.token) || world.cloud.recognizes(request);
         if !recognized {
+            orders::check_launch(request)?;
             out_of_stock(&mut world, &self.pool, request)?;
         }
         if world.strikes(Fault::LaunchLost) {
@@ -111,7 +113,10 @@ impl SimProvider {
             world.truth.lies.insert(request.token.clone());
         }
         let lost = !lie && world.strikes(Fault::AnswerLost);
-        let plan = boot_plan(&mut world);
+        let mut plan = boot_plan(&mut world);
+        if orders::never_boots(request) {
+            plan.takes = None;
+        }
         let at = world.now + under_way;
         let in_flight = (request.instance.clone(), request.tags.pool.clone());
         world.truth.in_flight.insert(request.token.clone(), in_flight);
@@ -308,7 +313,8 @@ impl Provider for SimProvider {
                 (Some(_), Some(m)) if m.tags.is_some() && world.now < m.made + 1_000 => {
                     Err(ProviderError::new(ErrorClass::Transient, "no address yet"))
                 }
-                (Some(endpoint), _) => Ok(endpoint),
+                (Some(endpoint), Some(m)) => orders::check_endpoint(m, world.now).map(|()| endpoint),
+                (Some(endpoint), None) => Ok(endpoint),
                 (None, _) => Err(ProviderError::new(ErrorClass::NotFound, "")),
             }
         };

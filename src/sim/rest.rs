@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::orders;
 use super::process::Kind;
 use super::truth::JobResult;
 use super::world::World;
@@ -46,11 +47,14 @@ fn blame(world: &World) -> Option<String> {
         let script_fails = job.stages.iter().any(|(_, exit)| *exit != 0);
         let excuse = world.truth.excuses.get(&id);
         match world.truth.results.get(&id) {
-            Some(JobResult::Failed) if !script_fails => {
+            Some(JobResult::Failed) if !script_fails && !orders::is_impossible(&job.facts) => {
                 return Some(format!("promise 6: job {id} is blamed for what its script did not do"));
             }
             Some(JobResult::Passed) if script_fails => {
                 return Some(format!("promise 6: job {id} passed although its script failed"));
+            }
+            Some(JobResult::Passed) if orders::is_impossible(&job.facts) => {
+                return Some(format!("promise 6: job {id} passed although its image does not exist"));
             }
             Some(JobResult::SystemFailure) if excuse.is_none() => {
                 return Some(format!("promise 3: job {id} failed although nothing went wrong around it"));
@@ -114,6 +118,12 @@ fn pool_at_rest(world: &World, pool: &PoolName, policy: &Policy) -> Option<Strin
         }
         if instance.awaits_stage_check() {
             return Some(format!("promise 3: no keeper has begun a stage on {}", instance.id));
+        }
+        if let Some(ordered) = &instance.ordered {
+            return Some(format!(
+                "promise 3: {} is kept for job {}, which has ended",
+                instance.id, ordered.job
+            ));
         }
         if !settled || !instance.holders.is_empty() {
             return Some(format!("promise 3: {} is still {}", instance.id, instance.phase.word()));

@@ -12,7 +12,7 @@ use super::fault::{Fault, WINDOWED, Windows};
 use super::process::Kind;
 use super::rng::Rng;
 use super::stock::Stock;
-use super::{images, lifetimes, stopped};
+use super::{images, lifetimes, orders, stopped};
 use crate::core::ids::{JobKey, PoolName};
 use crate::core::inventory::Capabilities;
 use crate::core::job::JobFacts;
@@ -91,6 +91,7 @@ impl Scenario {
         lifetimes::draw(seed, &mut cloud, &mut jobs);
         stopped::draw(seed, &mut cloud, &mut jobs);
         images::draw_of_hosts(seed, &metal, &mut jobs);
+        orders::draw(seed, &mut cloud, &mut jobs);
         let calm = jobs.last().map_or(0, |job| job.comes);
         cloud.stock = Stock::draw(seed, calm);
         cloud.capabilities.offerings = cloud.stock.offerings.clone();

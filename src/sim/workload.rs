@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::check;
 use super::connector::StagePlan;
 use super::fault::Fault;
+use super::orders;
 use super::process::{Exit, Proc, Shared};
 use super::rig::{Command, Starter};
 use super::scenario::JobPlan;
@@ -159,7 +160,7 @@ impl Job {
                 execution: Execution::Machine { shell: Shell::Bash },
                 begun: proc.now(),
                 assignment: None,
-                order: None,
+                order: orders::complete(&self.plan.facts),
                 builds_dir: None,
             }),
         };
@@ -186,6 +187,9 @@ impl Job {
                 }
                 if world.truth.refused_by_store.contains(&pid) {
                     world.truth.excuse(self.id, "the state was locked, or the disk failed");
+                }
+                if orders::is_too_large(&self.plan.facts) {
+                    world.truth.excuse(self.id, "the provider does not make what it ordered");
                 }
                 if check::is_shut_out(&world, &self.plan.pool, &self.plan.facts) {
                     world.truth.excuse(self.id, "every host is bound to another domain");
