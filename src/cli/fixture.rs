@@ -14,6 +14,7 @@ use crate::core::failure::Failure;
 use crate::core::ids::{AttemptName, Generation, InstanceId, JobKey, Location, OfferingName, PoolName};
 use crate::core::instance::{Answer, Release};
 use crate::core::job::JobFacts;
+use crate::core::order::{Order, Ordered};
 use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
 use crate::core::report::Report;
@@ -115,6 +116,29 @@ impl EventFixture {
         self.then(seconds, intended)
     }
 
+    /// A launch for the waiting attempt of this name, accepted after a second.
+    pub(crate) fn launched_for(&mut self, number: u32, name: &str, seconds: f64) -> &mut Self {
+        let request = self.state.waiting_for(&attempt(name)).unwrap();
+        let (job, domain) = (request.job.key.clone(), request.domain.clone());
+        let order = Arc::clone(request.job.order.as_ref().unwrap());
+        let ordered = Ordered { attempt: attempt(name), job, domain, order };
+        let intended = Change::LaunchIntended {
+            instance: id(number),
+            generation: Generation::new("7f3a"),
+            number,
+            attempt: 1,
+            capacity: 1,
+            uses_left: Some(1),
+            offering: None,
+            location: Some(Location::new("here")),
+            lifetime: None,
+            ordered: Some(Arc::new(ordered)),
+        };
+        self.then(seconds, intended);
+        let answer = Answer::Accepted { at: at(seconds + 1.4) };
+        self.then(seconds + 1.4, Change::LaunchAnswered { instance: id(number), attempt: 1, answer })
+    }
+
     /// Launched, reached after 23.9 s, ready after 24.7 s.
     pub(crate) fn ready(&mut self, number: u32, seconds: f64) -> &mut Self {
         self.launched(number, seconds);
@@ -157,6 +181,13 @@ impl EventFixture {
 
 pub(crate) fn facts(job: u64, project: &str) -> JobFacts {
     JobFacts::new(JobKey::new("https://gitlab.example.com", job), project, Duration::from_hours(1))
+}
+
+/// A job that orders this image and two services.
+pub(crate) fn ordering(job: u64, project: &str, image: &str) -> JobFacts {
+    let services = vec!["postgres:17".into(), "redis:8".into()];
+    let order = Order { image: image.into(), services };
+    JobFacts { order: Some(Arc::new(order)), ..facts(job, project) }
 }
 
 pub(crate) fn endpoint() -> Endpoint {

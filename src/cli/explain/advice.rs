@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::cli::when::whole;
 use crate::core::ids::PoolName;
 use crate::core::instance::DrainReason;
+use crate::core::order::Order;
 use crate::core::policy::Policy;
 use crate::core::report::WaitingOn;
 use crate::core::time::Pretty;
@@ -16,6 +17,8 @@ pub(super) enum WaitCause {
     Limit,
     /// It was given an instance that was booted meanwhile.
     Boot,
+    /// It was given the instance that was launched for it.
+    Ordered,
     /// It was given a stopped instance that was resumed meanwhile.
     Resume,
     /// An instance became free.
@@ -39,6 +42,9 @@ pub(super) fn of_past_wait(waited: Duration, cause: WaitCause, policy: Option<&P
             )
         }
         WaitCause::Boot => format!("{waited} for a boot; `idle_count`{} keeps slots ready", idle(policy)),
+        WaitCause::Ordered => {
+            format!("{waited} for an instance of its own to boot; a pool for its image keeps slots ready")
+        }
         WaitCause::Freed => {
             format!("{waited} until an instance became free; `idle_count`{} keeps slots ready", idle(policy))
         }
@@ -52,6 +58,14 @@ pub(super) fn of_past_wait(waited: Duration, cause: WaitCause, policy: Option<&P
 
 fn idle(policy: Option<&Policy>) -> String {
     policy.map_or(String::new(), |policy| format!(" ({})", policy.idle.idle_count))
+}
+
+/// What makes a job with this order faster.
+pub(super) fn of_order(order: &Order) -> String {
+    if order.services.is_empty() {
+        return format!("a pool for image `{}` keeps slots ready with `idle_count`", order.image);
+    }
+    "a job with `services:` gets an instance of its own; one without may find a slot ready".to_owned()
 }
 
 /// A wait that lasts; `None`: no key changes it.
@@ -107,7 +121,7 @@ pub(super) fn of_drain(reason: &DrainReason) -> Option<&'static str> {
         }
         DrainReason::Expired => "`max_lifetime` sets its age",
         DrainReason::MadeRoom => {
-            "`max_instances` leaves room for other trust domains, `reuse` sets what they are"
+            "`max_instances` leaves room for other trust domains and for what jobs order, `reuse` sets what the domains are"
         }
         DrainReason::NeverReady => "`launch_timeout` sets how long it may boot",
         DrainReason::NotReady { .. } => "`ready_command` has to pass, within `ready_timeout`",

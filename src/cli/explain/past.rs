@@ -261,6 +261,7 @@ impl Past {
             None => WaitCause::GaveUp,
             Some(_) if self.limited.contains(attempt) => WaitCause::Limit,
             Some(_) if booted && known.is_some_and(|known| known.resumed.is_some()) => WaitCause::Resume,
+            Some(_) if request.job.order.is_some() => WaitCause::Ordered,
             Some(_) if booted => WaitCause::Boot,
             Some(_) => WaitCause::Freed,
         };

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::Chapter;
 use crate::cli::pool::status::{
-    InstanceView, KeeperStatus, LaunchBackoff, StatusInput, hosts, is_suspended, offerings, on_what,
+    InstanceView, KeeperStatus, LaunchBackoff, StatusInput, hosts, is_suspended, job_on_what, offerings,
+    on_what,
 };
 use crate::cli::ui::plural;
 use crate::cli::when::When;
@@ -26,7 +27,7 @@ pub(super) fn job(chapter: &Chapter<'_>, job: &JobKey, when: &When) -> Vec<Strin
             when.age(reservation.requested_at),
             at + 1,
             when.left(reservation.deadline()),
-            on_what(on.unwrap_or(&WaitingOn::NextPass), state, when),
+            job_on_what(reservation, on.unwrap_or(&WaitingOn::NextPass), state, when),
         ));
     }
     for instance in state.instances.values() {
@@ -59,11 +60,16 @@ pub(super) fn job(chapter: &Chapter<'_>, job: &JobKey, when: &When) -> Vec<Strin
 pub(super) fn job_advice(chapter: &Chapter<'_>, job: &JobKey) -> Vec<String> {
     let state = chapter.state;
     let waiting = state.waiting.values().filter(|r| r.job.key == *job);
-    let on = waiting.map(|r| chapter.report.and_then(|report| report.waiting_on(&r.attempt)));
-    on.filter_map(|on| {
-        super::advice::of_wait(on.unwrap_or(&WaitingOn::NextPass), chapter.pool, state.policy.as_deref())
-    })
-    .collect()
+    let advice = waiting.flat_map(|r| {
+        let on = chapter.report.and_then(|report| report.waiting_on(&r.attempt));
+        let on = on.unwrap_or(&WaitingOn::NextPass);
+        let boots = matches!(on, WaitingOn::Boot { .. });
+        // `idle_count` keeps no instance ready for it.
+        let of_wait = || super::advice::of_wait(on, chapter.pool, state.policy.as_deref());
+        let of_step = if boots && r.job.order.is_some() { None } else { of_wait() };
+        of_step.into_iter().chain(r.job.order.as_deref().map(super::advice::of_order))
+    });
+    advice.collect()
 }
 
 /// The state of an offering; `None`: the pool has none of that name.

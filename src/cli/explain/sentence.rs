@@ -52,13 +52,15 @@ pub(super) fn sentence(before: &PoolState, event: &Event) -> String {
             format!("a keeper began generation {generation} of launches")
         }
         Change::OfferingsChanged { offerings } => named(offerings),
-        Change::LaunchIntended { instance, attempt, offering, .. } => {
+        Change::LaunchIntended { instance, attempt, offering, ordered, .. } => {
             let again = match attempt {
                 1 => String::new(),
                 _ => format!(" (attempt {attempt})"),
             };
             let chosen = offering.as_ref().map(|offering| chosen(before, offering, at));
-            format!("launch of {instance} requested{again}{}", chosen.unwrap_or_default())
+            let own = ordered.as_ref().map(|own| format!(" for job {}: {}", own.job.id, own.order));
+            let (chosen, own) = (chosen.unwrap_or_default(), own.unwrap_or_default());
+            format!("launch of {instance} requested{again}{chosen}{own}")
         }
         Change::LaunchAnswered { instance, answer, .. } => answered(before, instance, answer, at),
         Change::Reached { instance, endpoint }
@@ -86,7 +88,8 @@ pub(super) fn sentence(before: &PoolState, event: &Event) -> String {
             format!("{instance} adopted{again}, a static host at {}", endpoint.place())
         }
         Change::Requested { job, .. } => {
-            format!("job {} of {} requested an instance{}", job.key, job.project, situation(before))
+            let own = job.order.as_ref().map(|order| format!(" of its own ({order})")).unwrap_or_default();
+            format!("job {} of {} requested an instance{own}{}", job.key, job.project, situation(before))
         }
         Change::Granted { attempt, instance } => granted(before, attempt, instance, at),
         Change::Withdrawn { attempt, how } => {

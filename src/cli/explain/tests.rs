@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::cli::fixture::{EventFixture, at, attempt, endpoint, id, pool, report, when};
+use crate::cli::fixture::{EventFixture, at, attempt, endpoint, id, ordering, pool, report, when};
 use crate::core::attempt::End;
 use crate::core::container::account::{
     FailureAccount, ImageAccount, ImageSource, ServiceAccount, ServiceStart,
@@ -12,6 +12,7 @@ use crate::core::event::Change;
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::JobKey;
 use crate::core::instance::{Answer, DrainReason};
+use crate::core::order::RefusedOrder;
 use crate::core::policy::{IdlePolicy, Policy};
 use crate::core::report::{Note, WaitingOn};
 
@@ -495,4 +496,46 @@ fn a_job_on_a_resumed_instance_and_the_instance_itself_are_told() {
     ] {
         assert!(instance.contains(sentence), "{sentence}: {instance}");
     }
+}
+
+#[test]
+fn a_job_with_an_instance_of_its_own_is_told_what_it_ordered_and_what_is_faster() {
+    let mut story = EventFixture::of(policy());
+    story.asks_as("own", ordering(4711, "acme/shop", "ruby:3.3"), 60.0).launched_for(1, "own", 61.0);
+    let words = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut seen = report(62.0);
+    seen.waiting = vec![(attempt("own"), WaitingOn::Boot { instance: id(1) })];
+    let text = words(explained("4711", &story, Some(&seen), 70.0));
+    for sentence in [
+        "job 4711 of acme/shop requested an instance of its own (image `ruby:3.3`, 2 services); 0 slots idle",
+        "an instance of its own (image `ruby:3.3`, 2 services): linux-7f3a-1 is booting",
+        "change: a job with `services:` gets an instance of its own; one without may find a slot ready",
+    ] {
+        assert!(text.contains(sentence), "{sentence}: {text}");
+    }
+    assert!(!text.contains("idle_count"), "{text}");
+    let instance = words(explained("linux-7f3a-1", &story, None, 70.0));
+    for sentence in [
+        "launch of linux-7f3a-1 requested for job 4711: image `ruby:3.3`, 2 services",
+        "launched for job 4711: image `ruby:3.3`, 2 services",
+    ] {
+        assert!(instance.contains(sentence), "{sentence}: {instance}");
+    }
+    story.then(80.0, Change::Reached { instance: id(1), endpoint: endpoint() });
+    story.then(81.0, Change::BecameReady { instance: id(1) });
+    story.gets("own", 1, 81.0);
+    let waited = words(explained("4711", &story, None, 90.0));
+    assert!(waited.contains("waited: 21 s for an instance of its own to boot"), "{waited}");
+    let mut refused = EventFixture::of(policy());
+    refused.asks_as("own", ordering(4711, "acme/shop", "ruby:3.3"), 60.0).launched_for(1, "own", 61.0);
+    let order = RefusedOrder { reason: "image `ruby:3.3` does not exist".to_owned(), by_job: true };
+    refused.then(63.0, Change::OrderRefused { attempt: attempt("own"), refused: order });
+    refused.then(64.0, Change::DrainingBegun { instance: id(1), reason: DrainReason::Abandoned });
+    let job = words(explained("4711", &refused, None, 70.0));
+    assert!(
+        job.contains("the provider refused what job 4711 ordered: image `ruby:3.3` does not exist"),
+        "{job}"
+    );
+    let instance = words(explained("linux-7f3a-1", &refused, None, 70.0));
+    assert!(instance.contains("the job that it was launched for needs it no longer"), "{instance}");
 }

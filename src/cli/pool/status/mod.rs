@@ -3,6 +3,7 @@
 mod bar;
 pub(in crate::cli) mod command;
 pub(in crate::cli) mod links;
+mod ordered;
 mod reason;
 mod text;
 mod until;
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::cli::when::When;
 
-pub(crate) use reason::{hosts, is_suspended, on_what};
+pub(crate) use reason::{hosts, is_suspended, job_on_what, on_what};
 pub use view::{ContainerUse, KeeperStatus, StatusInput};
 pub(crate) use view::{InstanceView, LaunchBackoff, offerings};
 

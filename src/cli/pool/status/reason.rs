@@ -7,6 +7,7 @@ use crate::core::ids::{InstanceId, PoolName};
 use crate::core::instance::{Answer, Instance, Phase, Suspension};
 use crate::core::pool::PoolState;
 use crate::core::report::WaitingOn;
+use crate::core::reservation::Reservation;
 use crate::core::time::Pretty;
 
 /// The static hosts of a pool, taken together.
@@ -50,7 +51,7 @@ fn launching(instance: &Instance, state: &PoolState) -> String {
     let Some(launch) = &instance.launch else { return "adopted, not yet reached".to_owned() };
     match &launch.answer {
         Answer::Pending => "launch requested, the provider has not answered yet".to_owned(),
-        Answer::Accepted { .. } => match state.launches.usual_boot() {
+        Answer::Accepted { .. } => match state.launches.usual_boot().filter(|_| instance.ordered.is_none()) {
             Some(usual) => format!("booting, usually {}", Pretty(usual)),
             None => "booting".to_owned(),
         },
@@ -112,6 +113,20 @@ pub(super) fn bound(pool: &PoolName, instance: &Instance, state: &PoolState) -> 
 /// The command that returns an instance to service.
 pub(super) fn bring_back(pool: &PoolName, instance: &InstanceId) -> String {
     format!("greenroom pool resume {pool} --instance {instance}")
+}
+
+/// What a waiting job waits for, and what it ordered.
+pub(crate) fn job_on_what(job: &Reservation, on: &WaitingOn, state: &PoolState, when: &When) -> String {
+    let Some(order) = &job.job.order else { return on_what(on, state, when) };
+    if let Some(refused) = &job.refused {
+        return format!("what it ordered cannot be made: {}", refused.reason);
+    }
+    let step = match on {
+        // How long the pool's own instances take tells nothing about this one.
+        WaitingOn::Boot { .. } => on.to_string(),
+        _ => on_what(on, state, when),
+    };
+    format!("an instance of its own ({order}): {step}")
 }
 
 /// What a job waits for, and until when or how long that usually takes.

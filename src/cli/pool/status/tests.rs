@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use super::*;
-use crate::cli::fixture::{EventFixture, at, attempt, endpoint, facts, id, pool, report, when};
+use crate::cli::fixture::{EventFixture, at, attempt, endpoint, facts, id, ordering, pool, report, when};
 use crate::core::attempt::End;
 use crate::core::event::Change;
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::{InstanceId, Location, PoolName};
 use crate::core::instance::{Answer, DrainReason, Release};
 use crate::core::job::JobFacts;
+use crate::core::order::RefusedOrder;
 use crate::core::policy::{IdlePolicy, Policy, ScheduledIdle};
 use crate::core::pool::PoolState;
 use crate::core::report::{Note, Report, WaitingOn};
@@ -406,4 +407,30 @@ fn a_pool_of_static_hosts_says_which_domains_they_serve() {
     let text = shown(&hosts(true), None, &KeeperStatus::Runs, 30.0);
     assert!(text.contains("hosts: each serves any trust domain after it was cleaned"), "{text}");
     assert!(text.contains("bound to jobs of protected refs") && !text.contains("--unbind"), "{text}");
+}
+
+#[test]
+fn an_instance_that_a_job_ordered_says_so_and_the_job_says_what_it_waits_for() {
+    let mut story = EventFixture::of(Policy { max_instances: 2, ..Policy::default() });
+    story.ready(1, 1.0);
+    story.asks_as("own", ordering(4711, "acme/shop", "ruby:3.3"), 60.0).launched_for(2, "own", 61.0);
+    let mut seen = report(62.0);
+    seen.waiting = vec![(attempt("own"), WaitingOn::Boot { instance: id(2) })];
+    let words = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = words(shown(&story, Some(&seen), &KeeperStatus::Runs, 70.0));
+    for line in [
+        "booting launched for job 4711: image `ruby:3.3`, 2 services",
+        "an instance of its own (image `ruby:3.3`, 2 services): linux-7f3a-2 is booting",
+    ] {
+        assert!(text.contains(line), "{line}:\n{text}");
+    }
+    let value = as_json(of(&pool(), &story, Some(&seen)), &when(70.0));
+    let (ordered, order) = (&value["instances"][1]["ordered"], &value["waiting"][0]["order"]);
+    assert_eq!((&ordered["job"], &ordered["image"]), (&4711.into(), &"ruby:3.3".into()), "{value}");
+    assert_eq!(order["services"], serde_json::json!(["postgres:17", "redis:8"]), "{value}");
+    assert!(value["instances"][0].get("ordered").is_none(), "{value}");
+    let refused = RefusedOrder { reason: "image `ruby:3.3` does not exist".to_owned(), by_job: true };
+    story.then(71.0, Change::OrderRefused { attempt: attempt("own"), refused });
+    let text = words(shown(&story, Some(&seen), &KeeperStatus::Runs, 72.0));
+    assert!(text.contains("what it ordered cannot be made: image `ruby:3.3` does not exist"), "{text}");
 }

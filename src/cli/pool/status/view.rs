@@ -9,7 +9,8 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use super::links::{self, LinkView};
-use super::reason::{HostsView, bound, bring_back, hosts, on_what, reason};
+use super::ordered::OrderedView;
+use super::reason::{HostsView, bound, bring_back, hosts, job_on_what, on_what, reason};
 use super::until::until;
 use crate::cli::fields::{self, tag};
 use crate::cli::when::When;
@@ -212,6 +213,11 @@ pub(crate) struct InstanceView<'a> {
     is_troubled: bool,
     /// The images that it is known to have.
     images: Vec<ImageView<'a>>,
+    /// The job that it was launched for, and what that job ordered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ordered: Option<OrderedView<'a>>,
+    #[serde(skip)]
+    ordered_text: Option<String>,
     /// The image that the keeper pulls there; null: none.
     pulling: Option<&'a str>,
     /// The command that returns it to service.
@@ -276,6 +282,9 @@ pub(super) struct WaitingView<'a> {
     #[serde(serialize_with = "fields::moment")]
     pub(super) deadline: Stamp,
     pub(super) waiting_for: WaitingFor<'a>,
+    /// What it ordered; such a job gets an instance of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    order: Option<OrderedView<'a>>,
 }
 
 /// What a job or a launch waits for.
@@ -473,6 +482,8 @@ impl<'a> InstanceView<'a> {
             is_elsewhere: report.is_some_and(|report| report.is_elsewhere(known)),
             is_troubled: known.unreachable.is_some() || known.missing.is_some() || known.awaits_stage_check(),
             images: known.images.iter().map(ImageView::of).collect(),
+            ordered: known.ordered.as_ref().map(|own| OrderedView::of(&own.job, &own.order)),
+            ordered_text: known.ordered.as_ref().map(ToString::to_string),
             pulling: report.and_then(|report| report.pull_on(&known.id)),
             remedy: is_out_of_service.then(|| bring_back(pool, &known.id)),
             links: links.map(link_views),
@@ -493,7 +504,7 @@ impl<'a> InstanceView<'a> {
 
     /// What is shown of it in sentences.
     pub(crate) fn sentences(&self) -> Vec<String> {
-        let reason = self.reason.clone();
+        let (reason, ordered) = (self.reason.clone(), self.ordered_text.clone());
         let offering = self.offering.map(|offering| format!("launched as {offering}"));
         let detail = self.detail.map(str::to_owned);
         let location = self.location.filter(|_| self.is_elsewhere);
@@ -510,7 +521,7 @@ impl<'a> InstanceView<'a> {
             .jobs
             .iter()
             .filter_map(|each| each.image.map(|image| format!("job {} runs in image `{image}`", each.job)));
-        [reason, bound, offering, location, detail, remedy, warm, pulling]
+        [reason, ordered, bound, offering, location, detail, remedy, warm, pulling]
             .into_iter()
             .flatten()
             .chain(images)
@@ -534,6 +545,8 @@ impl<'a> JobView<'a> {
 impl<'a> WaitingView<'a> {
     fn of(position: usize, waits: &'a Reservation, input: &StatusInput<'a>, when: &When) -> Self {
         let on = input.report.and_then(|report| report.waiting_on(&waits.attempt));
+        let on = on.unwrap_or(&WaitingOn::NextPass);
+        let waiting_for = WaitingFor::of(on, input.state, when);
         Self {
             position,
             job: waits.job.key.id,
@@ -543,7 +556,8 @@ impl<'a> WaitingView<'a> {
             requested_at: waits.requested_at,
             for_s: when.now().since(waits.requested_at),
             deadline: waits.deadline(),
-            waiting_for: WaitingFor::of(on.unwrap_or(&WaitingOn::NextPass), input.state, when),
+            waiting_for: WaitingFor { text: job_on_what(waits, on, input.state, when), ..waiting_for },
+            order: waits.job.order.as_ref().map(|order| OrderedView::of(&waits.job.key, order)),
         }
     }
 }
