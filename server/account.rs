@@ -1,9 +1,10 @@
 //! The account that jobs run in, from the image's own files: a static program has no name service.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
-use rustix::process::{Gid, Uid, getuid};
+use rustix::process::{Gid, Uid, getgid, getuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +34,13 @@ impl Account {
                 "the image has no user {user} in /etc/passwd: add it to the image, or set `user` of the pool"
             )),
         }
+    }
+
+    /// The account that this process has, which the image's files need not know.
+    pub(crate) fn own() -> Self {
+        let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+        let (uid, gid) = (getuid().as_raw(), getgid().as_raw());
+        own((uid, gid), &read("/etc/passwd"), std::env::var_os("HOME"))
     }
 
     /// Makes this process the user's. It must have one thread.
@@ -77,6 +85,26 @@ fn found(user: &str, passwd: &str, group: &str) -> Option<Account> {
     })
 }
 
+/// The account of a user id. Without a line for it, its number is its name, and its home is where the container says.
+fn own((uid, gid): (u32, u32), passwd: &str, home: Option<OsString>) -> Account {
+    let number = uid.to_string();
+    let lines = passwd.lines().map(|line| line.split(':').collect::<Vec<&str>>());
+    let line = lines.into_iter().find(|fields| fields.len() >= 7 && fields[2] == number);
+    let name = line.map_or(if uid == 0 { "root" } else { number.as_str() }, |fields| fields[0]);
+    let home = || home.filter(|home| !home.is_empty()).map_or_else(|| "/".into(), PathBuf::from);
+    match found(name, passwd, "").filter(|account| account.uid == uid) {
+        Some(account) => Account { gid, ..account },
+        None => Account {
+            name: name.to_owned(),
+            uid,
+            gid,
+            groups: vec![gid],
+            home: home(),
+            shell: "/bin/sh".to_owned(),
+        },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,5 +123,22 @@ mod tests {
             assert_eq!(found(user, passwd, group), None, "{user}");
         }
         assert_eq!(found("root", "", "").unwrap().uid, 0, "an image may have no files at all");
+    }
+
+    #[test]
+    fn the_containers_own_account_needs_no_line() {
+        let passwd = "root:x:0:0:root:/r:/bin/ash\nnode:x:1000:1000::/home/node:/bin/bash\n";
+        for (uid, home, name, at) in [
+            (1000, None, "node", "/home/node"),
+            (0, Some("/other"), "root", "/r"),
+            (1001, Some("/srv"), "1001", "/srv"),
+            (1001, Some(""), "1001", "/"),
+            (1001, None, "1001", "/"),
+        ] {
+            let account = own((uid, 7), passwd, home.map(OsString::from));
+            assert_eq!((account.uid, account.gid), (uid, 7), "the container's group stays");
+            assert_eq!((account.name.as_str(), account.home), (name, PathBuf::from(at)), "{uid}");
+        }
+        assert_eq!(own((0, 0), "", None).name, "root");
     }
 }

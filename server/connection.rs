@@ -28,6 +28,8 @@ pub(crate) struct Passed {
     /// In OpenSSH's format.
     pub(crate) host_key: String,
     pub(crate) authorized_key: String,
+    /// The name that logs in.
+    pub(crate) user: String,
     pub(crate) account: Account,
     pub(crate) shell: String,
 }
@@ -68,7 +70,7 @@ pub(crate) fn serve() -> io::Result<()> {
         std::env::set_current_dir("/")?;
     }
     let machine = Pod {
-        user: passed.account.name,
+        user: passed.user,
         shell: passed.shell,
         peer: socket
             .peer_addr()

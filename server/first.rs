@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::future::pending;
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -41,7 +42,10 @@ pub(crate) fn run() -> ExitCode {
     let one_stream = rustix::stdio::dup2_stderr(rustix::stdio::stdout());
     let served = one_stream.map_err(|error| error.to_string()).and_then(|()| {
         let settings = Settings::read()?;
-        let account = Account::of(&settings.user)?;
+        let account = if settings.keep_user { Account::own() } else { Account::of(&settings.user)? };
+        if settings.keep_user && !can_run(&settings.shell) {
+            return Err(format!("the image cannot run jobs: it has no {}", settings.shell));
+        }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime
             .and_then(|runtime| runtime.block_on(serve(&settings, account)))
@@ -51,6 +55,11 @@ pub(crate) fn run() -> ExitCode {
         note(&why);
         ExitCode::from(UNFIT)
     })
+}
+
+/// Whether there is such a program. A job's own image shows only here what it lacks.
+fn can_run(program: &str) -> bool {
+    std::fs::metadata(program).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
 async fn serve(settings: &Settings, account: Account) -> io::Result<ExitCode> {
@@ -63,6 +72,7 @@ async fn serve(settings: &Settings, account: Account) -> io::Result<ExitCode> {
     let passed = serde_json::to_vec(&Passed {
         host_key: host_key.to_openssh(LineEnding::LF).map_err(io::Error::other)?.to_string(),
         authorized_key: settings.authorized_key.to_openssh().map_err(io::Error::other)?,
+        user: settings.user.clone(),
         account,
         shell: settings.shell.clone(),
     })?;

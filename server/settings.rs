@@ -13,8 +13,10 @@ use russh::keys::PublicKey;
 pub(crate) struct Settings {
     /// `GREENROOM_AUTHORIZED_KEY`: the only key that logs in.
     pub(crate) authorized_key: PublicKey,
-    /// `GREENROOM_USER`: the only user; `root` if unset.
+    /// `GREENROOM_USER`: the only user that logs in; `root` if unset.
     pub(crate) user: String,
+    /// `GREENROOM_KEEP_USER`, if not empty: sessions stay with the user that the container started as.
+    pub(crate) keep_user: bool,
     /// `GREENROOM_LISTEN` and `GREENROOM_PORT`: address, all of IPv4 if unset, and port, 22 if unset.
     pub(crate) listen: SocketAddr,
     /// `GREENROOM_LIFETIME`: after this number of seconds, the server ends. Without end if unset.
@@ -32,6 +34,7 @@ impl Settings {
         Ok(Self {
             authorized_key,
             user: of("GREENROOM_USER")?.unwrap_or_else(|| "root".to_owned()),
+            keep_user: of("GREENROOM_KEEP_USER")?.is_some(),
             listen: SocketAddr::new(address, parsed("GREENROOM_PORT")?.unwrap_or(22)),
             lifetime: parsed("GREENROOM_LIFETIME")?.map(Duration::from_secs),
             shell: of("GREENROOM_SHELL")?.unwrap_or_else(|| "/bin/sh".to_owned()),

@@ -210,6 +210,24 @@ async fn it_becomes_the_user_before_it_reads_a_byte() {
 }
 
 #[tokio::test]
+async fn it_stays_the_user_that_the_container_started_as() {
+    if !getuid().is_root() {
+        return skipped("only root can take another user's identity");
+    }
+    // That user need not see the directory of the program.
+    let script = "exec 9<\"$0\"; exec setpriv --reuid=12345 --regid=12345 --clear-groups /proc/self/fd/9";
+    let as_other = ["sh", "-c", script];
+    let variables = [("GREENROOM_USER", "root"), ("GREENROOM_KEEP_USER", "yes"), ("HOME", "/var")];
+    let Some(server) = Server::started_by(&as_other, &variables).await else { return };
+    assert_eq!(
+        server.said("id -u; id -g; echo $USER $HOME; pwd\n").await,
+        "12345\n12345\n12345 /var\n/var\n"
+    );
+    let Some(server) = Server::start(&variables).await else { return };
+    assert_eq!(server.said("id -u; echo $USER\n").await, "0\nroot\n");
+}
+
+#[tokio::test]
 async fn what_cannot_work_ends_it_with_a_sentence() {
     let Some(program) = PROGRAM else {
         return skipped("these tests were built without `greenroom-server`: use `--features server`");
@@ -220,7 +238,15 @@ async fn what_cannot_work_ends_it_with_a_sentence() {
     } else {
         "which is not the user no-such"
     };
-    let cases: [(&[(&str, &str)], &str); 4] = [
+    let cases: [(&[(&str, &str)], &str); 5] = [
+        (
+            &[
+                ("GREENROOM_AUTHORIZED_KEY", key),
+                ("GREENROOM_KEEP_USER", "yes"),
+                ("GREENROOM_SHELL", "/no/sh"),
+            ],
+            "greenroom: the image cannot run jobs: it has no /no/sh",
+        ),
         (&[], "greenroom: GREENROOM_AUTHORIZED_KEY is not set\n"),
         (
             &[("GREENROOM_AUTHORIZED_KEY", "rubbish")],
