@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use crate::core::container::engine::ContainerEngine;
 use crate::core::container::image::ImageName;
+use crate::core::container::pattern;
 use crate::core::container::settings::{
     ContainerSettings, EngineOptions, Mode, Privileged, PullPolicy, Umask,
 };
@@ -50,8 +51,8 @@ pub(super) fn read(pool: &Table<'_>, around: &Surroundings<'_>) -> Option<Contai
         engine: ContainerEngine::ALL.into_iter().find(|known| known.program() == engine).unwrap_or_default(),
         mode: mode(&table),
         default_image: default_image(&table),
-        images: globs(&table, "images", syntax::pattern),
-        services: globs(&table, "services", syntax::pattern),
+        images: globs(&table, "images", pattern::pattern),
+        services: globs(&table, "services", pattern::pattern),
         services_limit: table.count("services_limit").into_value(),
         pull_policy: policies.0,
         allowed_pull_policies: policies.1,
@@ -103,7 +104,7 @@ fn mode(table: &Table<'_>) -> Mode {
 }
 
 fn default_image(table: &Table<'_>) -> Option<String> {
-    table.parsed("default_image", table.text("default_image"), syntax::image).into_value()
+    table.parsed("default_image", table.text("default_image"), pattern::image).into_value()
 }
 
 /// Complete names, each once; or the most bytes of those that are learned.
@@ -159,7 +160,7 @@ fn privileged(table: &Table<'_>) -> Privileged {
         Some(Chosen::Globs(texts)) => {
             for (at, text) in texts.iter().enumerate() {
                 let place = Place::value_of(join(&table.path("privileged"), &at.to_string()));
-                table.parsed("privileged", Got::Good(text.as_str(), place), syntax::pattern);
+                table.parsed("privileged", Got::Good(text.as_str(), place), pattern::pattern);
             }
             Privileged::Images(texts.iter().map(|text| Glob::new(text)).collect())
         }

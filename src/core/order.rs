@@ -42,12 +42,18 @@ pub struct RefusedOrder {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchOrder {
     pub image: String,
+    /// True if the job names no image: each offering of the pool has its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub of_offering: bool,
     /// `None`: the provider's own rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pull_policy: Option<OrderPull>,
     /// In the job's order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<OrderService>,
+    /// Directories of the job's files, which its user must be able to write to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dirs: Vec<String>,
 }
 
 /// A container beside the job's.
@@ -70,6 +76,9 @@ pub struct OrderService {
     pub variables: Vec<(String, String)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pull_policy: Option<OrderPull>,
+    /// The port that answers before the job starts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
 }
 
 /// When an image is pulled.
@@ -84,7 +93,7 @@ pub enum OrderPull {
 /// The values of variables are not shown.
 impl fmt::Debug for OrderService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, image, aliases, entrypoint, command, variables, pull_policy } = self;
+        let Self { name, image, aliases, entrypoint, command, variables, pull_policy, port } = self;
         let names: Vec<&str> = variables.iter().map(|(name, _)| name.as_str()).collect();
         f.debug_struct("OrderService")
             .field("name", name)
@@ -94,6 +103,7 @@ impl fmt::Debug for OrderService {
             .field("command", command)
             .field("variables", &names)
             .field("pull_policy", pull_policy)
+            .field("port", port)
             .finish()
     }
 }
@@ -130,13 +140,19 @@ mod tests {
             command: Some(vec!["-c".to_owned()]),
             variables: vec![("POSTGRES_PASSWORD".to_owned(), "hunter2".to_owned())],
             pull_policy: Some(OrderPull::IfNotPresent),
+            port: None,
         }
     }
 
     #[test]
     fn no_value_of_a_variable_is_shown() {
-        let order =
-            LaunchOrder { image: "ruby:3.3".to_owned(), pull_policy: None, services: vec![service("svc-0")] };
+        let order = LaunchOrder {
+            image: "ruby:3.3".to_owned(),
+            of_offering: false,
+            pull_policy: None,
+            services: vec![service("svc-0")],
+            dirs: vec!["/builds".to_owned()],
+        };
         let shown = format!("{order:?}");
         assert!(shown.contains("POSTGRES_PASSWORD") && shown.contains("postgres:17"), "{shown}");
         assert!(!shown.contains("hunter2"), "{shown}");

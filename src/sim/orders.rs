@@ -62,8 +62,15 @@ pub(super) fn complete(facts: &JobFacts) -> Option<LaunchOrder> {
         command: None,
         variables: vec![("JOB".to_owned(), facts.key.id.to_string())],
         pull_policy: None,
+        port: None,
     };
-    Some(LaunchOrder { image: order.image.to_string(), pull_policy: None, services: vec![job] })
+    Some(LaunchOrder {
+        image: order.image.to_string(),
+        of_offering: false,
+        pull_policy: None,
+        services: vec![job],
+        dirs: Vec::new(),
+    })
 }
 
 /// True if the job ordered what does not exist.

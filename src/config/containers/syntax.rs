@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use crate::core::container::pattern::name;
 use crate::keys::got::Got;
 use crate::keys::problem::{Place, Problem, join};
 use crate::keys::table::Table;
@@ -11,36 +12,6 @@ const HUB: &str = "docker.io";
 /// What else Docker Hub is called.
 const HUB_TOO: &[&str] =
     &["index.docker.io", "registry-1.docker.io", "registry.hub.docker.com", "hub.docker.com"];
-
-/// A pattern for images.
-pub(super) fn pattern(text: &str) -> Result<(), String> {
-    if text.is_empty() {
-        return Err("contains an empty pattern, which matches no image".to_owned());
-    }
-    name(text, "*?").map_err(|wrong| match wrong {
-        '[' | ']' | '{' | '}' | '^' | '$' | '|' | '(' | ')' | '\\' | '+' => {
-            format!("contains `{wrong}`, but patterns know only `*`, `**` and `?`")
-        }
-        other => format!("contains {other:?}, which is in no image's name"),
-    })
-}
-
-/// The name of an image.
-pub(super) fn image(text: String) -> Result<String, String> {
-    match name(&text, "") {
-        Ok(()) => Ok(text),
-        Err(wrong) => Err(format!("contains {wrong:?}, which is in no image's name")),
-    }
-}
-
-/// The first character that no image's name has. `beside`: characters that are permitted, too.
-fn name(text: &str, beside: &str) -> Result<(), char> {
-    let permitted = |c: char| c.is_ascii_alphanumeric() || "-_./:@".contains(c) || beside.contains(c);
-    if text.contains("://") {
-        return Err(':');
-    }
-    text.chars().find(|c| !permitted(*c)).map_or(Ok(()), Err)
-}
 
 /// The mirrors by their registries.
 pub(super) fn mirrors(table: &Table<'_>) -> Vec<(String, String)> {

@@ -116,18 +116,35 @@ const TEXTS: &[(&str, Cause)] = &[
     ("can not be set", Cause::InvalidOption),
 ];
 
+/// The same for the runtimes of Kubernetes' nodes, before and after those of engines.
+const OF_RUNTIMES: &[(&str, Cause)] = &[
+    ("no match for platform in manifest", Cause::NoPlatform),
+    ("pull access denied", Cause::Denied),
+    ("insufficient_scope", Cause::Denied),
+    ("401 Unauthorized", Cause::Denied),
+    ("403 Forbidden", Cause::Denied),
+    ("couldn't parse image name", Cause::InvalidName),
+];
+const OF_RUNTIMES_AT_LAST: &[(&str, Cause)] =
+    &[("not found", Cause::Missing), ("does not exist", Cause::Missing)];
+
 impl Cause {
     /// The cause that an engine's text gives. `image`: its own words decide nothing.
     pub fn of(text: &str, image: &str) -> Self {
+        Self::among(&[TEXTS], text, image)
+    }
+
+    /// The cause in a kubelet's message about a pull.
+    pub fn of_kubelet(text: &str, image: &str) -> Self {
+        Self::among(&[OF_RUNTIMES, TEXTS, OF_RUNTIMES_AT_LAST], text, image)
+    }
+
+    fn among(lists: &[&[(&str, Self)]], text: &str, image: &str) -> Self {
         let path = image.rsplit_once(['@', ':']).map_or(image, |(path, _)| path);
-        // Docker leaves out the hub's name.
-        let short = |name: &str| {
-            let name = name.strip_prefix("docker.io/").unwrap_or(name);
-            name.strip_prefix("library/").unwrap_or(name).to_owned()
-        };
-        let names = [image.to_owned(), path.to_owned(), short(image), short(path)];
-        let text = names.iter().fold(text.to_owned(), |text, name| text.replace(name.as_str(), ""));
-        TEXTS.iter().find(|(part, _)| text.contains(part)).map_or(Self::Unknown, |(_, cause)| *cause)
+        let names = [image, path, short(image), short(path)];
+        let text = names.iter().fold(text.to_owned(), |text, name| text.replace(name, ""));
+        let mut parts = lists.iter().copied().flatten();
+        parts.find(|(part, _)| text.contains(part)).map_or(Self::Unknown, |(_, cause)| *cause)
     }
 
     /// The parts of texts, and whether what failed with one of them may pass. The first match decides.
@@ -169,6 +186,46 @@ impl Cause {
         }
     }
 
+    /// Why a pod cannot have an image that its job names. `image`: its complete name; `text`: the kubelet's own.
+    pub fn of_pod(self, image: &str, text: &str) -> String {
+        let registry = image.split('/').next().unwrap_or_default();
+        let image = format!("image `{}`", short(image));
+        match self {
+            Self::Missing | Self::InvalidName | Self::Absent => self.of_name(&image, registry),
+            Self::Denied => format!(
+                "registry `{registry}` denies access to {image}: correct its name, or have the operator add credentials to \
+                 `image_pull_secrets`; those of a job, such as DOCKER_AUTH_CONFIG, do not count in pods"
+            ),
+            Self::NoPlatform => format!(
+                "registry `{registry}` has {image}, but not for the architecture of the node: use another image"
+            ),
+            Self::DiskFull
+            | Self::RateLimit
+            | Self::Certificate
+            | Self::RegistryFault
+            | Self::Network
+            | Self::Late
+            | Self::Engine
+            | Self::InvalidOption
+            | Self::Unknown => format!("{image} cannot be pulled: {text}"),
+        }
+    }
+
+    /// Where only the image's name matters.
+    fn of_name(self, image: &str, registry: &str) -> String {
+        if self == Self::Missing {
+            return format!(
+                "{image} does not exist in registry `{registry}`: correct its name or tag in .gitlab-ci.yml"
+            );
+        }
+        if self == Self::InvalidName {
+            return format!("{image} has an invalid name: correct it in .gitlab-ci.yml");
+        }
+        format!(
+            "{image} is not on the instance, and the pull policy is `never`: set another `pull_policy` in .gitlab-ci.yml"
+        )
+    }
+
     /// Why an image is not there: cause, party, remedy. `text`: the engine's own, on one line.
     pub fn of_pull(self, wanted: &ContainerSpec, limit: Duration, text: &str) -> String {
         let image = format!("image `{}`", wanted.called);
@@ -181,11 +238,7 @@ impl Cause {
                 "registry `{registry}` limits the rate of pulls and denied {image}: run the job again later, or set \
                  `mirrors` or `registry_auth` for the pool"
             ),
-            Self::Missing => {
-                format!(
-                    "{image} does not exist in registry `{registry}`: correct its name or tag in .gitlab-ci.yml"
-                )
-            }
+            Self::Missing | Self::InvalidName | Self::Absent => self.of_name(&image, registry),
             Self::Denied => match &wanted.login {
                 Some(login) => format!(
                     "registry `{registry}` denies access to {image} with the credentials from {}: correct them, or the \
@@ -197,14 +250,9 @@ impl Cause {
                      name, or set DOCKER_AUTH_CONFIG"
                 ),
             },
-            Self::InvalidName => format!("{image} has an invalid name: correct it in .gitlab-ci.yml"),
             Self::NoPlatform => format!(
                 "registry `{registry}` has {image}, but not for {}: use another image or `platform`",
                 wanted.platform.as_deref().unwrap_or("the instance's architecture")
-            ),
-            Self::Absent => format!(
-                "{image} is not on the instance, and the pull policy is `never`: set another `pull_policy` in \
-                 .gitlab-ci.yml"
             ),
             Self::Certificate => format!(
                 "the instance does not accept the certificate of registry `{registry}`: set `ca` for the pool ({text})"
@@ -248,6 +296,12 @@ impl Cause {
             | Self::Unknown => format!("the instance's container engine cannot create {container}: {text}"),
         }
     }
+}
+
+/// A name without that of Docker Hub, which Docker and people leave out.
+pub fn short(name: &str) -> &str {
+    let name = name.strip_prefix("docker.io/").unwrap_or(name);
+    name.strip_prefix("library/").unwrap_or(name)
 }
 
 /// Why an image that was pulled cannot run: it is for another architecture.
@@ -371,6 +425,49 @@ mod tests {
         for (text, cause) in SEEN {
             assert_eq!(Cause::of(text, "h:1/bb:1"), *cause, "{text}");
         }
+    }
+
+    #[test]
+    fn a_kubelets_message_has_its_cause() {
+        for (text, cause) in [
+            (
+                "failed to pull and unpack image \"docker.io/library/a:1\": failed to resolve reference \
+                 \"docker.io/library/a:1\": docker.io/library/a:1: not found",
+                Cause::Missing,
+            ),
+            (
+                "failed to resolve reference \"docker.io/library/a:1\": pull access denied, repository does not exist or \
+                 may require authorization: server message: insufficient_scope: authorization failed",
+                Cause::Denied,
+            ),
+            (
+                "failed to authorize: failed to fetch anonymous token: unexpected status from GET request to \
+                 https://r/token: 401 Unauthorized",
+                Cause::Denied,
+            ),
+            ("no match for platform in manifest sha256:1: not found", Cause::NoPlatform),
+            (
+                "failed to do request: Head \"https://r/v2/\": dial tcp: lookup r: no such host",
+                Cause::Network,
+            ),
+            (
+                "failed to do request: Head \"https://r/v2/\": dial tcp 10.0.0.1:443: i/o timeout",
+                Cause::Network,
+            ),
+            (
+                "unexpected status from HEAD request to https://r/v2/: 503 Service Unavailable",
+                Cause::RegistryFault,
+            ),
+            ("unexpected status code 429 Too Many Requests", Cause::RateLimit),
+            ("reading manifest 1 in r/a: manifest unknown", Cause::Missing),
+            ("Back-off pulling image \"docker.io/library/a:1\"", Cause::Unknown),
+        ] {
+            assert_eq!(Cause::of_kubelet(text, "docker.io/library/a:1"), cause, "{text}");
+        }
+        let denied = Cause::Denied.of_pod("docker.io/library/a:1", "");
+        assert!(denied.starts_with("registry `docker.io` denies access to image `a:1`: "), "{denied}");
+        let missing = Cause::Missing.of_pod("r:5000/a:1", "");
+        assert!(missing.starts_with("image `r:5000/a:1` does not exist in registry `r:5000`: "), "{missing}");
     }
 
     #[test]

@@ -8,6 +8,8 @@ pub mod failure;
 pub mod image;
 pub mod judge;
 pub mod name;
+pub mod ordering;
+pub mod pattern;
 pub mod place;
 pub mod platform;
 pub mod pull;

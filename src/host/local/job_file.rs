@@ -293,8 +293,15 @@ mod tests {
             command: None,
             variables: vec![("POSTGRES_PASSWORD".to_owned(), "hunter2".to_owned())],
             pull_policy: None,
+            port: Some(5432),
         };
-        let order = LaunchOrder { image: "ruby:3.3".to_owned(), pull_policy: None, services: vec![service] };
+        let order = LaunchOrder {
+            image: "ruby:3.3".to_owned(),
+            of_offering: false,
+            pull_policy: None,
+            services: vec![service],
+            dirs: vec!["/builds".to_owned()],
+        };
         write_order(home.path(), &order).unwrap();
         assert_eq!(read_order(home.path()).unwrap(), Some(order));
         let mode = fs::metadata(home.path().join(ORDER)).unwrap().permissions().mode();
