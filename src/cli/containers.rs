@@ -6,8 +6,9 @@ use super::container_messages::container_progress;
 use super::error::CliError;
 use super::job::Call;
 use super::job_dirs::JobDirs;
+use super::messages::NoServices;
 use super::setup::objection;
-use super::{messages, ui};
+use super::{messages, orders, ui};
 use crate::config::{Config, PoolConfig};
 use crate::core::container::account::{
     ContainerAccount, FailureAccount, FailureClass, ImageSource, ServiceStart,
@@ -49,8 +50,15 @@ pub(super) fn wanted(
     let found = settings.map(|settings| judged(call.context.config()?, configured, settings, request));
     let job = found.transpose()?.flatten();
     if job.is_none() && !request.services.is_empty() {
-        let in_pool = configured.containers.is_some();
-        ui::tell(&messages::services_ignored(pool, request.services.len(), in_pool));
+        let known = provider::find(&configured.provider.kind)?;
+        let lacking = match (&configured.containers, known.orders) {
+            (Some(_), _) => NoServices::NamesNoImage,
+            (None, None) => NoServices::RunsNoContainers,
+            // The job gets an instance with them.
+            (None, Some(_)) if orders::of_pool(configured)?.is_some() => return Ok(job),
+            (None, Some(_)) => NoServices::MakesNoOrders,
+        };
+        ui::tell(&messages::services_ignored(pool, request.services.len(), lacking));
     }
     if job.is_some()
         && let Some(why) = call.context.host.refusal(pool, &response.facts.key)?

@@ -2,13 +2,14 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::args::{GlobalOptions, PoolOption};
 use super::error::{Blame, CliError};
 use super::job::{Call, choose};
 use super::job_dirs::JobDirs;
-use super::{containers, messages, summary, ui};
+use super::{containers, messages, orders, summary, ui};
 use crate::config::Config;
 use crate::connector::output::ProcessOutput;
 use crate::core::attempt::End;
@@ -68,9 +69,15 @@ pub(super) async fn prepare(
     let containers = containers::wanted(&call, &pool, configured, &response)?;
     let shell = configured.map_or(Shell::Bash, |pool| pool.shell);
     let dirs = configured.and_then(|pool| JobDirs::of(pool, &call.context.state_path).ok());
+    let ordered = match configured {
+        Some(pool) => orders::wanted(pool, &response, dirs.as_ref())?,
+        None => None,
+    };
+    let (order, launch) = ordered.map(|ordered| (Arc::new(ordered.order), ordered.launch)).unzip();
     let record = AttemptRecord {
         job: JobFacts {
             images: containers.as_ref().map(ContainerJob::images).unwrap_or_default(),
+            order,
             ..response.facts.clone()
         },
         pool: pool.clone(),
@@ -81,7 +88,7 @@ pub(super) async fn prepare(
         builds_dir: dirs.as_ref().map(|dirs| dirs.file_system.builds_dir(&dirs.builds, &call.attempt)),
         begun: call.context.host.now(),
         assignment: None,
-        order: None,
+        order: launch,
     };
     let engine = call.context.engine(&pool)?;
     let mut say = |progress| ui::tell(&messages::progress(&pool, &progress, call.context.host.now()));

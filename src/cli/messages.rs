@@ -104,19 +104,35 @@ pub(super) fn first_use(instance: &InstanceId, fingerprint: &str) -> String {
     format!("{instance} presented host key {fingerprint} on its first connection; nothing verified it")
 }
 
-/// A job with services that runs on the instance itself. `in_pool`: the pool has containers, but the job names no image.
-pub(super) fn services_ignored(pool: &PoolName, services: usize, in_pool: bool) -> String {
+/// Why a job's services do not run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NoServices {
+    /// Only jobs with an image run in containers.
+    NamesNoImage,
+    /// The pool runs no containers.
+    RunsNoContainers,
+    /// The pool makes no pods for jobs.
+    MakesNoOrders,
+}
+
+/// A job with services that runs on an instance without them.
+pub(super) fn services_ignored(pool: &PoolName, services: usize, lacking: NoServices) -> String {
     let what = match services {
         1 => "the job's service is ignored".to_owned(),
         more => format!("the job's {more} services are ignored"),
     };
-    if in_pool {
-        format!("{what}, because the job names no image and runs on the instance itself: set `image:`")
-    } else {
-        format!(
-            "{what}, because pool `{pool}` runs no containers: its operator can add `[pool.{pool}.containers]`"
-        )
-    }
+    let why = match lacking {
+        NoServices::NamesNoImage => {
+            "the job names no image and runs on the instance itself: set `image:`".to_owned()
+        }
+        NoServices::RunsNoContainers => {
+            format!("pool `{pool}` runs no containers: its operator can add `[pool.{pool}.containers]`")
+        }
+        NoServices::MakesNoOrders => format!(
+            "pool `{pool}` runs no services: its operator can set `image_from_job` in `[pool.{pool}.provider]`"
+        ),
+    };
+    format!("{what}, because {why}")
 }
 
 /// The end of a stage that a signal killed. The job's author knows only the scripts of the job.
@@ -160,14 +176,19 @@ mod tests {
     fn services_that_are_ignored_are_said_to_be() {
         let pool = PoolName::new("linux");
         assert_eq!(
-            services_ignored(&pool, 1, false),
+            services_ignored(&pool, 1, NoServices::RunsNoContainers),
             "the job's service is ignored, because pool `linux` runs no containers: its operator can add \
              `[pool.linux.containers]`"
         );
         assert_eq!(
-            services_ignored(&pool, 2, true),
+            services_ignored(&pool, 2, NoServices::NamesNoImage),
             "the job's 2 services are ignored, because the job names no image and runs on the instance itself: set \
              `image:`"
+        );
+        assert_eq!(
+            services_ignored(&pool, 1, NoServices::MakesNoOrders),
+            "the job's service is ignored, because pool `linux` runs no services: its operator can set `image_from_job` in \
+             `[pool.linux.provider]`"
         );
     }
 

@@ -25,6 +25,7 @@ mod man;
 mod messages;
 mod metrics;
 mod notify;
+mod orders;
 mod plugin;
 pub mod pool;
 mod program;

@@ -72,6 +72,7 @@ fn vain_containers(pool: &PoolConfig) -> Option<Problem> {
     let problem = Problem::new(format!(
         "`[pool.{name}.containers]` does not fit provider `{kind}`: its instances have no engine"
     ));
-    let help = "remove it; give each image a pool, which a rule chooses";
+    let help =
+        "remove it; set `image_from_job` of the provider, or give each image a pool, which a rule chooses";
     Some(problem.at(Place::name_of(format!("pool.{name}.containers")), "here").help(help))
 }

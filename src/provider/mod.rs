@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use crate::core::container::ordering::OrderSettings;
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::{InstanceId, PoolName};
 use crate::keys::KeyTable;
@@ -122,6 +123,8 @@ pub struct Registration {
     pub suspends: bool,
     /// False if its instances cannot have a container engine.
     pub engines: bool,
+    /// What jobs may order in a pool; its result is `None` if the table does not allow it. Takes a table that builds.
+    pub orders: Option<fn(&PoolName, &toml::Table) -> Option<OrderSettings>>,
     /// Set for a provider of static hosts; `None`: instances are launched and terminated.
     pub static_hosts: Option<StaticHostCalls>,
     /// Checks whether the provider can work here, without launching anything. If the table does not build, reports

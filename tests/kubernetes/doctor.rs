@@ -105,6 +105,12 @@ async fn each_trouble_of_a_cluster_is_one_finding() {
             "kubernetes-refused",
             "the ConfigMap `mine` cannot own pods",
         ),
+        (
+            "image_from_job = true\nserver_image = 's:1'",
+            json!({ "sidecars": false }),
+            "kubernetes-order",
+            "refuse pods of jobs with services in pool `linux`: BadRequest: strict decoding error: unknown field",
+        ),
     ] {
         let Some(pool) = Pool::open(table) else { return };
         pool.cluster.set(&settings);

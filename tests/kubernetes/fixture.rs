@@ -97,7 +97,7 @@ impl Fixture for Pool {
                     cluster.fault(&json!({ "request": "POST pods", "how": 429, "count": 1 }));
                 }
                 ErrorClass::Transient => self.refuse_next(409, "the quota has been modified", "Conflict"),
-                ErrorClass::NotFound | ErrorClass::Unknown => return None,
+                ErrorClass::Order { .. } | ErrorClass::NotFound | ErrorClass::Unknown => return None,
             },
         }
         Some(self.build())

@@ -28,6 +28,7 @@ mod launches;
 mod manifests;
 #[path = "../jobs/onslaught.rs"]
 mod onslaught;
+mod orders;
 #[path = "../support/pace.rs"]
 mod pace;
 #[path = "../jobs/place.rs"]

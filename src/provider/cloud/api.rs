@@ -97,6 +97,11 @@ pub trait Api {
     /// The form in which machines show the token of the launch that created them.
     fn shown_token(&self, owner: &OwnerId, token: &str) -> String;
 
+    /// Whether it makes what jobs order.
+    fn makes_orders(&self) -> bool {
+        false
+    }
+
     /// How often a list has to look for notices.
     fn notice_interval(&self) -> Duration;
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::settings::AddressKind;
+use crate::core::failure::Failure;
 use crate::core::ids::InstanceId;
 use crate::core::inventory::{Notice, Status, Tags};
 use crate::core::metadata::MetadataService;
@@ -62,6 +63,8 @@ pub struct Machine {
     pub why: Option<String>,
     /// True if a job ended it by using up its memory or disk.
     pub by_job: bool,
+    /// Why it can never become what the job ordered that it was launched for.
+    pub refused: Option<Failure>,
     /// What the cloud is about to do to it.
     pub notice: Option<CloudNotice>,
     /// The metadata service that it can ask for more of them.
@@ -145,6 +148,7 @@ pub(super) mod tests {
             what: "small".to_owned(),
             why: None,
             by_job: false,
+            refused: None,
             notice: None,
             metadata: None,
         }

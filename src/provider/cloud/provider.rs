@@ -75,6 +75,7 @@ impl<A: Api> Cloud<A> {
             context: context.clone(),
             capabilities: Capabilities {
                 notice_interval: Some(api.notice_interval()),
+                orders: api.makes_orders(),
                 ..capabilities(&settings.offerings)
             },
             settings,
@@ -260,6 +261,9 @@ impl<A: Api> Cloud<A> {
 
     async fn endpoint_of(&self, machine: &Machine, host_key: String) -> Result<Endpoint, ProviderError> {
         let Common { user, ssh_port, address, .. } = &self.settings;
+        if let Some(failure) = &machine.refused {
+            return Err(ProviderError { failure: failure.clone() });
+        }
         if machine.state != MachineState::Running {
             return Err(ProviderError::new(ErrorClass::Transient, "the instance is not running yet"));
         }

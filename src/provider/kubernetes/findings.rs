@@ -31,6 +31,8 @@ pub(super) struct Facts {
     pub(super) not_checked: Vec<String>,
     /// Offerings whose pods it would refuse, and why.
     pub(super) refused: Vec<(String, String)>,
+    /// Why it would refuse a pod of a job with a service.
+    pub(super) refused_order: Option<String>,
     /// The quotas of the namespace.
     pub(super) quotas: Vec<Quota>,
     /// The LimitRanges of the namespace, and what a pod requests.
@@ -181,6 +183,12 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
             "correct the pool's table, its `pod`, or the namespace's policies",
         );
     }
+    if let Some(error) = &facts.refused_order {
+        let message = format!("Kubernetes would refuse pods of jobs with services in pool `{pool}`: {error}");
+        let remedy =
+            "set `service_cpu` and `service_memory`, or correct the pool's `pod` or the namespace's policies";
+        add("kubernetes-order", Error, message, remedy);
+    }
     let wanted = demand.max_instances.saturating_sub(demand.recorded);
     // Each quota holds for all pods, so that the tightest one counts.
     let rooms = facts.quotas.iter().filter_map(|quota| room(&facts.namespace, quota, &facts.each));
@@ -239,6 +247,7 @@ mod tests {
             version: Some((1, 30)),
             denied: vec!["delete pods".to_owned(), "get pods/log".to_owned()],
             refused: vec![("spot".to_owned(), "no PriorityClass".to_owned())],
+            refused_order: Some("must specify limits.memory for: svc-0".to_owned()),
             quotas: vec![quota("few", &[("pods", "4", "2")])],
             clock_ahead_s: Some(400),
             not_checked: vec!["list resourcequotas".to_owned()],
@@ -250,6 +259,7 @@ mod tests {
             "kubernetes-version",
             "kubernetes-denied",
             "kubernetes-refused",
+            "kubernetes-order",
             "kubernetes-quota",
             "kubernetes-not-checked",
         ];

@@ -1,15 +1,16 @@
 //! The keys of provider `kubernetes`.
 
 use super::settings::{ADDRESS, PORT_FORWARD};
-use crate::keys::Applies::{Launch, Pass, Within};
-use crate::keys::Takes::{HostPath, Map, Tables, Text, TextOrTexts, Word};
+use crate::core::container::settings::PullPolicy;
+use crate::keys::Applies::{Job, Launch, Pass, Within};
+use crate::keys::Takes::{Count, Flag, Globs, HostPath, Map, Tables, Text, TextOrTexts, Word};
 use crate::keys::Unset::{Required, Value, Words};
-use crate::keys::{Key, KeyTable, key};
+use crate::keys::{Key, KeyTable, Takes, key};
 use crate::provider::cloud::keys::{AS_ABOVE, SSH_PORT, USER};
 
 /// The values of `via` and of `image_pull_policy`.
 const VIA: &[&str] = &[PORT_FORWARD, ADDRESS];
-const PULL: &[&str] = &["Always", "IfNotPresent", "Never"];
+pub(super) const PULL: &[&str] = &["Always", "IfNotPresent", "Never"];
 
 pub(super) const TABLES: &[KeyTable] = &[
     KeyTable {
@@ -40,6 +41,28 @@ pub(super) const TABLES: &[KeyTable] = &[
                 .means("When a node pulls the images."),
             key("image_pull_secrets", TextOrTexts, Words("none"), Launch)
                 .means("Secrets of the namespace with passwords for the registry."),
+            key("image_from_job", Flag, Value("false"), Job)
+                .means("Whether a job with another `image:`, or with `services:`, gets a pod of its own, made of these images.")
+                .interacts("It needs `server_image`. Such a pod starts cold. All other jobs get the pool's pods."),
+            key("images", Globs, Words("all images"), Job)
+                .means("Images that jobs may name.")
+                .interacts(WITH_ORDERS),
+            key("services", Globs, Words("all images"), Job)
+                .means("Images that services may have.")
+                .interacts(WITH_ORDERS),
+            key("services_limit", Count(0), Words("no limit"), Job)
+                .unit("services")
+                .means("Services that a job may have; with 0, none.")
+                .interacts(WITH_ORDERS),
+            key("allowed_pull_policies", Takes::Words(&PullPolicy::NAMES), Words(PULL_POLICIES), Job)
+                .means("Pull policies that jobs may name. Of a job's list, the first one that is allowed counts.")
+                .interacts(WITH_ORDERS),
+            key("service_cpu", Text, Words("none: as the namespace's LimitRange says"), Launch)
+                .means("Processors that the scheduler reserves for each service of a job.")
+                .interacts(WITH_ORDERS),
+            key("service_memory", Text, Words("none: as the namespace's LimitRange says"), Launch)
+                .means("Memory of each service of a job: reserved, and its limit.")
+                .interacts("Only with `image_from_job`. A service that exceeds it is killed, and started again."),
             key("cpu", Text, Words("none: as the namespace's LimitRange says"), Launch)
                 .means("Processors that the scheduler reserves for a pod, such as `\"2\"` or `\"500m\"`."),
             key("cpu_limit", Text, Words("none"), Launch).means("Most processors that a pod may use."),
@@ -94,6 +117,9 @@ pub(super) const TABLES: &[KeyTable] = &[
         ],
     },
 ];
+
+const WITH_ORDERS: &str = "Only with `image_from_job`.";
+const PULL_POLICIES: &str = "that of `image_pull_policy`, otherwise `always` and `if-not-present`";
 
 const IMAGE: Key =
     key("image", Text, Required, Launch).means("Image of the container that jobs run in.").interacts(

@@ -5,6 +5,8 @@ use std::rc::Rc;
 use super::cloud::delegated::DelegatedCloud;
 use super::cloud::keys::LIFETIME;
 use super::{BuildContext, Built, Calls, Registration};
+use crate::core::container::ordering::OrderSettings;
+use crate::core::ids::PoolName;
 use crate::keys::KeyTable;
 
 #[cfg(feature = "kubernetes")]
@@ -15,6 +17,7 @@ mod findings;
 mod keys;
 #[cfg(any(feature = "kubernetes", test))]
 mod limit_ranges;
+mod orders;
 mod placement;
 mod quantity;
 mod settings;
@@ -33,6 +36,7 @@ pub const REGISTRATION: Registration = Registration {
     static_hosts: None,
     suspends: false,
     engines: false,
+    orders: Some(orders_of),
     doctor: doctor::without_calls,
 };
 
@@ -53,6 +57,10 @@ pub const WITH_CALLS: Registration = REGISTRATION;
 #[cfg(feature = "kubernetes")]
 pub fn forward() -> std::process::ExitCode {
     calls::forward::main()
+}
+
+fn orders_of(pool: &PoolName, table: &toml::Table) -> Option<OrderSettings> {
+    Settings::read(pool, table).ok()?.orders.map(|orders| orders.settings)
 }
 
 fn build_without_calls(context: &BuildContext, table: &toml::Table) -> Built {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::keys::TABLES;
+use super::orders::{self, Orders};
 use super::placement::{self, Placement, image, name};
 use super::quantity;
 use crate::core::ids::PoolName;
@@ -19,7 +20,7 @@ pub(super) const ADDRESS: &str = "address";
 pub(super) const PORT_FORWARD: &str = "port-forward";
 
 /// The table, checked.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Settings {
     /// `None`: the service account of Greenroom's own pod.
     pub(super) context: Option<String>,
@@ -31,6 +32,8 @@ pub(super) struct Settings {
     /// The image with Greenroom's own SSH server. `None`: the images have one.
     pub(super) server_image: Option<String>,
     pub(super) pull_secrets: Vec<String>,
+    /// `None`: jobs get the pool's own pods only.
+    pub(super) orders: Option<Orders>,
     pub(super) resources: Resources,
     pub(super) service_account: Option<String>,
     /// The ConfigMap that owns the pods.
@@ -74,13 +77,15 @@ impl Settings {
                 .map_err(|_| format!("contains {text:?}, expected names of secrets"))
         });
         let placements = placement::read(table);
+        let pull_policy = table.word("image_pull_policy").into_value();
         Self {
             context: context.into_value(),
             kubeconfig: kubeconfig.into_value().map(PathBuf::from),
             namespace: namespace.or_default(),
             via: table.word("via").or(PORT_FORWARD),
             server_image: table.parsed("server_image", table.text("server_image"), image).into_value(),
-            pull_policy: table.word("image_pull_policy").into_value(),
+            orders: orders::read(table, &placements, pull_policy),
+            pull_policy,
             pull_secrets: secrets.into_iter().map(|(text, _)| text).collect(),
             resources: Resources::of(table),
             service_account: named("service_account"),

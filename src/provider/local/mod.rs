@@ -45,6 +45,7 @@ pub const REGISTRATION: Registration = Registration {
     lifetime: None,
     suspends: false,
     engines: true,
+    orders: None,
     static_hosts: None,
     doctor: doctor::doctor,
 };

@@ -36,6 +36,7 @@ pub const REGISTRATION: Registration = Registration {
     lifetime: None,
     suspends: false,
     engines: true,
+    orders: None,
     static_hosts: Some(StaticHostCalls { named, clean: clean::cleaning }),
     doctor: doctor::doctor,
 };

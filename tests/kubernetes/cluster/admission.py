@@ -23,8 +23,10 @@ def admitted(world, body, query, refused):
     spec = pod["spec"]
     if query.get("fieldValidation") == "Strict":
         unknown = [f'unknown field "spec.{key}"' for key in spec if key not in SPEC]
-        for at, container in enumerate(spec["containers"]):
-            unknown += [f'unknown field "spec.containers[{at}].{key}"' for key in container if key not in CONTAINER]
+        for kind in ("containers", "initContainers"):
+            known = CONTAINER if kind == "containers" or settings["sidecars"] else CONTAINER - {"restartPolicy"}
+            for at, container in enumerate(spec.get(kind, [])):
+                unknown += [f'unknown field "spec.{kind}[{at}].{key}"' for key in container if key not in known]
         if unknown:
             raise refused(400, f"strict decoding error: {', '.join(unknown)}")
 
@@ -44,6 +46,10 @@ def admitted(world, body, query, refused):
         for mount in container.get("volumeMounts", []):
             if mount["name"] not in volumes:
                 raise invalid(f"spec.containers[{at}].volumeMounts", f'Not found: "{mount["name"]}"')
+    for at, alias in enumerate(spec.get("hostAliases", [])):
+        for name_ in alias["hostnames"]:
+            if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", name_):
+                raise invalid(f"spec.hostAliases[{at}].hostnames", f'Invalid value: "{name_}": a lowercase RFC 1123 subdomain')
     account = spec.setdefault("serviceAccountName", "default")
     if account not in settings["service_accounts"]:
         namespace = settings["namespace"]

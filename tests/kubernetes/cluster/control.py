@@ -10,8 +10,13 @@ def handler(world, nodes):
     def living():
         return [name for name, pod in world.pods.items() if pod["_"].get("process") and pod["_"]["process"].poll() is None]
 
+    def services():
+        """The living sidecars of each pod."""
+        return {name: [sidecar for sidecar, process in pod["_"].get("sidecars", {}).items() if process.poll() is None]
+                for name, pod in world.pods.items()}
+
     def seen(_body):
-        return {"living": living(), "pods": {name: shown(pod) for name, pod in world.pods.items()},
+        return {"living": living(), "services": services(), "pods": {name: shown(pod) for name, pod in world.pods.items()},
                 "violations": world.violations, "requests": world.requests, "made": world.made, "faults": world.faults,
                 "keys": {name: host_key(pod) for name, pod in world.pods.items()}}
 

@@ -1,7 +1,10 @@
 """The scheduler, the kubelets and their containers: what becomes of pods."""
 
 import os
+import re
+import shutil
 import signal
+import socket
 import subprocess
 import time
 
@@ -15,10 +18,19 @@ mount --make-rprivate / || exit 128
 mount -t tmpfs -o mode=755 tmpfs /run && mkdir -m 777 /run/greenroom && mount -t proc proc /proc || exit 128
 [ -z "$VOLUME" ] || { mount --bind . /run/greenroom && mount -o remount,bind,ro /run/greenroom && cd / && umount /mnt || exit 128; }
 unset VOLUME
+[ -z "$MOUNTS" ] || printf '%s' "$MOUNTS" | while read -r from to; do
+  mkdir -p "$to" && mount --bind "$from" "$to" || exit 128
+done || exit 128
+mount --bind "$HOSTS" /etc/hosts || exit 128
+unset MOUNTS HOSTS
 # A developer's files are none of the image's.
 mount -t tmpfs -o mode=700 tmpfs ~root || exit 128
 [ -z "$HIDE_SSHD" ] || mount --bind /dev/null /usr/sbin/sshd
 unset HIDE_SSHD
+[ -z "$NO_SHELL" ] || mount --bind /dev/null /bin/sh
+unset NO_SHELL
+[ -z "$RUN_AS" ] || set -- env -u RUN_AS setpriv "--reuid=$RUN_AS" "--regid=$RUN_AS" --clear-groups -- "$@"
+[ -n "$RUN_AS" ] || unset RUN_AS
 exec "$@"
 """
 # An init container: a root with the files of its image, which is one program, and the volume.
@@ -34,7 +46,18 @@ PULL = {
     "invalid": ("InvalidImageName", "couldn't parse image name"),
     "absent": ("ImagePullBackOff", "Back-off pulling image: not found"),
     "never": ("ErrImageNeverPull", "Container image is not present with pull policy of Never"),
+    "missing": ("ErrImagePull", 'rpc error: code = NotFound desc = failed to pull and unpack image "IMAGE": failed to resolve '
+                                'reference "IMAGE": IMAGE: not found'),
+    "denied": ("ErrImagePull", 'failed to resolve reference "IMAGE": pull access denied, repository does not exist or may '
+                               'require authorization: server message: insufficient_scope: authorization failed'),
+    "down": ("ErrImagePull", 'failed to do request: Head "https://registry/v2/": dial tcp 10.0.0.1:443: connect: connection '
+                             'refused'),
 }
+NO_PROGRAM = ("failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: "
+              'unable to start container process: error during container init: exec: "PROGRAM": executable file not found in '
+              "$PATH")
+# How long a container that exited is waited for.
+RESTART_S = 0.2
 EVICTED = {
     "disk": "Pod ephemeral local storage usage exceeds the total limit of containers 20Mi. ",
     "node disk": "The node was low on resource: ephemeral-storage. Threshold quantity: 1Gi, available: 900Mi. Container job was "
@@ -73,10 +96,12 @@ class Nodes:
         process = own.get("process")
         if process is None:
             if self.world.age_ms(pod) >= self.world.settings["boot_ms"] and "stuck" not in own:
-                if self.initialized(pod):
+                if self.initialized(pod) and self.sidecars_started(pod):
                     self.start(pod)
         elif process.poll() is not None:
             self.exited(pod, process.returncode)
+        else:
+            self.restart_sidecars(pod)
         if status["phase"] == "Failed":
             return None
         deadline = spec.get("activeDeadlineSeconds")
@@ -118,7 +143,7 @@ class Nodes:
         containers = pod["spec"].get("initContainers", [])
         if not containers or "volume" in own:
             return True
-        container, kind = containers[0], containers[0]["image"].split("/")[0]
+        container, kind = containers[0], kind_of(containers[0])
         if kind == "absent":
             message = f'failed to resolve reference "{container["image"]}": {container["image"]}: not found'
             own["stuck"] = True
@@ -146,14 +171,94 @@ class Nodes:
         world.change(pod)
         return not run.returncode
 
+    def sidecars_started(self, pod):
+        """Starts one sidecar after the other. True: the job's container may start."""
+        sidecars = pod["_"].setdefault("sidecars", {})
+        for container in sidecars_of(pod):
+            if container["name"] not in sidecars and not self.start_sidecar(pod, container):
+                return False
+            if not self.is_started(container):
+                return False
+        self.restart_sidecars(pod)
+        return True
+
+    @staticmethod
+    def is_started(container):
+        probe = container.get("startupProbe")
+        if not probe:
+            return True
+        try:
+            socket.create_connection(("127.0.0.1", probe["tcpSocket"]["port"]), 1).close()
+            return True
+        except OSError:
+            return False
+
+    def start_sidecar(self, pod, container, restarts=0):
+        """False: it can never start."""
+        world, own, name = self.world, pod["_"], container["name"]
+        environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOSTNAME": pod["metadata"]["name"], "HIDE_SSHD": "", "VOLUME": ""}
+        for variable in container.get("env", []):
+            environment[variable["name"]] = expanded(variable.get("value", ""), environment)
+        words = [expanded(word, environment) for word in container.get("command", []) + container.get("args", [])]
+        words = words or ["sleep", "infinity"]
+        wrong = waiting(container) or (None if shutil.which(words[0]) else {
+            "reason": "RunContainerError", "message": NO_PROGRAM.replace("PROGRAM", words[0])})
+        if wrong:
+            own["stuck"] = True
+            self.show_sidecar(pod, container, {"waiting": wrong}, restarts)
+            return False
+        own["sidecars"][name] = self.process(pod, container, words, environment, name)
+        own.setdefault("restarts", {})[name] = restarts
+        self.show_sidecar(pod, container, {"running": {"startedAt": now()}}, restarts)
+        return True
+
+    def restart_sidecars(self, pod):
+        for container in sidecars_of(pod):
+            name = container["name"]
+            process = pod["_"]["sidecars"][name]
+            if process.poll() is None:
+                continue
+            at = pod["_"].setdefault("restart_at", {}).setdefault(name, time.monotonic() + RESTART_S)
+            if time.monotonic() >= at:
+                del pod["_"]["restart_at"][name]
+                self.start_sidecar(pod, container, pod["_"]["restarts"][name] + 1)
+
+    def show_sidecar(self, pod, container, state, restarts):
+        shown = pod["status"].setdefault("initContainerStatuses", [])
+        shown[:] = [one for one in shown if one["name"] != container["name"]]
+        shown.append({**status_of(container, state, "running" in state), "restartCount": restarts})
+        self.world.change(pod)
+
+    def process(self, pod, container, words, environment, log):
+        """A container's first process, with the pod's host names and the container's volumes."""
+        directory, uid = self.world.directory, pod["metadata"]["uid"]
+        hosts = os.path.join(directory, uid + ".hosts")
+        with open(hosts, "w", encoding="ascii") as file:
+            file.write("127.0.0.1 localhost\n")
+            for alias in pod["spec"].get("hostAliases", []):
+                file.write(f"{alias['ip']} {' '.join(alias['hostnames'])}\n")
+        mounts = ""
+        for mount in container.get("volumeMounts", []):
+            if mount["name"] != "greenroom":
+                source = os.path.join(directory, f"{uid}.{mount['name']}")
+                os.makedirs(source, exist_ok=True)
+                os.chmod(source, 0o777)
+                mounts += f"{source} {mount['mountPath']}\n"
+        kind = kind_of(container)
+        given = {"HOSTS": hosts, "MOUNTS": mounts, "RUN_AS": "1234" if kind == "user" else "", "NO_SHELL": "yes" if kind == "scratch" else ""}
+        path = os.path.join(directory, f"{uid}.{log}" if log else uid + ".log")
+        with open(path, "ab") as output:
+            return subprocess.Popen(
+                ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--", "/bin/sh", "-c", CONTAINER, "sh", *words],
+                env={**environment, **given}, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, cwd="/")
+
     def start(self, pod):
         world, own = self.world, pod["_"]
         container = next(one for one in pod["spec"]["containers"] if one["name"] == "job")
-        kind = container["image"].split("/")[0]
-        if kind in PULL:
-            reason, message = PULL[kind]
+        kind, wrong = kind_of(container), waiting(container)
+        if wrong:
             own["stuck"] = True
-            pod["status"]["containerStatuses"] = statuses(pod, {"waiting": {"reason": reason, "message": message}})
+            pod["status"]["containerStatuses"] = statuses(pod, {"waiting": wrong})
             return world.change(pod)
         address = self.address()
         environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOSTNAME": pod["metadata"]["name"],
@@ -167,11 +272,7 @@ class Nodes:
         if environment.get("GREENROOM_LISTEN") == address:
             own["inside"] = address
         own["log"] = os.path.join(world.directory, pod["metadata"]["uid"] + ".log")
-        with open(own["log"], "wb") as log:
-            own["process"] = subprocess.Popen(
-                ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--", "/bin/sh", "-c", CONTAINER, "sh",
-                 *container["command"]],
-                env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/")
+        own["process"] = self.process(pod, container, container["command"], environment, "")
         pod["status"].update(phase="Running", podIP=address, podIPs=[{"ip": address}], hostIP="127.0.0.1")
         pod["status"]["containerStatuses"] = statuses(pod, {"running": {"startedAt": now()}}, True)
         world.condition(pod, "Ready", "True")
@@ -207,10 +308,10 @@ class Nodes:
 
     @staticmethod
     def kill(pod):
-        process = pod["_"].get("process")
-        if process is not None and process.poll() is None:
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()
+        for process in [pod["_"].get("process"), *pod["_"].get("sidecars", {}).values()]:
+            if process is not None and process.poll() is None:
+                os.kill(process.pid, signal.SIGKILL)
+                process.wait()
 
     def evict(self, pod, message):
         """As the kubelet does it: the pod's status has no reason if its first process exits with 0."""
@@ -253,6 +354,30 @@ class Nodes:
         pod["_"]["kill_at"] = time.monotonic()
         world.change(pod)
         return self.terminate(pod)
+
+
+def kind_of(container):
+    """The first part of an image's name says what the image is like."""
+    return container["image"].removeprefix("docker.io/").split("/")[0]
+
+
+def waiting(container):
+    """Why a container's image does not come; `None`: it is there."""
+    if kind_of(container) not in PULL:
+        return None
+    reason, message = PULL[kind_of(container)]
+    return {"reason": reason, "message": message.replace("IMAGE", container["image"])}
+
+
+def sidecars_of(pod):
+    return [one for one in pod["spec"].get("initContainers", []) if one.get("restartPolicy") == "Always"]
+
+
+def expanded(text, environment):
+    """`$(NAME)` is replaced if there is such a variable, and `$$` is one `$`."""
+    def value(match):
+        return "$" if match.group(0) == "$$" else environment.get(match.group(1), match.group(0))
+    return re.sub(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_]*)\)", value, text)
 
 
 def statuses(pod, state, ready=False):

@@ -35,6 +35,7 @@ pub(super) fn read(instance: &Instance) -> Option<Machine> {
         what: what(instance),
         why: why(instance).filter(|_| state <= MachineState::Stopped),
         by_job: false,
+        refused: None,
         notice: None,
         // All else that it may announce is in lists.
         metadata: is_spot(instance).then_some(MetadataService::AwsEc2),

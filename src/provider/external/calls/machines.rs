@@ -57,6 +57,7 @@ fn machine(identity: Identity, listed: &MachineAnswer) -> Option<Machine> {
         what: listed.description.as_ref().map_or_else(|| format!("machine {}", line(&listed.machine)), line),
         why: listed.reason.as_ref().map(line),
         by_job: false,
+        refused: None,
         notice: listed.notice.as_ref().map(|notice| CloudNotice {
             text: line(&notice.text),
             at_ms: notice.at.map(jiff::Timestamp::as_millisecond),

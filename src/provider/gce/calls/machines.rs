@@ -71,6 +71,7 @@ fn read(instance: &Instance) -> Option<Machine> {
         what: what(instance),
         why: None,
         by_job: false,
+        refused: None,
         notice: notice(instance),
         metadata: Some(MetadataService::Gce),
     })

@@ -10,7 +10,7 @@ use crate::provider::cloud::machine::MachineState;
 /// The container that jobs run in.
 pub(super) const JOB: &str = "job";
 /// The exit status of entry.sh for an image that cannot serve jobs.
-const UNFIT: i32 = 78;
+pub(super) const UNFIT: i32 = 78;
 /// Maximum length of a quoted message, in characters.
 const QUOTED: usize = 200;
 
@@ -145,6 +145,11 @@ fn disrupted(pod: &Pod) -> Option<PodEnd> {
         other => format!("was reclaimed{at} ({})", line(other)),
     };
     Some(why.into())
+}
+
+/// True if neither the cluster nor the kubelet ends it.
+pub(super) fn is_undisturbed(pod: &Pod) -> bool {
+    disrupted(pod).or_else(|| by_status(pod)).is_none()
 }
 
 /// By the reason that the kubelet gives for the whole pod.

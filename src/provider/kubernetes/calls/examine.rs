@@ -13,9 +13,11 @@ use super::create::{self, CREATE};
 use super::errors::Failed;
 use super::pod::LaunchSpec;
 use super::{Kubernetes, machines};
+use crate::core::container::ordering::SERVICE;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::{Generation, InstanceId, OwnerId};
 use crate::core::inventory::Tags;
+use crate::core::order::{LaunchOrder, OrderService};
 use crate::port::finding::Finding;
 use crate::port::provider::{Demand, InstanceKeys, LaunchRequest, ProviderError};
 use crate::provider::kubernetes::findings::{Facts, Quota, judge};
@@ -88,7 +90,15 @@ async fn check(api: &Kubernetes, demand: &Demand, facts: &mut Facts) -> Result<(
     quotas(api, facts).await;
     limit_ranges(api, facts).await;
     for placement in &api.settings.placements {
-        match dry_run(api, demand, placement, &mut facts.wanted).await {
+        let spec = match pod_of(api, demand, placement, None) {
+            Ok(spec) => spec,
+            Err(error) => {
+                facts.refused.push((placement.name.clone(), error.failure.message));
+                continue;
+            }
+        };
+        facts.wanted = wanted(&spec.pod);
+        match dry_run(api, &spec).await {
             Err(failed) if failed.lacks_namespace => facts.no_namespace = Some("does not exist"),
             Err(failed) if !facts.denied.iter().any(|denied| denied == "create pods") => {
                 facts.refused.push((placement.name.clone(), failed.error.failure.message));
@@ -96,7 +106,39 @@ async fn check(api: &Kubernetes, demand: &Demand, facts: &mut Facts) -> Result<(
             Ok(()) | Err(_) => {}
         }
     }
+    // Otherwise, it is refused for the same reason.
+    let is_clear = facts.refused.is_empty() && facts.denied.is_empty() && facts.no_namespace.is_none();
+    if let (Some(_), true, [placement, ..]) =
+        (&api.settings.orders, is_clear, api.settings.placements.as_slice())
+    {
+        let refused = match pod_of(api, demand, placement, Some(with_service(placement))) {
+            Ok(spec) => dry_run(api, &spec).await.err().map(|failed| failed.error),
+            Err(error) => Some(error),
+        };
+        facts.refused_order = refused.map(|error| error.failure.message);
+    }
     Ok(())
+}
+
+/// An order with one service.
+fn with_service(placement: &Placement) -> LaunchOrder {
+    let service = OrderService {
+        name: format!("{SERVICE}0"),
+        image: placement.image.clone(),
+        aliases: vec!["service".to_owned()],
+        entrypoint: None,
+        command: None,
+        variables: Vec::new(),
+        pull_policy: None,
+        port: Some(80),
+    };
+    LaunchOrder {
+        image: placement.image.clone(),
+        of_offering: true,
+        pull_policy: None,
+        services: vec![service],
+        dirs: vec!["/builds".to_owned()],
+    }
 }
 
 /// Whether the credentials allow something in the namespace.
@@ -186,13 +228,13 @@ fn wanted(pod: &Value) -> Wanted {
     Wanted { requests: amounts("requests"), limits: amounts("limits") }
 }
 
-/// Creates the pod of an offering as far as admission and validation, but not in the cluster. Notes what it requests.
-async fn dry_run(
+/// The pod of an offering, as `doctor` launches it.
+fn pod_of(
     api: &Kubernetes,
     demand: &Demand,
     placement: &Placement,
-    requested: &mut Wanted,
-) -> Result<(), Failed> {
+    order: Option<LaunchOrder>,
+) -> Result<LaunchSpec, ProviderError> {
     let tags = Tags {
         pool: api.pool.clone(),
         owner: OwnerId::new("doctor"),
@@ -206,18 +248,14 @@ async fn dry_run(
         host_key_public: String::new(),
     };
     let token = instance.token(1);
-    let request = LaunchRequest {
-        instance,
-        token,
-        tags,
-        offering: None,
-        keys,
-        lifetime: demand.max_lifetime,
-        order: None,
-    };
-    let spec = LaunchSpec::new(&api.settings, &request, placement)?;
-    *requested = wanted(&spec.pod);
-    let owned = create::with_owner(api, &spec).await;
+    let request =
+        LaunchRequest { instance, token, tags, offering: None, keys, lifetime: demand.max_lifetime, order };
+    LaunchSpec::new(&api.settings, &request, placement)
+}
+
+/// Creates a pod as far as admission and validation, but not in the cluster.
+async fn dry_run(api: &Kubernetes, spec: &LaunchSpec) -> Result<(), Failed> {
+    let owned = create::with_owner(api, spec).await;
     let path = format!("{}&dryRun={}", api.path(CREATE), encoded("All"));
     // Without its owner, the pod still shows whether there is such a namespace.
     let pod = owned.as_ref().unwrap_or(&spec.pod);

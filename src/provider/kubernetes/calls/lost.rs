@@ -202,6 +202,7 @@ mod tests {
             created_ms: None,
             addresses: Addresses::default(),
             what: String::new(),
+            refused: None,
             why: None,
             by_job: false,
             notice: None,

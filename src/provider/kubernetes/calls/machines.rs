@@ -7,6 +7,7 @@ use super::Kubernetes;
 use super::client::{Call, encoded};
 use super::condition::{self, Condition};
 use super::errors::Failed;
+use super::ordered;
 use super::pod::{LAUNCH, OFFERING, VIA};
 use crate::port::provider::ProviderError;
 use crate::provider::cloud::machine::{Addresses, Handle, Machine};
@@ -74,6 +75,7 @@ pub(super) fn machine(pod: &Pod, condition: &Condition) -> Option<Machine> {
         },
         what: what(pod, condition),
         by_job: end.as_ref().is_some_and(|end| end.by_job),
+        refused: None,
         why: end.map(|end| end.why),
         notice: None,
         metadata: None,
@@ -106,8 +108,8 @@ fn what(pod: &Pod, condition: &Condition) -> String {
         Condition::Unscheduled { message: Some(message) } => Some(message.clone()),
         _ => condition::delay(pod),
     };
-    let waits = waits.map(|why| format!(", {why}")).unwrap_or_default();
-    format!("{offering}, {place}{waits}")
+    let notes = waits.into_iter().chain(ordered::restarts(pod)).map(|note| format!(", {note}"));
+    format!("{offering}, {place}{}", notes.collect::<String>())
 }
 
 #[cfg(test)]

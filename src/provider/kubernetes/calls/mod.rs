@@ -28,10 +28,12 @@ mod console;
 mod create;
 mod errors;
 mod examine;
+mod fault;
 pub(super) mod forward;
 mod launches;
 mod lost;
 mod machines;
+mod ordered;
 mod pod;
 mod server;
 mod status;
@@ -150,6 +152,15 @@ impl Kubernetes {
                 machine.state = MachineState::Accepted;
             }
         }
+        // Once jobs have access, an end has other causes.
+        if !self.host_keys.borrow().contains_key(&machine.handle.zone)
+            && let Some(failure) = fault::of(pod)
+        {
+            // The launch goes on until it is told.
+            machine.state = MachineState::Starting;
+            machine.what.clone_from(&failure.message);
+            machine.refused = Some(failure);
+        }
         if matches!(condition, Condition::Deleting { why: None })
             && !self.lost.is_requested(&machine.handle.zone)
         {
@@ -172,6 +183,10 @@ impl Api for Kubernetes {
 
     fn shown_token(&self, owner: &OwnerId, token: &str) -> String {
         pod::shown_token(owner, token)
+    }
+
+    fn makes_orders(&self) -> bool {
+        self.settings.orders.is_some()
     }
 
     fn notice_interval(&self) -> Duration {

@@ -1,11 +1,13 @@
 //! The pod of a launch.
 
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::condition::JOB;
+use super::ordered;
 use super::server::{self, DIR, VOLUME};
 use super::template;
 use crate::core::failure::ErrorClass;
@@ -30,7 +32,7 @@ const LOST_NODE_S: u64 = 30;
 const SHORTEST_LIFE_S: u64 = 1;
 
 /// Everything that a launch call sends.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct LaunchSpec {
     pub(super) name: String,
     /// As pods show it.
@@ -40,6 +42,16 @@ pub(super) struct LaunchSpec {
     pub(super) pod: Value,
     /// The ConfigMap that owns the pod.
     pub(super) owner: Option<String>,
+    /// True if a job ordered it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) ordered: bool,
+}
+
+impl fmt::Debug for LaunchSpec {
+    /// Without the pod: variables of services may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LaunchSpec").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 impl LaunchSpec {
@@ -54,14 +66,33 @@ impl LaunchSpec {
             None => json!({}),
         };
         let token = shown_token(&request.tags.owner, &request.token);
-        template::merge(&mut pod, own(settings, request, placement, &token));
+        let mut own = own(settings, request, placement, &token);
+        match (&request.order, &settings.orders) {
+            (Some(order), Some(orders)) => ordered::add(&mut own, order, orders, &pod),
+            (Some(_), None) => {
+                let why = "the pool no longer makes pods for jobs: `image_from_job` is off";
+                return Err(ProviderError::new(ErrorClass::Order { by_job: false }, why));
+            }
+            (None, _) => {}
+        }
+        template::merge(&mut pod, own);
         Ok(Self {
             name: request.instance.to_string(),
             token,
             offering: placement.name.clone(),
             pod,
             owner: settings.owner.clone(),
+            ordered: request.order.is_some(),
         })
+    }
+
+    /// The API server refuses the pod. If a job ordered it, that says nothing about other pods.
+    pub(super) fn refusal(&self, error: ProviderError) -> ProviderError {
+        if !self.ordered || *error.class() != ErrorClass::Invalid {
+            return error;
+        }
+        let why = format!("the cluster refuses the job's pod: {}", error.failure.message);
+        ProviderError::new(ErrorClass::Order { by_job: false }, why)
     }
 }
 

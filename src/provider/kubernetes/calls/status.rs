@@ -6,7 +6,7 @@ use super::client::{Call, encoded};
 use super::condition::{self, Condition};
 use super::machines::{handle, launched_by};
 use super::pod::LaunchSpec;
-use super::{Kubernetes, console, lost};
+use super::{Kubernetes, console, fault, lost};
 use crate::core::failure::ErrorClass;
 use crate::port::provider::ProviderError;
 use crate::provider::cloud::api::LaunchStatus;
@@ -37,7 +37,10 @@ pub(super) async fn launch_status(
             let why = message.unwrap_or_else(|| "the scheduler has not answered".to_owned());
             ProviderError::new(ErrorClass::NoCapacity { scope: spec.offering.clone() }, why)
         }
-        Condition::Unfit(why) => ProviderError::new(ErrorClass::Invalid, format!("the pod {why}")),
+        Condition::Unfit(why) => match fault::of(&pod) {
+            Some(failure) => ProviderError { failure },
+            None => ProviderError::new(ErrorClass::Invalid, format!("the pod {why}")),
+        },
         Condition::Deleting { .. } => return Ok(LaunchStatus::Pending),
         Condition::Starting | Condition::Running | Condition::Ended(_) => return Ok(LaunchStatus::Confirmed),
     };

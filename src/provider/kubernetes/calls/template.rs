@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::condition::JOB;
 use super::server::{SERVER, VOLUME};
+use crate::core::container::ordering::SERVICE;
 use crate::provider::cloud::tags;
 
 /// Lists whose entries are merged by a key; other lists are replaced.
@@ -103,6 +104,14 @@ fn check(pod: &Value) -> Result<(), String> {
         if pod["spec"][list].as_array().into_iter().flatten().any(|entry| entry["name"] == name) {
             return Err(format!(
                 "has `{name}` in `spec.{list}`, a name that is reserved for Greenroom: rename it"
+            ));
+        }
+    }
+    for list in ["containers", "initContainers", "volumes"] {
+        let names = pod["spec"][list].as_array().into_iter().flatten().filter_map(|one| one["name"].as_str());
+        if let Some(name) = names.into_iter().find(|name| name.starts_with(SERVICE)) {
+            return Err(format!(
+                "has `{name}` in `spec.{list}`, a name that is reserved for services of jobs: rename it"
             ));
         }
     }
@@ -239,6 +248,10 @@ mod tests {
             (
                 "metadata: { annotations: { greenroom-launch: x } }",
                 "sets `metadata.annotations.greenroom-launch`",
+            ),
+            (
+                "spec: { initContainers: [{ name: svc-db, image: i }] }",
+                "has `svc-db` in `spec.initContainers`, a name that is reserved for services of jobs",
             ),
             (
                 "spec: { containers: [{ name: job, env: [{ name: GREENROOM_USER }] }] }",

@@ -27,6 +27,7 @@ fn machine(name: &str, state: MachineState) -> Machine {
         what: String::new(),
         why: None,
         by_job: false,
+        refused: None,
         notice: None,
         metadata: None,
     }

@@ -1,0 +1,36 @@
+//! `prepare`'s part for jobs that get an instance of their own, made of the images that they name.
+
+use super::error::CliError;
+use super::job_dirs::JobDirs;
+use super::ui;
+use crate::config::PoolConfig;
+use crate::core::container::judge::JobContext;
+use crate::core::container::ordering::{JobOrder, OrderSettings};
+use crate::gitlab::env::added_by_runner;
+use crate::gitlab::response::JobResponse;
+use crate::provider;
+
+/// What jobs may order in a pool; `None`: nothing.
+pub(super) fn of_pool(pool: &PoolConfig) -> Result<Option<OrderSettings>, CliError> {
+    let known = provider::find(&pool.provider.kind)?;
+    Ok(known.orders.and_then(|orders| orders(&pool.name, &pool.provider.table)))
+}
+
+/// The order of a job, or `None` if the pool's own instances serve it. Judged before the job takes an instance.
+pub(super) fn wanted(
+    pool: &PoolConfig,
+    response: &JobResponse,
+    dirs: Option<&JobDirs>,
+) -> Result<Option<JobOrder>, CliError> {
+    let Some(settings) = of_pool(pool)? else { return Ok(None) };
+    let about = JobContext {
+        runner_variables: added_by_runner(|name| std::env::var_os(name)),
+        ..JobContext::default()
+    };
+    let dirs: Vec<&str> = dirs.iter().flat_map(|dirs| [dirs.builds.as_str(), dirs.cache.as_str()]).collect();
+    let order = settings.judge(&response.containers, &about, &dirs).map_err(CliError::impossible)?;
+    for remark in order.iter().flat_map(|order| &order.remarks) {
+        ui::tell(remark);
+    }
+    Ok(order)
+}

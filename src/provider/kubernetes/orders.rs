@@ -1,0 +1,140 @@
+//! Pods of a job's own: which images jobs may name.
+
+use super::keys::PULL;
+use super::placement::Placement;
+use super::quantity;
+use crate::core::container::ordering::{AllowedOrders, OrderSettings};
+use crate::core::container::pattern;
+use crate::core::container::settings::PullPolicy;
+use crate::core::glob::Glob;
+use crate::keys::table::Table;
+
+/// Keys without effect if jobs cannot have pods of their own.
+const DEPENDENT: [&str; 6] =
+    ["images", "services", "services_limit", "allowed_pull_policies", "service_cpu", "service_memory"];
+
+/// What jobs may order, and what each of their services gets.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Orders {
+    pub(super) settings: OrderSettings,
+    pub(super) service_cpu: Option<String>,
+    /// Reserved, and the limit.
+    pub(super) service_memory: Option<String>,
+}
+
+/// `None`: jobs get the pool's own pods only.
+pub(super) fn read(table: &Table<'_>, placements: &[Placement], pull: Option<&str>) -> Option<Orders> {
+    let globs = |key| {
+        let texts = table.texts(key).into_value()?;
+        table.check_each(key, &texts, pattern::pattern);
+        Some(texts.iter().map(|(text, _)| Glob::new(text)).collect())
+    };
+    let amount = |key| table.parsed(key, table.text(key), |text| quantity::checked(&text)).into_value();
+    let allowed = AllowedOrders {
+        images: globs("images"),
+        services: globs("services"),
+        services_limit: table.count("services_limit").into_value(),
+        pull_policies: pull_policies(table, pull),
+    };
+    let (service_cpu, service_memory) = (amount("service_cpu"), amount("service_memory"));
+    if !table.flag("image_from_job").or(false) {
+        for key in DEPENDENT.into_iter().filter(|key| table.has(key)) {
+            table.refuse(key, "has no effect without `image_from_job = true`");
+        }
+        return None;
+    }
+    if !table.has("server_image") {
+        table.refuse(
+            "image_from_job",
+            "requires `server_image`, because images of jobs have no SSH server: build and name its image",
+        );
+    }
+    let own = placements.iter().map(|placement| placement.image.clone()).collect();
+    Some(Orders { settings: OrderSettings::new(own, allowed), service_cpu, service_memory })
+}
+
+/// By default, what Kubernetes itself chooses from.
+fn pull_policies(table: &Table<'_>, pull: Option<&str>) -> Vec<PullPolicy> {
+    let words = table.words("allowed_pull_policies").into_value();
+    let words = words.map(|words| words.into_iter().filter_map(|word| named(&PullPolicy::NAMES, word)));
+    let default = || match pull.and_then(|word| named(PULL, word)) {
+        Some(policy) => vec![policy],
+        None => vec![PullPolicy::Always, PullPolicy::IfNotPresent],
+    };
+    words.map_or_else(default, Iterator::collect)
+}
+
+/// The policy with this name among the names of all, in their order.
+fn named(names: &[&str], word: &str) -> Option<PullPolicy> {
+    let found = PullPolicy::ALL.into_iter().zip(names).find(|(_, name)| **name == word);
+    found.map(|(policy, _)| policy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::settings::Settings;
+    use super::*;
+    use crate::core::container::judge::JobContext;
+    use crate::core::container::request::{ContainerRequest, ImageRequest};
+    use crate::core::ids::PoolName;
+    use crate::core::order::OrderPull;
+
+    fn read(text: &str) -> Result<Option<Orders>, String> {
+        let table = format!("namespace = \"ci\"\nimage = \"ci:12\"\n{text}").parse().unwrap();
+        let settings = Settings::read(&PoolName::new("linux"), &table);
+        settings.map(|settings| settings.orders).map_err(|wrong| wrong.to_string())
+    }
+
+    #[test]
+    fn jobs_order_only_where_the_table_says_so() {
+        assert_eq!(read(""), Ok(None));
+        assert_eq!(read("image_from_job = false\nserver_image = \"s\""), Ok(None));
+        let orders = read(
+            "image_from_job = true\nserver_image = \"s\"\nimages = \"ruby:*\"\nservice_memory = \"1Gi\"",
+        );
+        assert_eq!(orders.unwrap().unwrap().service_memory.as_deref(), Some("1Gi"));
+        for (text, expected) in [
+            ("image_from_job = true", "`image_from_job` requires `server_image`, because"),
+            ("images = \"ruby:*\"", "`images` has no effect without `image_from_job = true`"),
+            ("service_cpu = \"1\"", "`service_cpu` has no effect without `image_from_job = true`"),
+            (
+                "image_from_job = true\nserver_image = \"s\"\nservices = [\"a[b]\"]",
+                "`services` contains `[`, but patterns know only `*`, `**` and `?`",
+            ),
+            (
+                "image_from_job = true\nserver_image = \"s\"\nservice_memory = \"1 GB\"",
+                "`service_memory` is \"1 GB\", expected a quantity",
+            ),
+        ] {
+            let wrong = read(text).unwrap_err();
+            assert!(wrong.contains(expected), "{text}: {wrong}");
+        }
+    }
+
+    #[test]
+    fn pull_policies_are_those_of_the_pool_unless_it_names_more() {
+        for (text, word, expected) in [
+            ("", "always", Some(OrderPull::Always)),
+            ("", "if-not-present", Some(OrderPull::IfNotPresent)),
+            ("", "never", None),
+            ("image_pull_policy = \"Never\"", "never", Some(OrderPull::Never)),
+            ("image_pull_policy = \"Always\"", "if-not-present", None),
+            (
+                "image_pull_policy = \"Always\"\nallowed_pull_policies = \"never\"",
+                "never",
+                Some(OrderPull::Never),
+            ),
+        ] {
+            let orders =
+                read(&format!("image_from_job = true\nserver_image = \"s\"\n{text}")).unwrap().unwrap();
+            let image = ImageRequest {
+                name: "ruby".to_owned(),
+                pull_policy: vec![word.to_owned()],
+                ..ImageRequest::default()
+            };
+            let request = ContainerRequest { image: Some(image), ..ContainerRequest::default() };
+            let judged = orders.settings.judge(&request, &JobContext::default(), &[]).ok().flatten();
+            assert_eq!(judged.and_then(|order| order.launch.pull_policy), expected, "{text} {word}");
+        }
+    }
+}
