@@ -11,6 +11,7 @@ mod images;
 mod in_cluster;
 mod jobs;
 mod kills;
+mod orders;
 mod recipe;
 mod site;
 mod throttled;

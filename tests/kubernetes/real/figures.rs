@@ -25,18 +25,18 @@ const DEFAULTS: [(&str, &str); 5] = [
     ("waiter_poll_interval", "1s"),
 ];
 
-fn by_default(setting: Setting) -> Setting {
+pub(super) fn by_default(setting: Setting) -> Setting {
     let setting = DEFAULTS.iter().fold(setting, |setting, (key, value)| setting.timing(key, *value));
     setting.provider("cpu", "10m").provider("memory", "48Mi")
 }
 
-fn show(what: &str, mut all: Vec<Duration>) {
+pub(super) fn show(what: &str, mut all: Vec<Duration>) {
     all.sort();
     let at = |part: usize| all[(all.len() - 1) * part / 100].as_millis();
     println!("figure: {what}: median {} ms ({}–{}, {} rounds)", at(50), at(0), at(100), all.len());
 }
 
-fn load() -> String {
+pub(super) fn load() -> String {
     std::fs::read_to_string("/proc/loadavg")
         .expect("the load")
         .split(' ')
