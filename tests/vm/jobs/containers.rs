@@ -170,6 +170,8 @@ fn an_image_with_a_password_comes_to_idle_machines_and_never_into_their_template
     let mut containers = registries.keys();
     containers.insert("images_warm".into(), vec![private.clone(), ash.clone()].into());
     containers.insert("registry_auth".into(), auth.display().to_string().into());
+    // The job asks no registry: what the log gains is the keeper's.
+    containers.insert("pull_policy".into(), vec!["if-not-present"].into());
     let mut setting = setting(&registries, None).pool("containers", containers);
     setting = setting.pool("idle_count", 1).pool("max_instances", 1).provider("template_retention", "5s");
     setting.patience *= 2;
