@@ -20,6 +20,7 @@ const PAPER: Registration = Registration {
     lifetime: None,
     suspends: false,
     engines: true,
+    orders: None,
     static_hosts: None,
     doctor: |_, _| Vec::new(),
 };

@@ -186,7 +186,7 @@ impl Cloud {
                 }
                 Self::Gce => json!({ "mode": "ends-in-error" }),
             },
-            ErrorClass::NotFound | ErrorClass::Unknown => return None,
+            ErrorClass::NotFound | ErrorClass::Unknown | ErrorClass::Order { .. } => return None,
         };
         if fault["operation"].is_null() {
             fault["operation"] = self.launch().into();

@@ -131,6 +131,7 @@ fn code(class: &ErrorClass) -> &'static str {
         ErrorClass::Invalid => "14",
         ErrorClass::Throttled { .. } => "15",
         ErrorClass::Transient => "16",
-        ErrorClass::Unknown => "1",
+        // No external program makes orders.
+        ErrorClass::Unknown | ErrorClass::Order { .. } => "1",
     }
 }

@@ -203,6 +203,7 @@ impl Fixture for Own {
             ErrorClass::Denied
             | ErrorClass::Throttled { .. }
             | ErrorClass::NotFound
+            | ErrorClass::Order { .. }
             | ErrorClass::Unknown => {
                 Some("errors of plugins have no classes: Greenroom takes each for a transient one")
             }

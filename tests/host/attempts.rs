@@ -44,7 +44,13 @@ async fn an_attempt_goes_from_begin_to_forget() {
 async fn what_a_job_ordered_is_there_until_its_attempt_ends() {
     let home = home();
     let host = operator(&home.path().join("state"));
-    let order = LaunchOrder { image: "ruby:3.3".to_owned(), pull_policy: None, services: Vec::new() };
+    let order = LaunchOrder {
+        image: "ruby:3.3".to_owned(),
+        of_offering: false,
+        pull_policy: None,
+        services: Vec::new(),
+        dirs: Vec::new(),
+    };
     let begun = AttemptRecord { order: Some(order.clone()), ..record(&host) };
     assert_eq!(host.order(&name()).await.unwrap(), None);
     let (lease, first) = host.begin_attempt(&name(), &begun).await.unwrap();

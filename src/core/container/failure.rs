@@ -431,12 +431,12 @@ mod tests {
     fn a_kubelets_message_has_its_cause() {
         for (text, cause) in [
             (
-                "failed to pull and unpack image \"docker.io/library/a:1\": failed to resolve reference \
-                 \"docker.io/library/a:1\": docker.io/library/a:1: not found",
+                "failed to pull and unpack image \"docker.io/library/ruby:1\": failed to resolve reference \
+                 \"docker.io/library/ruby:1\": docker.io/library/ruby:1: not found",
                 Cause::Missing,
             ),
             (
-                "failed to resolve reference \"docker.io/library/a:1\": pull access denied, repository does not exist or \
+                "failed to resolve reference \"docker.io/library/ruby:1\": pull access denied, repository does not exist or \
                  may require authorization: server message: insufficient_scope: authorization failed",
                 Cause::Denied,
             ),
@@ -460,12 +460,12 @@ mod tests {
             ),
             ("unexpected status code 429 Too Many Requests", Cause::RateLimit),
             ("reading manifest 1 in r/a: manifest unknown", Cause::Missing),
-            ("Back-off pulling image \"docker.io/library/a:1\"", Cause::Unknown),
+            ("Back-off pulling image \"docker.io/library/ruby:1\"", Cause::Unknown),
         ] {
-            assert_eq!(Cause::of_kubelet(text, "docker.io/library/a:1"), cause, "{text}");
+            assert_eq!(Cause::of_kubelet(text, "docker.io/library/ruby:1"), cause, "{text}");
         }
-        let denied = Cause::Denied.of_pod("docker.io/library/a:1", "");
-        assert!(denied.starts_with("registry `docker.io` denies access to image `a:1`: "), "{denied}");
+        let denied = Cause::Denied.of_pod("docker.io/library/ruby:1", "");
+        assert!(denied.starts_with("registry `docker.io` denies access to image `ruby:1`: "), "{denied}");
         let missing = Cause::Missing.of_pod("r:5000/a:1", "");
         assert!(missing.starts_with("image `r:5000/a:1` does not exist in registry `r:5000`: "), "{missing}");
     }

@@ -160,7 +160,7 @@ impl Fixture for LocalFixture {
                 ErrorClass::Invalid => "invalid",
                 ErrorClass::Throttled { .. } => "throttled",
                 ErrorClass::Transient => "transient",
-                ErrorClass::NotFound | ErrorClass::Unknown => return None,
+                ErrorClass::NotFound | ErrorClass::Unknown | ErrorClass::Order { .. } => return None,
             }),
         };
         Some(self.build(&table))
