@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The kinds of code with seeded bugs, at least two in each.
-const PLACES: [&str; 18] = [
+const PLACES: [&str; 19] = [
     "adopt",
     "assign",
     "bound",
@@ -22,6 +22,7 @@ const PLACES: [&str; 18] = [
     "location",
     "matrix",
     "order",
+    "orders",
     "reconcile",
     "repeat",
     "stages",
