@@ -293,6 +293,7 @@ fn a_process_that_acts() {
 fn an_error_of_any_write_is_reported_and_leaves_the_old_file_or_the_new_one() {
     with_each_error("failing_writes::a_process_that_acts", &ACTIONS, |action, tally| {
         println!("{}", tally.text);
-        assert!(tally.reported >= 2 && tally.reported * 2 >= tally.tried, "{}: {tally:?}", action.name);
+        // A short write is repeated, and what a job ordered is removed with a warning at most.
+        assert!(tally.reported >= 2 && tally.reported * 2 + 1 >= tally.tried, "{}: {tally:?}", action.name);
     });
 }

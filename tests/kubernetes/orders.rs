@@ -135,7 +135,7 @@ fn what_the_pool_does_not_allow_fails_the_job_and_makes_no_pod() {
             Job::new(4).image("user/a:1").image_option("pull_policy", json!(["never"])),
             "pull_policy ([never]) is not one of the allowed_pull_policies ([always])",
         ),
-        (Job::new(5).image("User/a"), "the name of the image `User/a` is not valid"),
+        (Job::new(5).image("user/A"), "the name of the image `user/A` is not valid"),
     ] {
         let result = site.run(&job);
         result.expect_outcome(&Outcome::ScriptFailure { exit_code: 1 });
@@ -179,7 +179,7 @@ fn what_cannot_be_made_fails_its_job_within_seconds_and_no_other() {
         assert!(began.elapsed() < Duration::from_mins(3), "{:?}", began.elapsed());
     }
     site.run(&Job::new(7)).expect_outcome(&Outcome::Success);
-    assert!(explained(&site, "7").contains("succeeded"), "{}", explained(&site, "7"));
+    assert!(explained(&site, "7").contains("ended: passed"), "{}", explained(&site, "7"));
     drop(keeper);
     site.expect_nothing_left(0);
 }

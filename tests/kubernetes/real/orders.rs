@@ -138,7 +138,7 @@ fn what_a_registry_does_not_have_fails_its_job_and_what_it_may_have_later_does_n
     let mut waiting = site.runner().start(&always(9, &format!("{down}/tool:1")));
     wait_for("the kubelet's message", PATIENCE, || {
         let status = String::from_utf8_lossy(&site.greenroom(&["pool", "status"]).stdout).into_owned();
-        status.contains("503 Service Unavailable").then_some(())
+        status.contains("ImagePullBackOff").then_some(())
     });
     waiting.abort();
     waiting.finish();
