@@ -180,8 +180,8 @@ fn what_cannot_be_made_fails_its_job_within_seconds_and_no_other() {
     }
     site.run(&Job::new(7)).expect_outcome(&Outcome::Success);
     assert!(explained(&site, "7").contains("ended: passed"), "{}", explained(&site, "7"));
-    drop(keeper);
     site.expect_nothing_left(0);
+    drop(keeper);
 }
 
 #[test]
@@ -213,8 +213,8 @@ fn an_order_finds_room_among_idle_pods_and_other_jobs_do_not_wait_for_it() {
     site.cluster.set(&json!({ "boot_ms": 0 }));
     order.finish().expect_outcome(&Outcome::Success);
     wait_for("two idle pods", PATIENCE, || (site.idle().len() == 2).then_some(()));
-    drop(keeper);
     site.expect_nothing_left(2);
+    drop(keeper);
 }
 
 #[test]
