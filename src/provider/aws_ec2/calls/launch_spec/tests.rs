@@ -27,7 +27,15 @@ fn request(owner: &str) -> LaunchRequest {
         host_key_public: "ssh-ed25519 AAAAhost".to_owned(),
     };
     let instance = InstanceId::new("linux-c0ffee-7");
-    LaunchRequest { token: format!("{instance}/1"), instance, tags, offering: None, keys, lifetime: None }
+    LaunchRequest {
+        token: format!("{instance}/1"),
+        instance,
+        tags,
+        offering: None,
+        keys,
+        lifetime: None,
+        order: None,
+    }
 }
 
 fn spec(more: &str) -> LaunchSpec {
