@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::container::settings::PullPolicy;
 use super::ids::{AttemptName, JobKey, TrustDomain};
 
 /// What a job asks its own instance to be made of, by names.
@@ -47,7 +48,7 @@ pub struct LaunchOrder {
     pub of_offering: bool,
     /// `None`: the provider's own rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pull_policy: Option<OrderPull>,
+    pub pull_policy: Option<PullPolicy>,
     /// In the job's order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<OrderService>,
@@ -75,19 +76,10 @@ pub struct OrderService {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub variables: Vec<(String, String)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pull_policy: Option<OrderPull>,
+    pub pull_policy: Option<PullPolicy>,
     /// The port that answers before the job starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-}
-
-/// When an image is pulled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum OrderPull {
-    Always,
-    IfNotPresent,
-    Never,
 }
 
 /// The values of variables are not shown.
@@ -139,7 +131,7 @@ mod tests {
             entrypoint: None,
             command: Some(vec!["-c".to_owned()]),
             variables: vec![("POSTGRES_PASSWORD".to_owned(), "hunter2".to_owned())],
-            pull_policy: Some(OrderPull::IfNotPresent),
+            pull_policy: Some(PullPolicy::IfNotPresent),
             port: None,
         }
     }

@@ -269,9 +269,12 @@ impl Engine {
 
     /// Records the images with which an instance came up.
     async fn note_brought(&self, id: &InstanceId, setup: &PoolSetup) -> Result<(), EngineError> {
+        if setup.pulls.is_none() {
+            return Ok(());
+        }
         // What is not known is pulled again, which brings only what is missing.
         let found = setup.provider.images(id).await.unwrap_or_default();
-        if setup.pulls.is_none() || found.is_empty() {
+        if found.is_empty() {
             return Ok(());
         }
         let seen = SeenImages { found, removed: Vec::new() };

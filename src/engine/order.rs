@@ -1,11 +1,9 @@
 //! Orders of jobs, as the keeper finds them: in a file of the attempt before the launch, and refused by the provider.
 
-use std::sync::Arc;
-
 use super::{Engine, EngineError};
 use crate::core::ids::InstanceId;
 use crate::core::instance::{DrainReason, Instance};
-use crate::core::order::{LaunchOrder, Ordered, RefusedOrder};
+use crate::core::order::{LaunchOrder, RefusedOrder};
 use crate::core::plan::request;
 
 /// What a launch makes.
@@ -25,27 +23,17 @@ impl Engine {
             return Ok(Makes::Order(order));
         }
         let reason = "what the job ordered is no longer in the state directory".to_owned();
-        self.give_up(&instance.id, ordered, &RefusedOrder { reason, by_job: false }).await?;
+        self.refuse(&instance.id, &RefusedOrder { reason, by_job: false }).await?;
         Ok(Makes::Nothing)
     }
 
-    /// What a job ordered turns out not to be possible while its instance boots.
+    /// What a job ordered turns out not to be possible: the job learns why, and its instance is drained. The next pass
+    /// terminates what exists of it.
     pub(super) async fn refuse(&self, id: &InstanceId, refused: &RefusedOrder) -> Result<(), EngineError> {
-        let state = self.store.load().await?;
-        if let Some(ordered) = state.instance(id).and_then(|i| i.ordered.as_ref()) {
-            self.give_up(id, ordered, refused).await?;
-        }
-        Ok(())
-    }
-
-    /// The job learns why, and its instance is drained: the next pass terminates what exists of it.
-    async fn give_up(
-        &self,
-        id: &InstanceId,
-        ordered: &Arc<Ordered>,
-        refused: &RefusedOrder,
-    ) -> Result<(), EngineError> {
         self.commit(|state| {
+            let Some(ordered) = state.instance(id).and_then(|i| i.ordered.as_ref()) else {
+                return Vec::new();
+            };
             let now = self.now();
             let mut events = request::refuse_order(state, &ordered.attempt, refused, now);
             events.extend(request::withdraw(state, id, DrainReason::Abandoned, now));

@@ -79,7 +79,8 @@ fn is_host_name(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(is_label) && name.bytes().any(|b| b.is_ascii_alphabetic())
 }
 
-fn shown(image: &str) -> String {
+/// An image's name as messages call it.
+pub(super) fn shown(image: &str) -> String {
     clean_line(image.as_bytes(), 200)
 }
 

@@ -1,6 +1,6 @@
 //! Decides which containers a job gets, before it takes a machine.
 
-use super::alias::TakenNames;
+use super::alias::{TakenNames, shown};
 use super::auth::Logins;
 use super::image::ImageName;
 use super::platform;
@@ -126,7 +126,7 @@ impl Judge<'_> {
         environment: Environment,
         remarks: &mut Vec<String>,
     ) -> Result<ContainerSpec, String> {
-        let called = clean_line(image.name.as_bytes(), 200);
+        let called = shown(&image.name);
         let what = format!("{} `{called}`", role.as_str());
         let name = ImageName::parse(&image.name).map_err(|why| match image.name.as_str() {
             "" => format!("a {} has no name: correct it in `.gitlab-ci.yml`", role.as_str()),

@@ -1,13 +1,13 @@
 //! Decides whether a job gets an instance of its own that is made of the images it names.
 
+use super::alias::shown;
 use super::image::ImageName;
 use super::judge::{JobContext, judge};
 use super::request::{ContainerRequest, ImageRequest};
 use super::settings::{ContainerSettings, Mode, PullPolicy};
 use super::spec::{ContainerJob, ContainerSpec, ServiceSpec};
 use crate::core::glob::Glob;
-use crate::core::order::{LaunchOrder, Order, OrderPull, OrderService};
-use crate::core::text::clean_line;
+use crate::core::order::{LaunchOrder, Order, OrderService};
 
 /// What the names of services' containers begin with.
 pub const SERVICE: &str = "svc-";
@@ -138,17 +138,9 @@ fn ordered(service: &ServiceSpec, number: usize, pulls: bool, remarks: &mut Vec<
     }
 }
 
-fn shown(name: &str) -> String {
-    clean_line(name.as_bytes(), 200)
-}
-
 /// Only the first policy counts: Kubernetes knows one for each container.
-fn pull(container: &ContainerSpec) -> Option<OrderPull> {
-    container.policies.first().map(|policy| match policy {
-        PullPolicy::Always => OrderPull::Always,
-        PullPolicy::IfNotPresent => OrderPull::IfNotPresent,
-        PullPolicy::Never => OrderPull::Never,
-    })
+fn pull(container: &ContainerSpec) -> Option<PullPolicy> {
+    container.policies.first().copied()
 }
 
 /// Options of an engine, which pods do not have.
@@ -258,7 +250,7 @@ mod tests {
             image.pull_policy = vec!["always".to_owned(), "if-not-present".to_owned()];
         }
         let order = judged(&pool, &request).unwrap().unwrap();
-        let expected = Some(OrderPull::IfNotPresent);
+        let expected = Some(PullPolicy::IfNotPresent);
         assert_eq!((order.launch.pull_policy, order.launch.services[0].pull_policy), (expected, expected));
         assert!(order.remarks[0].contains("pull_policy ([always]) is not allowed"), "{:?}", order.remarks);
         request.image.as_mut().unwrap().pull_policy = vec!["never".to_owned()];

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use crate::core::container::failure::{Blame, Cause};
 use crate::core::container::name::Owner;
 use crate::core::container::settings::PullPolicy;
+use crate::core::container::spec::starts_nothing;
 use crate::core::images::FoundImage;
 use crate::core::text::{clean_line, clean_text};
 
@@ -130,7 +131,7 @@ impl ImageFacts {
     /// True if the container starts with the search for a shell. `entrypoint`: the job's.
     pub fn starts_a_shell(&self, entrypoint: Option<&[String]>) -> bool {
         let own = entrypoint.or(self.entrypoint.as_deref());
-        own.is_none_or(|words| words.iter().all(String::is_empty))
+        own.is_none_or(starts_nothing)
     }
 
     /// The image under its complete name.

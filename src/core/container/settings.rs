@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::engine::ContainerEngine;
 use super::image::ImageName;
 use crate::core::glob::Glob;
@@ -70,7 +72,8 @@ pub enum Mode {
 }
 
 /// When an image is pulled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum PullPolicy {
     Always,
     IfNotPresent,

@@ -35,6 +35,11 @@ pub struct ContainerJob {
     pub debug_services: bool,
 }
 
+/// True if an entrypoint starts nothing: the command takes its place.
+pub fn starts_nothing(entrypoint: &[String]) -> bool {
+    entrypoint.iter().all(String::is_empty)
+}
+
 impl ContainerJob {
     /// All its containers, the job's own first.
     pub fn containers(&self) -> impl Iterator<Item = &ContainerSpec> {

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::core::container::engine::ContainerEngine;
 use crate::core::container::image::ImageName;
 use crate::core::container::registries;
-use crate::core::container::spec::{ContainerJob, ContainerSpec, Login};
+use crate::core::container::spec::{ContainerJob, ContainerSpec, Login, starts_nothing};
 use crate::core::text::quoted;
 
 /// Docker Hub in the name of an image.
@@ -102,7 +102,7 @@ impl Dialect {
     /// The value of `--entrypoint`, and what goes before the command.
     pub(super) fn entrypoint(self, words: &[String]) -> (String, &[String]) {
         match (self.0, words) {
-            (_, words) if is_none(words) => (String::new(), &[]),
+            (_, words) if starts_nothing(words) => (String::new(), &[]),
             (ContainerEngine::Docker, [first, rest @ ..]) => (first.clone(), rest),
             (_, words) => (json!(words).to_string(), &[]),
         }
@@ -120,11 +120,6 @@ impl Dialect {
             ContainerEngine::Docker => vec![("--gpus", format!("\"device={names}\""))],
         }
     }
-}
-
-/// True if an entrypoint starts nothing.
-pub(super) fn is_none(entrypoint: &[String]) -> bool {
-    entrypoint.iter().all(String::is_empty)
 }
 
 /// A command that writes a file in memory.

@@ -77,7 +77,6 @@ mod tests {
     use crate::core::container::judge::JobContext;
     use crate::core::container::request::{ContainerRequest, ImageRequest};
     use crate::core::ids::PoolName;
-    use crate::core::order::OrderPull;
 
     fn read(text: &str) -> Result<Option<Orders>, String> {
         let table = format!("namespace = \"ci\"\nimage = \"ci:12\"\n{text}").parse().unwrap();
@@ -114,15 +113,15 @@ mod tests {
     #[test]
     fn pull_policies_are_those_of_the_pool_unless_it_names_more() {
         for (text, word, expected) in [
-            ("", "always", Some(OrderPull::Always)),
-            ("", "if-not-present", Some(OrderPull::IfNotPresent)),
+            ("", "always", Some(PullPolicy::Always)),
+            ("", "if-not-present", Some(PullPolicy::IfNotPresent)),
             ("", "never", None),
-            ("image_pull_policy = \"Never\"", "never", Some(OrderPull::Never)),
+            ("image_pull_policy = \"Never\"", "never", Some(PullPolicy::Never)),
             ("image_pull_policy = \"Always\"", "if-not-present", None),
             (
                 "image_pull_policy = \"Always\"\nallowed_pull_policies = \"never\"",
                 "never",
-                Some(OrderPull::Never),
+                Some(PullPolicy::Never),
             ),
         ] {
             let orders =

@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 
 use super::condition::{JOB, statuses};
 use crate::core::container::ordering::SERVICE;
-use crate::core::order::{LaunchOrder, OrderPull, OrderService};
+use crate::core::container::settings::PullPolicy;
+use crate::core::container::spec::starts_nothing;
+use crate::core::order::{LaunchOrder, OrderService};
 use crate::provider::kubernetes::orders::Orders;
 
 /// The annotation with the names of what a job ordered.
@@ -101,7 +103,7 @@ fn sidecar(service: &OrderService, orders: &Orders, mounts: &[Value]) -> Value {
         "volumeMounts": mounts,
     });
     // One empty word stands for no entry point, which Kubernetes cannot express: the command takes its place.
-    let entrypoint = service.entrypoint.as_deref().filter(|words| words.iter().any(|word| !word.is_empty()));
+    let entrypoint = service.entrypoint.as_deref().filter(|words| !starts_nothing(words));
     let command = service.command.as_deref();
     let (command, arguments) = match (entrypoint, &service.entrypoint) {
         (Some(entrypoint), _) => (Some(entrypoint), command),
@@ -155,11 +157,11 @@ fn literal(text: &str) -> String {
     text.replace('$', "$$")
 }
 
-fn policy_name(policy: OrderPull) -> &'static str {
+fn policy_name(policy: PullPolicy) -> &'static str {
     match policy {
-        OrderPull::Always => "Always",
-        OrderPull::IfNotPresent => "IfNotPresent",
-        OrderPull::Never => "Never",
+        PullPolicy::Always => "Always",
+        PullPolicy::IfNotPresent => "IfNotPresent",
+        PullPolicy::Never => "Never",
     }
 }
 
@@ -241,7 +243,7 @@ mod tests {
     #[test]
     fn services_are_sidecars_that_start_after_the_server_and_before_the_job() {
         let order = LaunchOrder {
-            pull_policy: Some(OrderPull::Always),
+            pull_policy: Some(PullPolicy::Always),
             ..order(vec![service(0), OrderService { port: Some(5432), ..service(1) }])
         };
         let pod = made(&order, &json!({}));
