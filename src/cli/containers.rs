@@ -13,10 +13,11 @@ use crate::config::{Config, PoolConfig};
 use crate::core::container::account::{
     ContainerAccount, FailureAccount, FailureClass, ImageSource, ServiceStart,
 };
+use crate::core::container::daemon::runs_docker;
 use crate::core::container::judge::{JobContext, judge};
 use crate::core::container::request::{ContainerRequest, ImageRequest};
 use crate::core::container::settings::{ContainerSettings, PullPolicy};
-use crate::core::container::spec::ContainerJob;
+use crate::core::container::spec::{ContainerJob, ServiceSpec};
 use crate::core::ids::PoolName;
 use crate::core::images::Images;
 use crate::core::secret::Secret;
@@ -86,6 +87,17 @@ fn judged(
         ..operators(settings)?
     };
     judge(settings, request, &about).map_err(CliError::impossible)
+}
+
+/// The pools that run a job in containers, and its Docker daemons in privileged ones.
+pub(super) fn privileged_pools(config: &Config, request: &ContainerRequest) -> Vec<PoolName> {
+    let runs = |pool: &&PoolConfig| {
+        let settings = pool.containers.as_ref();
+        let job = settings.and_then(|settings| judged(config, pool, settings, request).ok().flatten());
+        let is_run = |one: &ServiceSpec| one.container.privileged || !runs_docker(&one.container.called);
+        job.is_some_and(|job| job.services.iter().all(is_run))
+    };
+    config.pools.values().filter(runs).map(|pool| pool.name.clone()).collect()
 }
 
 /// Pulls in advance, with the operator's files as they are at that moment.
@@ -224,6 +236,7 @@ fn operators(settings: &ContainerSettings) -> Result<JobContext, CliError> {
 mod tests {
     use super::*;
     use crate::cli::setup::tests::refused;
+    use crate::core::container::request::ServiceRequest;
 
     #[test]
     fn prepare_refuses_what_a_provider_cannot_do() {
@@ -234,6 +247,46 @@ mod tests {
             let pool = config.pools.values().next().unwrap();
             let error = judged(&config, pool, pool.containers.as_ref().unwrap(), &request).unwrap_err();
             assert!(error.in_a_line().contains(wrong), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn docker_in_docker_runs_in_pools_with_privileged_services() {
+        let mut provider: toml::Table = provider::find("qemu").unwrap().example.parse().unwrap();
+        provider.insert("kind".to_owned(), "qemu".into());
+        let pools = [
+            ("any", ""),
+            ("closed", "privileged = false"),
+            ("docker", "privileged = [\"docker:*\"]"),
+            ("other", "services = [\"postgres:*\"]"),
+            ("several", "max_use_count = 3"),
+        ];
+        let pools = pools.map(|(name, keys)| {
+            let mut pool: toml::Table = "max_instances = 2".parse().unwrap();
+            let mut containers: toml::Table = keys.parse().unwrap();
+            pool.extend(containers.remove("max_use_count").map(|count| ("max_use_count".to_owned(), count)));
+            pool.insert("containers".to_owned(), containers.into());
+            pool.insert("provider".to_owned(), provider.clone().into());
+            (name.to_owned(), pool.into())
+        });
+        let text = toml::Table::from_iter([
+            ("default_pool".to_owned(), "any".into()),
+            ("pool".to_owned(), toml::Table::from_iter(pools).into()),
+        ]);
+        let config = Config::parse(&toml::to_string(&text).unwrap(), "greenroom.toml").unwrap();
+        let named = |name: &str| ImageRequest { name: name.to_owned(), ..ImageRequest::default() };
+        let service = |name: &str| ServiceRequest { image: named(name), ..ServiceRequest::default() };
+        let request = |services: &[&str]| ContainerRequest {
+            image: Some(named("docker:27")),
+            services: services.iter().map(|name| service(name)).collect(),
+            ..ContainerRequest::default()
+        };
+        for (services, expected) in [
+            (&["docker:dind"][..], vec!["any", "docker"]),
+            (&["docker:dind", "postgres:17"], vec!["any", "docker"]),
+        ] {
+            let pools = privileged_pools(&config, &request(services));
+            assert_eq!(pools.iter().map(PoolName::as_str).collect::<Vec<_>>(), expected, "{services:?}");
         }
     }
 }

@@ -70,7 +70,7 @@ pub(super) async fn prepare(
     let shell = configured.map_or(Shell::Bash, |pool| pool.shell);
     let dirs = configured.and_then(|pool| JobDirs::of(pool, &call.context.state_path).ok());
     let ordered = match configured {
-        Some(pool) => orders::wanted(pool, &response, dirs.as_ref())?,
+        Some(pool) => orders::wanted(&call, pool, &response, dirs.as_ref())?,
         None => None,
     };
     let (order, launch) = ordered.map(|ordered| (Arc::new(ordered.order), ordered.launch)).unzip();

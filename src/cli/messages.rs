@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::cli::when::whole;
 use crate::core::availability::Unavailable;
+use crate::core::container::daemon::NEEDS;
 use crate::core::ids::{InstanceId, PoolName};
 use crate::core::report::{FailedBoot, WaitingOn};
 use crate::core::start::StartAccount;
@@ -135,6 +136,17 @@ pub(super) fn services_ignored(pool: &PoolName, services: usize, lacking: NoServ
     format!("{what}, because {why}")
 }
 
+/// A job whose service no instance of its pool can run. `others`: the pools that can.
+pub(super) fn needs_privileges(service: &str, pool: &PoolName, others: &[PoolName]) -> String {
+    let others: Vec<String> = others.iter().map(|other| format!("`{other}`")).collect();
+    let place = match others.as_slice() {
+        [] => "a pool of virtual machines that runs jobs in containers could run this job".to_owned(),
+        [one] => format!("pool {one} can run this job; a rule of the operator chooses pools"),
+        more => format!("pools {} can run this job; a rule of the operator chooses pools", more.join(", ")),
+    };
+    format!("service `{service}` {NEEDS}, and pool `{pool}` has none: {place}")
+}
+
 /// The end of a stage that a signal killed. The job's author knows only the scripts of the job.
 pub(super) fn killed(stage: &Stage, signal: &str) -> String {
     let script = if stage.is_job_script() {
@@ -190,6 +202,22 @@ mod tests {
             "the job's service is ignored, because pool `linux` runs no services: its operator can set `image_from_job` in \
              `[pool.linux.provider]`"
         );
+    }
+
+    #[test]
+    fn a_service_without_privileges_says_which_pool_has_them() {
+        let pool = |name: &str| PoolName::new(name);
+        let begin = "service `docker:dind` needs a privileged container, and pool `pods` has none: ";
+        for (others, place) in [
+            (vec![], "a pool of virtual machines that runs jobs in containers could run this job"),
+            (vec![pool("vm")], "pool `vm` can run this job; a rule of the operator chooses pools"),
+            (
+                vec![pool("a"), pool("b")],
+                "pools `a`, `b` can run this job; a rule of the operator chooses pools",
+            ),
+        ] {
+            assert_eq!(needs_privileges("docker:dind", &pool("pods"), &others), format!("{begin}{place}"));
+        }
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! `prepare`'s part for jobs that get an instance of their own, made of the images that they name.
 
 use super::error::CliError;
+use super::job::Call;
 use super::job_dirs::JobDirs;
-use super::ui;
+use super::{containers, messages, ui};
 use crate::config::PoolConfig;
 use crate::core::container::judge::JobContext;
 use crate::core::container::ordering::{JobOrder, OrderSettings};
@@ -18,11 +19,16 @@ pub(super) fn of_pool(pool: &PoolConfig) -> Result<Option<OrderSettings>, CliErr
 
 /// The order of a job, or `None` if the pool's own instances serve it. Judged before the job takes an instance.
 pub(super) fn wanted(
+    call: &Call,
     pool: &PoolConfig,
     response: &JobResponse,
     dirs: Option<&JobDirs>,
 ) -> Result<Option<JobOrder>, CliError> {
     let Some(settings) = of_pool(pool)? else { return Ok(None) };
+    if let Some(service) = settings.unprivileged(&response.containers) {
+        let others = containers::privileged_pools(call.context.config()?, &response.containers);
+        return Err(CliError::impossible(messages::needs_privileges(&service, &pool.name, &others)));
+    }
     let about = JobContext {
         runner_variables: added_by_runner(|name| std::env::var_os(name)),
         ..JobContext::default()

@@ -136,6 +136,11 @@ fn what_the_pool_does_not_allow_fails_the_job_and_makes_no_pod() {
             "pull_policy ([never]) is not one of the allowed_pull_policies ([always])",
         ),
         (Job::new(5).image("user/A"), "the name of the image `user/A` is not valid"),
+        (
+            Job::new(6).image("user/docker:27").service(service("docker:27-dind")),
+            "service `docker:27-dind` needs a privileged container, and pool `pool` has none: a pool of virtual machines \
+             that runs jobs in containers could run this job",
+        ),
     ] {
         let result = site.run(&job);
         result.expect_outcome(&Outcome::ScriptFailure { exit_code: 1 });
@@ -263,6 +268,19 @@ fn ordered(pool: &Pool, number: u32, image: &str, command: &[&str]) -> LaunchReq
         dirs: Vec::new(),
     };
     LaunchRequest { order: Some(order), ..request(pool, number) }
+}
+
+#[tokio::test]
+async fn docker_in_docker_is_made_only_if_the_operators_pod_is_privileged() {
+    let Some(pool) = Pool::open(SERVER) else { return };
+    let mut request = ordered(&pool, 1, "docker.io/user/docker:27", &["sleep", "1000"]);
+    request.order.as_mut().unwrap().services[0].image = "docker.io/tools/docker:27-dind".to_owned();
+    let refused = pool.build().launch(&request).await.unwrap_err();
+    assert_eq!(refused.class(), &ErrorClass::Order { by_job: true });
+    let expected =
+        "image `tools/docker:27-dind` needs a privileged container, and the file of `pod` makes none";
+    assert!(refused.to_string().contains(expected), "{refused}");
+    assert!(pool.cluster.made().is_empty());
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 pub mod account;
 pub mod alias;
 pub mod auth;
+pub mod daemon;
 pub mod engine;
 pub mod failure;
 pub mod image;

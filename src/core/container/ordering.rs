@@ -1,6 +1,7 @@
 //! Decides whether a job gets an instance of its own that is made of the images it names.
 
 use super::alias::shown;
+use super::daemon::runs_docker;
 use super::image::ImageName;
 use super::judge::{JobContext, judge};
 use super::request::{ContainerRequest, ImageRequest};
@@ -19,6 +20,8 @@ pub struct OrderSettings {
     own: Vec<String>,
     /// What jobs may name.
     containers: ContainerSettings,
+    /// False if no container of an instance is privileged. The operator's own part may make them so.
+    may_be_privileged: bool,
 }
 
 /// The keys of a pool that makes orders.
@@ -30,6 +33,8 @@ pub struct AllowedOrders {
     pub services: Option<Vec<Glob>>,
     pub services_limit: Option<usize>,
     pub pull_policies: Vec<PullPolicy>,
+    /// False if no container of an instance can be privileged.
+    pub may_be_privileged: bool,
 }
 
 /// A job's order, as the pool allows it.
@@ -45,7 +50,7 @@ pub struct JobOrder {
 impl OrderSettings {
     /// `own`: the images of the pool's offerings, at least one.
     pub fn new(own: Vec<String>, allowed: AllowedOrders) -> Self {
-        let AllowedOrders { images, services, services_limit, pull_policies } = allowed;
+        let AllowedOrders { images, services, services_limit, pull_policies, may_be_privileged } = allowed;
         // A job may name what the pool runs anyway.
         let images = images.map(|mut images| {
             images.extend(own.iter().skip(1).map(|own| Glob::new(own)));
@@ -60,13 +65,19 @@ impl OrderSettings {
             allowed_pull_policies: pull_policies,
             ..ContainerSettings::default()
         };
-        Self { own, containers }
+        Self { own, containers, may_be_privileged }
     }
 
     /// True if each instance of the pool has this image.
     fn is_own(&self, image: &ImageRequest) -> bool {
         let named = ImageName::parse(&image.name);
         self.own.iter().all(|own| *own == image.name || (named.is_ok() && ImageName::parse(own) == named))
+    }
+
+    /// What messages call the first service that no instance of the pool can run, because it has to be privileged.
+    pub fn unprivileged(&self, request: &ContainerRequest) -> Option<String> {
+        let mut services = request.services.iter().map(|service| service.image.name.as_str());
+        services.find(|image| !self.may_be_privileged && runs_docker(image)).map(shown)
     }
 
     /// What a job orders; `None`: any instance of the pool serves it. `dirs`: the directories of its files. The error is one
@@ -166,6 +177,7 @@ mod tests {
             services: Some(globs(&["postgres:*", "my_db"])),
             services_limit: Some(2),
             pull_policies: vec![PullPolicy::IfNotPresent],
+            may_be_privileged: false,
         };
         OrderSettings::new(own.iter().map(|own| (*own).to_owned()).collect(), allowed)
     }
@@ -238,6 +250,20 @@ mod tests {
         for allowed in ["alpine:3", "ruby:3.3", "arm64v8/ruby:3.3"] {
             assert!(judged(&pool, &job(Some(allowed), &["postgres:1"])).is_ok(), "{allowed}");
         }
+    }
+
+    #[test]
+    fn docker_in_docker_needs_an_instance_whose_containers_may_be_privileged() {
+        let request = job(Some("docker:27"), &["postgres:17", "docker:27-dind"]);
+        let mut pool = settings(&["ruby:3.3"], None);
+        assert_eq!(pool.unprivileged(&request).as_deref(), Some("docker:27-dind"));
+        assert_eq!(
+            pool.unprivileged(&job(Some("docker:27-dind"), &["postgres:17"])),
+            None,
+            "the client is in it, too"
+        );
+        pool.may_be_privileged = true;
+        assert_eq!(pool.unprivileged(&request), None);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::core::container::daemon::runs_docker_as_root;
 use crate::core::container::name::ContainerName;
 use crate::core::container::registries::place;
 use crate::core::container::spec::{ContainerJob, ContainerSpec};
@@ -31,7 +32,7 @@ impl DockerFiles {
         job: &ContainerJob,
         (number, container): (usize, &ContainerSpec),
     ) -> Option<Self> {
-        let is_daemon = number > 0 && has_daemon(&container.called);
+        let is_daemon = number > 0 && runs_docker_as_root(&container.called);
         if !is_daemon || job.volumes.iter().any(|volume| covers_files(volume)) {
             return None;
         }
@@ -68,13 +69,6 @@ impl DockerFiles {
     }
 }
 
-/// True for `docker:dind`, `docker:27-dind` and the like. A daemon without root reads other files.
-fn has_daemon(called: &str) -> bool {
-    let name = called.split('@').next().unwrap_or(called);
-    let last = name.rsplit('/').next().unwrap_or(name);
-    last.contains("dind") && !last.contains("rootless")
-}
-
 /// True if a volume of the pool holds the daemon's files.
 fn covers_files(volume: &str) -> bool {
     let target = volume.split(':').nth(1).unwrap_or(volume);
@@ -97,22 +91,6 @@ fn registries(job: &ContainerJob, mirrors: &[String]) -> BTreeSet<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_daemon_is_known_by_its_image() {
-        for (image, expected) in [
-            ("docker:dind", true),
-            ("docker:27.1-dind", true),
-            ("registry.example.com:5000/mirror/docker:dind@sha256:0", true),
-            ("example/ubuntu-dind:1", true),
-            ("docker:27", false),
-            ("docker:27-dind-rootless", false),
-            ("dind.example.com/docker:cli", false),
-            ("postgres:16", false),
-        ] {
-            assert_eq!(has_daemon(image), expected, "{image}");
-        }
-    }
 
     #[test]
     fn a_mirror_with_a_path_is_none_for_docker() {

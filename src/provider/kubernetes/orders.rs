@@ -35,6 +35,7 @@ pub(super) fn read(table: &Table<'_>, placements: &[Placement], pull: Option<&st
         services: globs("services"),
         services_limit: table.count("services_limit").into_value(),
         pull_policies: pull_policies(table, pull),
+        may_be_privileged: table.has("pod"),
     };
     let (service_cpu, service_memory) = (amount("service_cpu"), amount("service_memory"));
     if !table.flag("image_from_job").or(false) {

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::condition::{JOB, statuses};
+use crate::core::container::daemon::runs_docker;
 use crate::core::container::ordering::SERVICE;
 use crate::core::container::settings::PullPolicy;
 use crate::core::container::spec::starts_nothing;
@@ -68,6 +69,14 @@ pub(super) fn add(pod: &mut Value, order: &LaunchOrder, orders: &Orders, theirs:
             known.flatten().cloned().chain(aliases.into_iter().map(|one| json!(one))).collect();
         pod["spec"]["hostAliases"] = json!([{ "ip": LOOPBACK, "hostnames": names }]);
     }
+}
+
+/// The image of a service that has to be privileged, and is not.
+pub(super) fn unprivileged(pod: &Value) -> Option<&str> {
+    let services = pod["spec"]["initContainers"].as_array().into_iter().flatten();
+    let services = services.filter(|one| one["name"].as_str().is_some_and(|name| name.starts_with(SERVICE)));
+    let unprivileged = services.filter(|one| one["securityContext"]["privileged"] != true);
+    unprivileged.filter_map(|one| one["image"].as_str()).find(|image| runs_docker(image))
 }
 
 /// The pool's own policy, which its server has, too.
@@ -307,6 +316,21 @@ mod tests {
         assert_eq!(spec["initContainers"][1]["volumeMounts"], mounts);
         let hosts = json!([{ "ip": "127.0.0.1", "hostnames": ["own", "db-0", "pg-0"] }]);
         assert_eq!(spec["hostAliases"], hosts);
+    }
+
+    #[test]
+    fn docker_in_docker_is_made_where_the_operators_pod_is_privileged() {
+        let mut docker = order(vec![service(0), service(1)]);
+        docker.services[1].image = "docker.io/library/docker:27-dind".to_owned();
+        for (theirs, expected) in [
+            (json!({}), Some("docker.io/library/docker:27-dind")),
+            (json!({ "allowPrivilegeEscalation": true }), Some("docker.io/library/docker:27-dind")),
+            (json!({ "privileged": true }), None),
+        ] {
+            let theirs = json!({ "spec": { "containers": [{ "name": JOB, "securityContext": theirs }] } });
+            assert_eq!(unprivileged(&made(&docker, &theirs)), expected, "{theirs}");
+        }
+        assert_eq!(unprivileged(&made(&order(vec![service(0)]), &json!({}))), None);
     }
 
     #[test]

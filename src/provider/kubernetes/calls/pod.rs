@@ -10,6 +10,8 @@ use super::condition::JOB;
 use super::ordered;
 use super::server::{self, DIR, VOLUME};
 use super::template;
+use crate::core::container::daemon::NEEDS;
+use crate::core::container::failure::short;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::OwnerId;
 use crate::core::text::hex;
@@ -76,6 +78,14 @@ impl LaunchSpec {
             (None, _) => {}
         }
         template::merge(&mut pod, own);
+        if let Some(image) = ordered::unprivileged(&pod) {
+            let why = format!(
+                "image `{}` {NEEDS}, and the file of `pod` makes none: a pool that runs jobs in containers on machines can \
+                 run this job",
+                short(image)
+            );
+            return Err(ProviderError::new(ErrorClass::Order { by_job: true }, why));
+        }
         Ok(Self {
             name: request.instance.to_string(),
             token,
