@@ -22,7 +22,7 @@ use crate::core::reservation::Reservation;
 use crate::core::time::{BootId, Stamp};
 
 /// A world, its plan, and the world as the plan's events leave it.
-fn planned(line: &str) -> (World, Plan, World) {
+pub(super) fn planned(line: &str) -> (World, Plan, World) {
     let before = world(line);
     let plan = before.plan();
     let mut after = before.clone();
@@ -31,7 +31,7 @@ fn planned(line: &str) -> (World, Plan, World) {
 }
 
 /// Open attempts that name it without being on it.
-fn is_claimed(world: &World, instance: &Instance) -> bool {
+pub(super) fn is_claimed(world: &World, instance: &Instance) -> bool {
     world.observed.attempts.iter().any(|(name, seen)| {
         seen.closed.is_none()
             && seen.instance.as_ref() == Some(&instance.id)
@@ -48,7 +48,7 @@ fn is_listed_as(world: &World, id: &InstanceId, status: Status) -> bool {
 }
 
 /// True if this job could run there now.
-fn could_serve(world: &World, instance: &Instance, job: &Reservation) -> bool {
+pub(super) fn could_serve(world: &World, instance: &Instance, job: &Reservation) -> bool {
     let is_shown = |listing: &Listing| instance.ready.is_none_or(|ready| listing.begun.reached(ready));
     let is_recent = world.observed.listing.as_ref().is_ok_and(is_shown);
     let rebooting = is_listed_as(world, &instance.id, Status::Starting)

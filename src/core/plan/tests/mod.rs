@@ -7,6 +7,7 @@ mod backoff;
 mod health;
 mod laws;
 mod notices;
+mod order_laws;
 mod orders;
 mod random;
 mod reconcile;

@@ -2,6 +2,8 @@
 
 use proptest::prelude::*;
 
+use crate::core::event::Change;
+
 fn span() -> impl Strategy<Value = String> {
     prop_oneof![(0..90_u32).prop_map(|s| format!("{s}s")), (1..40_u32).prop_map(|m| format!("{m}m")),]
 }
@@ -132,6 +134,39 @@ fn settings() -> impl Strategy<Value = String> {
 pub(super) fn a_world() -> impl Strategy<Value = String> {
     let items = (0..9_usize).prop_flat_map(|count| (0..count).map(item).collect::<Vec<_>>());
     (settings(), items).prop_map(|(settings, items)| format!("{settings} | {}", items.join("; ")))
+}
+
+/// Jobs with orders, and instances that were launched for a job. `number` as in `item`.
+fn order(number: usize) -> impl Strategy<Value = String> {
+    const PHASES: &[&str] = &["requested", "unknown", "refused", "booting", "checking", "idle"];
+    let job = 1_000 + number;
+    let waits = move |age: String| format!("waits {job} {age} orders ruby");
+    let instance = move |(phase, age, status, hindrance): (&str, String, String, String)| {
+        format!("{phase} {age} for {job}{status}{hindrance}")
+    };
+    let instances = || (one_of(PHASES), span(), maybe(status()), maybe(hindrance())).prop_map(instance);
+    prop_oneof![
+        3 => span().prop_map(waits),
+        2 => instances(),
+        4 => (instances(), span()).prop_map(move |(instance, age)| format!("{instance}; {}", waits(age))),
+        1 => span().prop_map(move |age| format!("held {age} by {job} for {job}")),
+    ]
+}
+
+/// A whole world, as a line, of a provider that makes orders.
+pub(super) fn a_world_with_orders() -> impl Strategy<Value = String> {
+    let items = (0..4_usize).prop_flat_map(|count| (0..count).map(item).collect::<Vec<_>>());
+    let orders = (1..5_usize).prop_flat_map(|count| (0..count).map(order).collect::<Vec<_>>());
+    (settings(), items, orders).prop_map(|(settings, items, orders)| {
+        let all: Vec<String> = items.into_iter().chain(orders).collect();
+        format!("orders, {settings} | {}", all.join("; "))
+    })
+}
+
+/// How many instances a plan launches for one job each.
+pub(super) fn launched_for_jobs(plan: &crate::core::plan::Plan) -> usize {
+    let ordered = |change: &Change| matches!(change, Change::LaunchIntended { ordered: Some(_), .. });
+    plan.events.iter().filter(|event| ordered(&event.change)).count()
 }
 
 #[test]
