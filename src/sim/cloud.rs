@@ -55,6 +55,8 @@ pub struct Machine {
     pub orphaned: bool,
     /// It responds, and begins no stages.
     pub begins_no_stage: bool,
+    /// A script used up its memory or its disk, which ended it.
+    pub used_up: bool,
     pub host_key: String,
     /// What it was made of, if a job ordered it.
     pub order: Option<LaunchOrder>,
@@ -183,6 +185,7 @@ impl Cloud {
             going: false,
             orphaned: false,
             begins_no_stage: false,
+            used_up: false,
             host_key: request.keys.host_key_public.clone(),
             order: request.order.clone(),
         };
@@ -217,6 +220,7 @@ impl Cloud {
             going: false,
             orphaned: false,
             begins_no_stage: false,
+            used_up: false,
             host_key: format!("ssh-ed25519 fixed-{name}"),
             order: None,
         };
@@ -278,8 +282,8 @@ impl Cloud {
             tags: machine.tags.clone(),
             status,
             created: machine.tags.is_some().then(|| cloud_time(machine.made)),
-            detail: None,
-            by_job: false,
+            detail: machine.used_up.then(|| "ran out of memory".to_owned()),
+            by_job: machine.used_up,
             refused: orders::listed(machine, then),
             static_host: machine.tags.is_none().then(StaticHost::default),
             notice: None,

@@ -81,7 +81,7 @@ fn choose<T: Clone>(choices: &[T], dice: u64) -> Option<T> {
     choices.get(usize::try_from(dice % len).ok()?).cloned()
 }
 
-/// An instance with a job dies: stopped, or gone altogether.
+/// An instance with a job dies: stopped, used up by what runs there, or gone altogether.
 async fn dies_leased(proc: &Proc, dice: u64) {
     // Waits some time for an instance with a job.
     for _ in 0..60 {
@@ -99,13 +99,19 @@ async fn dies_leased(proc: &Proc, dice: u64) {
             choose(&held, dice).map(|id| {
                 world.cover.fault(Fault::DiesLeased);
                 excuse_jobs(&mut world, &id, "its instance died");
+                let runs = world.truth.sessions.values().any(|s| s.instance == id && s.attempt.is_some());
+                let used_up = runs && dice.is_multiple_of(2) && !dice.is_multiple_of(3);
                 let now = world.now;
                 if dice.is_multiple_of(3) {
                     world.cloud.end(&id, now);
                 } else if let Some(m) = world.cloud.machines.get_mut(&id) {
-                    m.down = true;
+                    (m.down, m.used_up) = (true, used_up);
                 }
-                world.log_as("cloud", format_args!("{id} dies in use"));
+                if used_up {
+                    world.cover.fault(Fault::UsedUp);
+                }
+                let why = if used_up { "is used up" } else { "dies in use" };
+                world.log_as("cloud", format_args!("{id} {why}"));
                 world.steps.notify(&Channel::Instance(id));
             })
         };

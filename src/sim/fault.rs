@@ -60,6 +60,8 @@ faults! {
     ListFails = "list-fails",
     /// An instance dies while it has a job.
     DiesLeased = "dies-leased",
+    /// A script uses up the memory or the disk of its instance, which ends.
+    UsedUp = "used-up",
     /// An instance without a job dies, or is deleted from outside.
     DiesIdle = "dies-idle",
     /// An instance is stopped at the provider, but not deleted.

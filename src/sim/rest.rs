@@ -10,7 +10,7 @@ use super::orders;
 use super::process::Kind;
 use super::truth::JobResult;
 use super::world::World;
-use crate::core::ids::{InstanceId, PoolName};
+use crate::core::ids::{AttemptName, InstanceId, PoolName};
 use crate::core::instance::Phase;
 use crate::core::policy::Policy;
 use crate::host::memory::AttemptDir;
@@ -39,15 +39,17 @@ fn lost_jobs(world: &World) -> Option<String> {
     Some(format!("promise 3: job {} never ended", missing.facts.key))
 }
 
-/// Promise 6: a failure is attributed to the script exactly when a script failed, and to the system only when a fault
-/// occurred.
+/// Promise 6: a failure is attributed to the script exactly when a script failed or used up its instance alone, and to the
+/// system only when a fault occurred.
 fn blame(world: &World) -> Option<String> {
     for job in &world.scenario.jobs {
         let id = job.facts.key.id;
         let script_fails = job.stages.iter().any(|(_, exit)| *exit != 0);
         let excuse = world.truth.excuses.get(&id);
         match world.truth.results.get(&id) {
-            Some(JobResult::Failed) if !script_fails && !orders::is_impossible(&job.facts) => {
+            Some(JobResult::Failed)
+                if !script_fails && !orders::is_impossible(&job.facts) && !has_used_up(world, id) =>
+            {
                 return Some(format!("promise 6: job {id} is blamed for what its script did not do"));
             }
             Some(JobResult::Passed) if script_fails => {
@@ -63,6 +65,20 @@ fn blame(world: &World) -> Option<String> {
         }
     }
     None
+}
+
+/// True if the job used up an instance: no other one was ever there.
+fn has_used_up(world: &World, job: u64) -> bool {
+    let is_its = |attempt: &AttemptName| {
+        world.truth.attempts.get(attempt).is_some_and(|(_, facts)| facts.key.id == job)
+    };
+    let is_used_up = |id: &InstanceId| {
+        let past = world.cloud.past.get(id).map(|(machine, _)| machine);
+        world.cloud.machines.get(id).or(past).is_some_and(|machine| machine.used_up)
+    };
+    let mut guests =
+        world.truth.guests.iter().filter(|(id, _)| is_used_up(id)).map(|(_, guests)| &guests.ever);
+    guests.any(|ever| !ever.is_empty() && ever.iter().all(is_its))
 }
 
 fn orphans(world: &World) -> Option<String> {

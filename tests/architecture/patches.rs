@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The kinds of code with seeded bugs, at least two in each.
-const PLACES: [&str; 19] = [
+const PLACES: [&str; 20] = [
     "adopt",
     "assign",
+    "blame",
     "bound",
     "deadline",
     "disk",
