@@ -141,8 +141,8 @@ pub(super) fn needs_privileges(service: &str, pool: &PoolName, others: &[PoolNam
     let others: Vec<String> = others.iter().map(|other| format!("`{other}`")).collect();
     let place = match others.as_slice() {
         [] => "a pool of virtual machines that runs jobs in containers could run this job".to_owned(),
-        [one] => format!("pool {one} can run this job; a rule of the operator chooses pools"),
-        more => format!("pools {} can run this job; a rule of the operator chooses pools", more.join(", ")),
+        [one] => format!("pool {one} can run this job, if the operator's rules choose it"),
+        more => format!("pools {} can run this job, if the operator's rules choose one", more.join(", ")),
     };
     format!("service `{service}` {NEEDS}, and pool `{pool}` has none: {place}")
 }
@@ -210,10 +210,10 @@ mod tests {
         let begin = "service `docker:dind` needs a privileged container, and pool `pods` has none: ";
         for (others, place) in [
             (vec![], "a pool of virtual machines that runs jobs in containers could run this job"),
-            (vec![pool("vm")], "pool `vm` can run this job; a rule of the operator chooses pools"),
+            (vec![pool("vm")], "pool `vm` can run this job, if the operator's rules choose it"),
             (
                 vec![pool("a"), pool("b")],
-                "pools `a`, `b` can run this job; a rule of the operator chooses pools",
+                "pools `a`, `b` can run this job, if the operator's rules choose one",
             ),
         ] {
             assert_eq!(needs_privileges("docker:dind", &pool("pods"), &others), format!("{begin}{place}"));
