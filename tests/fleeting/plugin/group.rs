@@ -200,12 +200,10 @@ impl Group {
         if self.faults.take("decrease-ignores").is_some() {
             return Ok(InstancesResponse { succeeded: request.instances });
         }
-        if self.faults.take("decrease-all").is_some() {
-            begun.machines.ids().iter().for_each(|id| begun.machines.remove(id));
-        }
         let ids = request.instances.into_iter().filter(|id| begun.machines.exists(id));
         let mut succeeded: Vec<String> = ids.take(part.unwrap_or(usize::MAX)).collect();
-        for id in &succeeded {
+        let all = self.faults.take("decrease-all").map(|_| begun.machines.ids());
+        for id in all.as_ref().unwrap_or(&succeeded) {
             begun.machines.remove(id);
         }
         self.crash_after("decrease");
