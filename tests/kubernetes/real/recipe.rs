@@ -23,9 +23,11 @@ fn builder() -> Option<&'static str> {
 
 /// Builds the image in a directory that has the program, as that of a release has it; its archive.
 fn build(builder: &str, dir: &Path) {
+    // Podman allows 50 characters, which the path of this checkout may exceed.
+    let short = tempfile::tempdir_in("/tmp").expect("a directory");
     let own = |command: &str| {
         let mut own = Command::new(builder);
-        own.arg("--root").arg(dir.join("storage")).arg("--runroot").arg(dir.join("run"));
+        own.arg("--root").arg(dir.join("storage")).arg("--runroot").arg(short.path());
         own.args(["--storage-driver", "vfs", command]);
         own
     };
