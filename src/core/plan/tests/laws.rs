@@ -79,7 +79,7 @@ fn changed(plan: &Plan, matches: impl Fn(&Change) -> Option<&InstanceId>) -> BTr
     plan.events.iter().filter_map(|e| matches(&e.change)).cloned().collect()
 }
 
-fn launched(plan: &Plan) -> usize {
+pub(super) fn launched(plan: &Plan) -> usize {
     plan.events.iter().filter(|e| matches!(e.change, Change::LaunchIntended { .. })).count()
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::laws::{could_serve, is_claimed, planned};
-use super::random::{a_world_with_orders, launched_for_jobs};
+use super::laws::{could_serve, is_claimed, launched, planned};
+use super::random::a_world_with_orders;
 use crate::core::event::Change;
 use crate::core::instance::{Instance, Phase};
 use crate::core::invariants::check;
@@ -59,10 +59,9 @@ proptest! {
     #[test]
     fn orders_exceed_no_limit_and_no_effect_comes_twice(line in a_world_with_orders()) {
         let (before, plan, after) = planned(&line);
-        let launched = launched_for_jobs(&plan);
         let made = |i: &&std::sync::Arc<Instance>| !i.is_refused();
         let count = after.state.instances.values().filter(made).count();
-        prop_assert!(launched == 0 || count <= before.policy.max_instances as usize);
+        prop_assert!(launched(&plan) == 0 || count <= before.policy.max_instances as usize);
         let unique: BTreeSet<&Effect> = plan.effects.iter().collect();
         prop_assert_eq!(unique.len(), plan.effects.len(), "an effect twice");
         prop_assert_eq!(world(&line).plan(), plan);

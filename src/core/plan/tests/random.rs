@@ -2,8 +2,6 @@
 
 use proptest::prelude::*;
 
-use crate::core::event::Change;
-
 fn span() -> impl Strategy<Value = String> {
     prop_oneof![(0..90_u32).prop_map(|s| format!("{s}s")), (1..40_u32).prop_map(|m| format!("{m}m")),]
 }
@@ -161,12 +159,6 @@ pub(super) fn a_world_with_orders() -> impl Strategy<Value = String> {
         let all: Vec<String> = items.into_iter().chain(orders).collect();
         format!("orders, {settings} | {}", all.join("; "))
     })
-}
-
-/// How many instances a plan launches for one job each.
-pub(super) fn launched_for_jobs(plan: &crate::core::plan::Plan) -> usize {
-    let ordered = |change: &Change| matches!(change, Change::LaunchIntended { ordered: Some(_), .. });
-    plan.events.iter().filter(|event| ordered(&event.change)).count()
 }
 
 #[test]
