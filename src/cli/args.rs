@@ -149,7 +149,7 @@ Exit status:
   1  the state of a pool cannot be read; the metrics say so
   2  failure; stderr states the cause")]
     Metrics {
-        /// Replace this file in one step, instead of printing
+        /// Write to this file instead of standard output, and replace it atomically
         #[arg(long, value_name = "FILE")]
         output: Option<PathBuf>,
         /// Print OpenMetrics 1.0 instead
@@ -184,13 +184,13 @@ Exit status:
     #[command(after_help = "\
 Examples:
   greenroom history                              the last 24 hours
-  greenroom history --since yesterday            since the begin of yesterday
-  greenroom history --since 22:00 --until 06:30  between two times of today
+  greenroom history --since yesterday            since the start of yesterday
+  greenroom history --since 06:30 --until 22:00  between two times today
   greenroom history --since 30d --project 'acme/*' --json
 
 WHEN is a duration before now (`12h`, `2d`), a date (`2026-11-20`), `today`, `yesterday`, a time (`22:30`, \
 `2026-11-20 22:30`), or RFC 3339 (`2026-11-20T22:30:00Z`). Without an offset, it is the runner host's time. The period \
-contains each job that was waiting or running at any moment of it.
+contains each job that was waiting or running at any moment in it.
 
 Events are kept for `history_days`. docs/history.md explains the columns.
 
@@ -235,10 +235,10 @@ pub enum PoolCommand {
     /// Show instances, waiting jobs and the active policy
     #[command(after_help = "\
 The output fits on one screen: instances that need attention come first, and others are counted. `--wide` shows all \
-of them, and the links. It queries each link, and waits at most one second for one that does not respond. With \
-`--json`, which always has all instances, it adds `links` to each.
-`--watch` draws in place, with a bar of the slots of each pool, until Ctrl-C. Without a terminal, it prints one block \
-after the other, until its output is closed; with `--json`, one document per line.
+of them, and the links. It queries each link, and waits at most one second for one that does not respond. `--json` \
+always has all instances; `--wide` adds `links` to each of them.
+`--watch` redraws in place until Ctrl-C, with a bar of the slots of each pool. Without a terminal, it prints one block \
+after the other until its output is closed; with `--json`, one document per line.
 
 Exit status:
   0  success
@@ -275,7 +275,7 @@ Exit status:
   1  orphaned resources, or resources that were never launched from this state directory
   2  failure; stderr states the cause")]
     Leaks(LeaksOptions),
-    /// Drain a pool or an instance: no new jobs, then terminate when its running jobs have finished
+    /// Drain a pool or an instance: accept no new jobs, and terminate when the running ones have finished
     Drain {
         /// Name of the pool [default: the only pool]
         pool: Option<String>,
@@ -300,8 +300,8 @@ Exit status:
         /// domain
         #[arg(long, requires = "instance")]
         unbind: bool,
-        /// Only drop the records of instances in another account, region, project or kind. Greenroom
-        /// no longer terminates them
+        /// Only drop the records of instances in another account, region or project, or of another
+        /// kind of provider. Greenroom no longer terminates them
         #[arg(long, conflicts_with_all = ["instance", "unbind"])]
         forget_elsewhere: bool,
         /// Print what would change, without changing it
@@ -346,7 +346,7 @@ pub struct DoctorOptions {
     /// Show the key of a static host (`jump`: the jump host), and pin it
     #[arg(long, value_name = "HOST", group = "one_host", conflicts_with_all = ["repair", "take_over", "new_owner", "json"])]
     pub pin: Option<String>,
-    /// Print the script with which an account without root's login cleans a static host
+    /// Print the script with which a `clean_user` other than root cleans a static host
     #[arg(long, value_name = "HOST", group = "one_host", conflicts_with_all = ["repair", "take_over", "new_owner", "json", "boot"])]
     pub clean_script: Option<String>,
     /// With --pin or --clean-script: name of the host's pool [default: the only one]

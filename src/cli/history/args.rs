@@ -4,7 +4,7 @@ use clap::Args;
 
 #[derive(Debug, Default, Args)]
 pub struct HistoryOptions {
-    /// Begin of the period [default: 24 hours before its end; with --job: the first event that is kept]
+    /// Start of the period [default: 24 hours before its end; with --job: the first event that is kept]
     #[arg(long, value_name = "WHEN")]
     pub since: Option<String>,
     /// End of the period [default: now]

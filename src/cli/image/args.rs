@@ -12,11 +12,12 @@ pub enum ImageCommand {
     /// Build an image from Debian packages
     #[command(after_help = "\
 A build takes a minute or two and needs mmdebstrap. Missing tools are reported before it starts. A user other than root \
-needs a range in /etc/subuid.
+needs a range of subordinate IDs in /etc/subuid.
 
 Packages come from the archives that apt uses on the runner host.
 
-A complete image replaces one of the same name. Running instances keep the old one. docs/images.md describes images.")]
+When the build has finished, the image replaces one of the same name. Running instances keep the old one. \
+docs/images.md describes images.")]
     Build(BuildOptions),
     /// List images
     List {
@@ -52,7 +53,7 @@ Exit status:
         #[arg(long)]
         dry_run: bool,
     },
-    /// Build and manage image stores: images of containers that virtual machines share
+    /// Build and manage image stores: container images that virtual machines share
     #[command(subcommand)]
     Store(StoreCommand),
 }
@@ -64,8 +65,8 @@ pub enum StoreCommand {
 Without IMAGE, the store keeps its images and options: run this regularly to refresh it. If no image has changed, the store \
 stays as it is.
 
-A complete store replaces one of the same name. Running instances keep the old one. docs/image-stores.md describes image \
-stores.")]
+When the build has finished, the store replaces one of the same name. Running instances keep the old one. \
+docs/image-stores.md describes image stores.")]
     Build(StoreBuildOptions),
     /// List image stores
     List {
@@ -88,7 +89,7 @@ Exit status:
         name: String,
         #[command(flatten)]
         images: Folder,
-        /// Compare the images with their registries, too
+        /// Also compare the images with those in their registries
         #[arg(long)]
         registry: bool,
         /// Print JSON
@@ -119,10 +120,10 @@ pub struct StoreBuildOptions {
     /// Path of a directory to read the images from, instead of registries
     #[arg(long, value_name = "DIR", conflicts_with_all = ["authfile", "ca", "mirrors"])]
     pub from: Option<PathBuf>,
-    /// Path of a file with logins, as `registry_auth` in a pool's table
+    /// Path of a file with passwords for registries, as `registry_auth` in a pool's table
     #[arg(long, value_name = "FILE")]
     pub authfile: Option<PathBuf>,
-    /// Path of certificates of registries, as `ca` in a pool's table
+    /// Path of a file with certificates that verify registries, as `ca` in a pool's table
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
     /// Mirror of a registry, as in `mirrors` of a pool's table (repeatable)

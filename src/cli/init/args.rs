@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 pub const AFTER_HELP: &str = "\
-In a terminal, init asks for what no option says. Otherwise it takes the options alone:
+In a terminal, init asks for everything that no option sets. Without a terminal, it uses options and defaults alone:
 
   greenroom init --provider qemu --merge-runner
   greenroom init --provider static --host ci@build-1 --host ci@build-2 --set key=/etc/greenroom/hosts_key
@@ -13,8 +13,8 @@ In a terminal, init asks for what no option says. Otherwise it takes the options
       --set zones=us-east1-b,us-east1-c
   greenroom init --provider kubernetes --set context=ci --set namespace=ci-jobs --set image=IMAGE
 
-An existing configuration is never changed: init prints the tables of a new pool instead. The runner's file is only \
-changed with --merge-runner or after a question; its earlier text is kept beside it.
+An existing configuration is never changed: init prints the tables of a new pool instead. The runner's file is changed \
+only with --merge-runner or after a question; its earlier text is kept beside it.
 
 Exit status:
   0  success; doctor found no errors
@@ -31,16 +31,16 @@ pub struct InitOptions {
     /// Name of the pool [default: vm, hosts, local, ec2, gce or pods, by provider]
     #[arg(long, value_name = "NAME")]
     pub pool: Option<String>,
-    /// Limit of instances [default: what fits on this machine, or the number of hosts]
+    /// Limit of instances [default: what memory allows for qemu, the number of hosts for static, otherwise 4]
     #[arg(long, value_name = "COUNT")]
     pub max_instances: Option<u32>,
-    /// Spare job slots that are kept ready [default: 1; 0 in clouds and on static hosts]
+    /// Spare job slots that are kept ready [default: 1 for qemu and local, otherwise 0]
     #[arg(long, value_name = "COUNT")]
     pub idle_count: Option<u32>,
-    /// With `--provider static`: a host, or its name in `~/.ssh/config`; repeatable
+    /// With `--provider static`: a host, or its name in `~/.ssh/config` (repeatable)
     #[arg(long = "host", value_name = "[USER@]HOST[:PORT]")]
     pub hosts: Vec<String>,
-    /// Set a key of the provider's table or of the pool; lists are separated by commas; repeatable
+    /// Set a key of the provider's table or of the pool; commas separate the values of a list (repeatable)
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub keys: Vec<String>,
     /// Path of the runner's own configuration
@@ -58,7 +58,7 @@ pub struct InitOptions {
     /// Enable and start the keeper and the timer of `reap` with systemd
     #[arg(long)]
     pub enable_units: bool,
-    /// Ask nothing
+    /// Ask no questions
     #[arg(long)]
     pub no_questions: bool,
     /// Print everything that would be written, and change nothing

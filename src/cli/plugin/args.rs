@@ -9,7 +9,7 @@ pub enum PluginCommand {
     /// List the installed plugins, and the pools that use them
     #[command(after_help = "\
 The digest is that of the version's index in the registry, from the lock file `greenroom-plugins.lock` in the plugin \
-directory. Plugins that another program has installed have none.
+directory. Plugins that another program installed have none.
 
 Exit status:
   0  success
@@ -23,21 +23,21 @@ Examples:
   greenroom plugin install googlecloud:1 --upgrade  the newest release 1.x.y
   greenroom plugin install hetznercloud/fleeting-plugin-hetzner:1.4.5
   greenroom plugin install registry.example.com/team/own:1.2.3
-  greenroom plugin install                          the plugins of all pools, in locked versions
+  greenroom plugin install                          the plugins of all pools, in the locked versions
 
-An installed version that the name allows is enough, unless `--upgrade` is given. Each content is checked against its \
-digest, and against the lock file. Accounts of registries come from `auths` in Docker's `config.json`. \
-docs/providers/fleeting-plugins.md has more.
+An installed version that the name allows is kept, unless `--upgrade` is given. Each download is checked against its \
+digest, and against the lock file. Credentials for registries come from `auths` in Docker's `config.json`. \
+docs/providers/fleeting-plugins.md has the details.
 
 Exit status:
   0  all plugins are installed
   2  failure; stderr states the cause")]
     Install(InstallOptions),
-    /// Check that a plugin keeps what Greenroom relies on: the conformance kit
+    /// Check with the conformance kit that a plugin does what Greenroom relies on
     #[command(after_help = "\
-Without --live, the kit makes no instance: it starts the plugin twice, and lists its group. With --live, it makes up to \
-three instances, one after the other removes them again, and kills the plugin once in between. It asks first, and needs \
-an empty group of its own. In the end, also after Ctrl-C, it removes every instance of the group.
+Without --live, the kit makes no instance: it starts the plugin twice, and lists its group. With --live, it needs an \
+empty group of its own, and asks first. It makes up to three instances, kills the plugin once, and removes the \
+instances one after the other. At the end, and after Ctrl-C, it removes every instance of the group.
 
 Examples:
   greenroom plugin test googlecloud --table pool.toml
@@ -90,16 +90,16 @@ pub struct TestOptions {
     /// TOML file with the keys of a pool's provider table, such as `plugin_config`
     #[arg(long, value_name = "FILE")]
     pub table: Option<PathBuf>,
-    /// Make instances, too
+    /// Also make instances
     #[arg(long)]
     pub live: bool,
     /// Skip the question
     #[arg(long)]
     pub yes: bool,
-    /// With --live: time from a request to a login, in seconds
+    /// With --live: longest time from the request of an instance to a login, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub boot_timeout: u64,
-    /// With --live: time from the request of a removal to its end, in seconds
+    /// With --live: longest time from the request of a removal until the instance is gone, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub end_timeout: u64,
     /// Only remove every instance of the group

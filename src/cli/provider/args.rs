@@ -6,12 +6,12 @@ use clap::{Args, Subcommand, ValueEnum};
 
 #[derive(Debug, Subcommand)]
 pub enum ProviderCommand {
-    /// Check that a program keeps the promises of provider `external`: the conformance kit
+    /// Check with the conformance kit that a program keeps the promises of provider `external`
     #[command(after_help = "\
 Without --live, the kit makes no machine. It calls every verb with requests that the program has to answer or refuse, \
-and ends nothing that exists. With --live, it makes about six machines in the pools `greenroom-kit` and \
-`greenroom-kit-2`. It states the price that the program reports, asks, and terminates them all in the end, also after \
-Ctrl-C.
+and terminates nothing that exists. With --live, it states the price that the program reports, and asks. Then it makes \
+about six machines in the pools `greenroom-kit` and `greenroom-kit-2`. At the end, and after Ctrl-C, it terminates \
+all of them.
 
 Examples:
   greenroom provider test ./machines --settings settings.toml
@@ -23,12 +23,12 @@ docs/providers/external-kit.md explains each check.
 Exit status:
   0  the program conforms; with --clean: nothing is left
   1  at least one check failed; with --clean: something is left
-  2  the kit could not be run; stderr states the cause")]
+  2  the kit could not be run, or was interrupted; stderr states the cause")]
     Test(Box<TestOptions>),
     /// Write a working program for provider `external`, with its test, to start from
     #[command(after_help = "\
 The program works as it is: each of its machines is an `sshd` on this host. It passes `greenroom provider test --live`. \
-Its author replaces one function after the other.
+To adapt it, replace one function after the other.
 
 Example:
   greenroom provider new cloud --language python
@@ -48,10 +48,10 @@ pub struct TestOptions {
     /// TOML file with the key `settings` of the pool's table
     #[arg(long, value_name = "FILE")]
     pub settings: Option<PathBuf>,
-    /// Name of an environment variable to pass on, as the key `env` does; can be repeated
+    /// Name of an environment variable to pass on, as the key `env` does (repeatable)
     #[arg(long, value_name = "NAME")]
     pub env: Vec<String>,
-    /// Environment variable with the content of a file, as the key `secrets` does; can be repeated
+    /// Environment variable with the content of a file, as the key `secrets` does (repeatable)
     #[arg(long, value_name = "NAME=FILE", value_parser = secret)]
     pub secret: Vec<(String, PathBuf)>,
     /// Working directory of the program [default: the program's directory]
@@ -60,7 +60,7 @@ pub struct TestOptions {
     /// Time limit of each call in seconds [default: that of its verb]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub call_timeout: Option<u64>,
-    /// Make machines, too
+    /// Also make machines
     #[arg(long)]
     pub live: bool,
     /// With --live: skip the question
@@ -69,19 +69,19 @@ pub struct TestOptions {
     /// With --live: account that logs in to the machines
     #[arg(long, value_name = "NAME", default_value = "root")]
     pub user: String,
-    /// With --live: time from a launch to the first login, in seconds
+    /// With --live: longest time from a launch to the first login, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub boot_timeout: u64,
-    /// With --live: time from a termination to its end, in seconds
+    /// With --live: longest time from a termination until the machine is gone, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub end_timeout: u64,
-    /// With --live: command that deletes the machine whose ID it gets, without the program
+    /// With --live: command that deletes a machine without the program, with the machine's ID as its argument
     #[arg(long, value_name = "COMMAND")]
     pub delete_with: Option<PathBuf>,
-    /// With --live: file with public keys of the certificate authorities that sign host keys, one a line
+    /// With --live: file with public keys of the certificate authorities that sign host keys, one per line
     #[arg(long, value_name = "FILE")]
     pub host_key_ca: Option<PathBuf>,
-    /// Only terminate what an interrupted run has left in the kit's pools
+    /// Only terminate the machines that an interrupted run has left in the kit's pools
     #[arg(long, conflicts_with = "live")]
     pub clean: bool,
     /// Print JSON
