@@ -94,7 +94,7 @@ metrics! {
     HOSTS_OUT_OF_SERVICE Counter "hosts_out_of_service_total" ["pool"] State "How often a static host went out of service.";
 
     JOBS_WAITING Gauge "jobs_waiting" ["pool"] State "Jobs that wait for a slot.";
-    LONGEST_WAIT Gauge "longest_wait_seconds" ["pool"] State "How long the job has waited that has waited longest; 0 if none waits.";
+    LONGEST_WAIT Gauge "longest_wait_seconds" ["pool"] State "Longest time that a waiting job has waited so far; 0 if no job waits.";
     JOBS_BLOCKED Gauge "jobs_blocked" ["pool", "reason"] Report "Waiting jobs, by what they wait for.";
     JOBS_STARTED Counter "jobs_started_total" ["pool", "start"] State "Slots given to jobs: from an idle instance (`warm`), after a boot (`booted`), after another job or a cleaning (`freed`), or after a stopped instance was resumed (`resumed`).";
     JOB_WAIT Histogram "job_wait_seconds" ["pool"] State "How long jobs waited for their slot.";
@@ -115,8 +115,8 @@ metrics! {
     LAST_LIST Gauge "last_list_timestamp_seconds" ["pool"] Report "When the provider last began a complete list of the instances.";
     NOTES Gauge "notes" ["pool", "note"] Report "Notes of the last pass for operators, by kind.";
     API_CALLS Counter "provider_api_calls_total" ["pool", "provider", "result"] Keeper "Calls to a cloud's API: `ok`, `failed`, `throttled`, or `postponed` because the account was throttled.";
-    ORPHANS Gauge "orphaned_resources" ["pool", "source"] Report "Orphaned resources at the last look: instances in a `pass`, all resources in `pool leaks` (`leaks`).";
-    ORPHANS_CHECKED Gauge "orphans_checked_timestamp_seconds" ["pool", "source"] Report "When orphaned resources were last looked for.";
+    ORPHANS Gauge "orphaned_resources" ["pool", "source"] Report "Orphaned resources at the last check: instances by a reconcile pass (`pass`), all resources by `pool leaks` (`leaks`).";
+    ORPHANS_CHECKED Gauge "orphans_checked_timestamp_seconds" ["pool", "source"] Report "When orphaned resources were last listed.";
     LINKS Gauge "links" ["pool"] Directory "Open links: processes that keep a connection to an instance.";
     DISK_RESERVE Gauge "disk_reserve" ["pool"] Directory "1 if the pool's reserve of disk space is there. Without it, the disk is or was full.";
 }
