@@ -18,6 +18,6 @@ pub(in crate::config) const NOTIFY: KeyTable = KeyTable {
             .interacts("HTTPS needs `greenroom-backends` in the directory of `greenroom`, and uses the system's certificates or those \
                         of `SSL_CERT_FILE`."),
         key("min_interval", Duration(1), Value("\"10m\""), Start)
-            .means("For how long the same condition is not reported again after it ended."),
+            .means("Shortest time between two notices about the same condition, which ends in between."),
     ],
 };
