@@ -82,8 +82,8 @@ codes! {
     PROVIDER_UNKNOWN Error "provider-unknown" "A pool names an unknown provider.";
     PROVIDER_TIMEOUT Warning "provider-timeout" "A provider did not answer doctor's calls within 30 seconds.";
 
-    METRICS_REACHABLE Error "metrics-reachable-by-jobs" "Jobs of a pool reach the TCP address at which metrics are served.";
-    METRICS_EXPOSED Warning "metrics-exposed" "Metrics are served at an address that other machines may reach.";
+    METRICS_REACHABLE Error "metrics-reachable-by-jobs" "Jobs of a pool can reach the TCP address at which metrics are served.";
+    METRICS_EXPOSED Warning "metrics-exposed" "Metrics are served at an address that other machines may be able to reach.";
     METRICS_MISSING Warning "metrics-missing" "A keeper runs, but it does not serve the metrics that the configuration names.";
     NOTIFY_COMMAND Error "notify-command" "The program in `command` of `[notify]` does not exist, or cannot be executed.";
     NOTIFY_BACKENDS Error "notify-backends" "`webhook` of `[notify]` is an `https://` URL, and `greenroom-backends` is not in the directory of `greenroom`.";
@@ -136,7 +136,7 @@ codes! {
     HOST_BOUND Note "host-bound" "Each static host of a pool stays with the trust domain of its first job.";
     HOST_CLEANED Note "host-cleaned" "Static hosts of a pool serve all trust domains, after root has cleaned them.";
     HOST_SHARED Warning "host-shared" "Static hosts of a pool serve all trust domains, after a cleaning that a hostile job can evade.";
-    HOST_CONTAINERS_MISSING Error "host-containers-missing" "A host of a pool with containers lacks what these need without root: a program, subordinate ids, a device.";
+    HOST_CONTAINERS_MISSING Error "host-containers-missing" "A host of a pool with containers lacks something that containers without root need: a program, subordinate IDs or a device.";
     HOST_CONTAINERS_BROKEN Error "host-containers-broken" "No container runs on a host; the finding quotes the engine.";
     HOST_CONTAINERS_NETWORK Error "host-containers-network" "No container with a network of its own runs on a host: jobs with services fail.";
     HOST_CONTAINERS_STORAGE Warning "host-containers-storage" "The engine of a host stores images without layers: each container copies its image.";
@@ -152,7 +152,7 @@ codes! {
     CONTAINERS_SPACE Warning "containers-space" "An instance has little space left for images.";
     CONTAINERS_REGISTRY_UNREACHABLE Warning "containers-registry-unreachable" "A registry or a mirror does not answer an instance: pulls from there fail.";
     CONTAINERS_LOGIN_DENIED Error "containers-login-denied" "A registry denies a login with the passwords in `registry_auth`.";
-    CONTAINERS_CLOCK Warning "containers-clock" "The clock of an instance is so far off that registries may refuse its tokens, and it their certificates.";
+    CONTAINERS_CLOCK Warning "containers-clock" "The clock of an instance is so far off that registries may refuse its tokens, and the instance may refuse their certificates.";
 
     RUNNER_CONFIG_UNREADABLE Note "runner-config-unreadable" "The runner's config.toml cannot be read: its `[[runners]]` sections are not checked.";
     RUNNER_CONFIG_INVALID Error "runner-config-invalid" "The runner's config.toml is not valid TOML.";
