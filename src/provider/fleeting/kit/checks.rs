@@ -37,7 +37,7 @@ pub const CHECKS: &[Check] = &[
     check(
         "end",
         Group::Cheap,
-        "The plugin exits within 2 seconds when the host's controller asks for it.",
+        "The plugin exits within 2 seconds after go-plugin's controller call `Shutdown`.",
         "handle the controller's call `Shutdown`; otherwise, each stop of the keeper waits, and then kills the plugin",
     ),
     check(
