@@ -44,7 +44,7 @@ pub(in crate::config) const CONTAINERS: KeyTable = KeyTable {
             .unit("services")
             .means("Services that a job may have; with 0, none."),
         key("pull_policy", OneOrMore(&PullPolicy::NAMES), Words(PULL_POLICY_DEFAULT), Job)
-            .means("When an image is pulled. The next policy of the list counts after the one before has failed.")
+            .means("When an image is pulled. If one policy of the list fails, the next one is tried.")
             .interacts("A job's own `pull_policy` replaces it, as far as `allowed_pull_policies` permits."),
         key("allowed_pull_policies", OneOrMore(&PullPolicy::NAMES), Words("`pull_policy`"), Job)
             .means("Pull policies that jobs may name.")
@@ -79,11 +79,11 @@ pub(in crate::config) const CONTAINERS: KeyTable = KeyTable {
                  `pull_timeout` together.",
             ),
         key("min_free_space", Size, Value("\"2G\""), Job)
-            .means("Free space on a static host below which images go before a job, those that were not used for longest first.")
+            .means("Free space on a static host below which images are removed before a job, the least recently used first.")
             .interacts("No effect where instances are launched. An image that was used within `pull_timeout` stays."),
         IMAGES_WARM,
         key("images_warm_size", Size, Words("10G"), Pass)
-            .means("Most data of all learned images on an instance, unpacked.")
+            .means("Limit of the unpacked size of all learned images on an instance.")
             .interacts("No effect without `images_warm = \"learn\"`."),
         UMASK_KEY,
         key("user", Text, Words("the job's, else the image's"), Job)
@@ -127,8 +127,8 @@ const IMAGES_WARM: Key = key("images_warm", TextOrTexts, Words("none"), Pass)
     .means("Images that the keeper pulls on idle instances, before a job needs them. With `\"learn\"`: those that at least \
             two of the last 200 jobs used, the most used first.")
     .interacts(
-        "Two instances of the pool pull at the same time. `registry_auth`, `mirrors` and `ca` are used, and each pull \
-         ends with `pull_timeout`. A job that gets the instance stops the pull. The provider `qemu` also puts named images \
+        "Two instances of the pool pull at the same time. `registry_auth`, `mirrors` and `ca` are used, and \
+         `pull_timeout` limits each pull. A job that gets the instance stops the pull. The provider `qemu` also puts named images \
          that need no password into its templates.",
     );
 
@@ -137,5 +137,5 @@ const UMASK_KEY: Key = key("umask", Word(UMASK), Value("\"auto\""), Job)
             `\"closed\"` only the user of the job's container.")
     .interacts(
         "`\"auto\"` is `\"open\"` if the image's user is not root or the job has services, else `\"closed\"`. A job's \
-         FF_DISABLE_UMASK_FOR_DOCKER_EXECUTOR stands for `\"closed\"`.",
+         `FF_DISABLE_UMASK_FOR_DOCKER_EXECUTOR` stands for `\"closed\"`.",
     );

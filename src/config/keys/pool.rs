@@ -62,7 +62,7 @@ const OF_POOL: Unset = Words("the pool's");
 pub(in crate::config) const PROVIDER: KeyTable = KeyTable {
     header: "[pool.NAME.provider]",
     about: "Where the instances of the pool come from. Every key but `kind` is the provider's own; the sections \
-            below have them.",
+            below describe them.",
     keys: &[key("kind", Text, Required, Pass)
         .means("Which provider: a name from the sections below.")
         .interacts(
@@ -184,8 +184,8 @@ const CLEAN_UNBINDS: Key = key("clean_unbinds", Flag, Words("`true` if `clean_us
     .means("Whether a static host may serve any job after a successful cleaning.")
     .interacts(
         "With `false` a host stays with the trust domain of its first job (see `reuse`), and keeps its cache. \
-         `greenroom pool resume POOL --instance HOST --unbind` releases it. With `true`, what cleaning does not find \
-         meets the jobs of other projects. No effect on other providers.",
+         `greenroom pool resume POOL --instance HOST --unbind` releases it. With `true`, jobs of other projects can meet \
+         what cleaning has missed. No effect on other providers.",
     );
 
 const ACQUIRE_TIMEOUT: Key =
@@ -196,7 +196,7 @@ const ACQUIRE_TIMEOUT: Key =
 const SUMMARY: Key = key("summary", Flag, Value("false"), Job)
     .means("Whether the job log ends with a table of the job's parts and their times.")
     .interacts(
-        "The last stage of GitLab Runner writes it. A job that GitLab Runner gives up before has none: see \
+        "The last stage of GitLab Runner writes it. A job that GitLab Runner gives up before that stage has none: see \
          [job summaries](status.md#a-summary-in-the-job-log).",
     );
 
@@ -224,12 +224,12 @@ const READY_COMMAND: Key = key("ready_command", Text, Words("none"), Pass)
     .means("Command that runs on each new instance before a job gets it; it must exit with status 0.")
     .interacts(
         "Without it, an instance is ready when it accepts the login. `ready_timeout` bounds the command. After a \
-         failure the instance is replaced; a static host is out of service.",
+         failure the instance is replaced; a static host goes out of service.",
     );
 
 const CLEAN_COMMAND: Key = key("clean_command", Text, Words("none"), Pass)
     .means("Command that runs on a static host between two jobs; it must exit with status 0.")
     .interacts(
-        "It runs after the provider's own cleaning (`clean`), within `clean_timeout`. After a failure the host is \
-         out of service. No effect on other providers.",
+        "It runs after the provider's own cleaning (`clean`), for at most another `clean_timeout`. After a failure the \
+         host goes out of service. No effect on other providers.",
     );

@@ -94,7 +94,7 @@ pub(in crate::config) const TIMING: KeyTable = KeyTable {
             .means("Age at which an orphan is terminated: an instance with this owner's tag and no record.")
             .interacts("`greenroom pool leaks` uses the same age."),
         key("surplus_min_time", Duration(0), Value("\"60s\""), Pass)
-            .means("How long an instance stays at least that turned out unneeded during its launch.")
+            .means("Shortest time for which an instance stays that turned out to be unneeded during its launch.")
             .interacts("`idle_time` counts if it is longer."),
         key("health_interval", Duration(1), Value("\"1m\""), Pass)
             .means("How often an idle instance is probed.")
@@ -110,15 +110,15 @@ pub(in crate::config) const TIMING: KeyTable = KeyTable {
                     gets another one.")
             .interacts("It includes `ready_command`."),
         key("clean_timeout", Duration(1), Value("\"10m\""), Pass)
-            .means("How long the cleaning of a static host may take, and its `clean_command` again."),
+            .means("How long the cleaning of a static host may take; its `clean_command` may take as long again."),
         key("clean_grace", Duration(0), Value("\"60s\""), Pass)
             .means("Longest time from the end of a job until its slot is free, even if one of its calls is still \
                     running.")
             .interacts("Then the cleaning of a static host starts at the latest."),
         // Attempts.
         key("lease_free_timeout", Duration(1), Value("\"10m\""), Pass)
-            .means("Time without a call after which an attempt ends whose runner cannot be observed, from another \
-                    container for example.")
+            .means("Time without a call after which the keeper ends an attempt whose runner it cannot observe, such as \
+                    one in another container.")
             .interacts("Must not be shorter than `lease_renew_interval`. A runner that can be observed is judged \
                         by its process."),
         key("job_timeout_grace", Duration(0), Value("\"15m\""), Pass)
@@ -145,8 +145,8 @@ pub(in crate::config) const TIMING: KeyTable = KeyTable {
                     has changed."),
         key("half_made_retention", Duration(0), Value("\"1h\""), Start)
             .means(
-                "Age at which files are removed that killed calls left half-made, and interval of the search for builds \
-                 without an attempt.",
+                "Age at which half-made files of killed calls are removed, and interval of the search for builds without \
+                 an attempt.",
             ),
         key("unprepared_retention", Duration(0), Value("\"1d\""), Start)
             .means("Age at which attempts are removed that never came to `prepare`."),

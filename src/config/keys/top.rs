@@ -23,7 +23,7 @@ pub(in crate::config) const TOP: KeyTable = KeyTable {
         key("metrics", Text, Words("no metrics are served"), Start)
             .means("Where the keeper serves metrics: `\"unix:PATH\"` or `\"ADDRESS:PORT\"`.")
             .interacts(
-                "`greenroom keep --metrics` overrides it. Without access control, a TCP address serves every process \
+                "`greenroom keep --metrics` overrides it. A TCP address has no access control: it serves every process \
                  that reaches it. See [metrics.md](metrics.md).",
             ),
         key("default_pool", Text, Words("the only pool, if there are no rules"), Job)

@@ -42,7 +42,7 @@ pub(super) const TABLES: &[KeyTable] = &[
             key("security_groups", TextOrTexts, Required, Launch)
                 .means("Ids of security groups.")
                 .interacts("One of them must allow inbound SSH from the runner host on `ssh_port`, and none anything \
-                            else. With `zones`, groups of the default network."),
+                            else. With `zones`, groups of the default VPC."),
             key("instance_profile", Text, Words("none"), Launch)
                 .means("Name or ARN of the instance profile.")
                 .interacts("Jobs have its permissions."),
@@ -88,5 +88,5 @@ const SUBNETS: Key = key("subnets", TextOrTexts, Words("`zones` is required"), L
     .interacts("Here or in each `offering`, `subnets` or `zones` is required, and only one of them.");
 
 const ZONES: Key = key("zones", TextOrTexts, Words("`subnets` is required"), Launch)
-    .means("Availability zones; stands for the subnet of each in the account's default network.")
+    .means("Availability zones: instances use the default subnet of each.")
     .interacts("Excludes `subnets`.");

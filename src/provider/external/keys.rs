@@ -8,8 +8,8 @@ use crate::provider::cloud::keys::{SSH_PORT, USER, USER_DATA};
 
 pub(super) const TABLES: &[KeyTable] = &[KeyTable {
     header: "[pool.NAME.provider]",
-    about: "Instances are machines that a program makes: a script of yours, called for one thing at a time. \
-            [providers/external.md](providers/external.md) describes what the program is asked and what it answers; \
+    about: "Instances are machines that a program makes: a script of yours, called for one step at a time. \
+            [providers/external.md](providers/external.md) describes the requests and the answers; \
             `greenroom doctor` calls it without launching anything.",
     keys: &[
         key("program", HostPath, Required, Pass)
@@ -20,13 +20,13 @@ pub(super) const TABLES: &[KeyTable] = &[KeyTable {
             .means("The program's working directory."),
         key("env", TextOrTexts, Words("none"), Pass)
             .means("Environment variables of the keeper that the program gets, beside `PATH`, `HOME` and the language.")
-            .interacts("A keeper in the background does not have them, the service `greenroom keep` does. Use `secrets` \
+            .interacts("A keeper in the background does not have them; the service `greenroom keep` does. Use `secrets` \
                         for passwords and tokens."),
         key("secrets", Map, Words("none"), Pass)
             .means("Environment variables with the contents of files: `secrets = { HCLOUD_TOKEN = \"/etc/greenroom/hcloud\" }`.")
             .interacts("The files are read for each call. Only the keeper's account may be able to read them."),
         key("settings", Values, Words("none"), Launch)
-            .means("What the program alone knows, such as an image or a list of networks: any table. It gets it in each request.")
+            .means("Settings of the program itself, such as an image or a list of networks: any table. Each request contains it.")
             .interacts("TOML's dates and times arrive as strings."),
         key("offerings", TextOrTexts, Words("none: the program has one way to launch"), Launch)
             .means("The program's names for ways to launch, the preferred one first.")
@@ -38,21 +38,21 @@ pub(super) const TABLES: &[KeyTable] = &[KeyTable {
             .means("The public keys of the SSH certificate authorities that sign the machines' host keys, `ssh-ed25519 AAAA…`.")
             .interacts("Required if the program answers `\"host_key\": \"certificate\"`, otherwise without effect."),
         key("host_key_name", Text, Words("the machine's address, or the name of its launch"), Launch)
-            .means("The name for which each machine's certificate has to be.")
+            .means("The name that each machine's certificate must contain.")
             .interacts("With one name for all machines, each of them can impersonate the others."),
         USER.interacts("Idle instances with the earlier user fail their next probe and are replaced."),
         SSH_PORT.interacts("A port that the program reports comes first."),
         key("user_data", Word(USER_DATA), Value("\"cloud-init\""), Launch)
             .means("What reads the user data at the first boot: cloud-init, or an image that runs a script."),
-        key("appears_within", crate::keys::Takes::Duration(0), Words("what the program says, 60 s without"), Pass)
+        key("appears_within", crate::keys::Takes::Duration(0), Words("`appears_within_s` of the program, or 60 s"), Pass)
             .means("How long the program's list may lack a new machine.")
-            .interacts("A launch without an answer is not repeated before."),
+            .interacts("A launch without an answer is not repeated earlier."),
         key("timeouts", Map, Words("`launch` 5 minutes, `console` 8 s, `capabilities` 20 s, `resources`, `delete` and `examine` \
                                     1 minute, others 50 s"), Pass)
             .means("Time limits of verbs: `timeouts = { launch = \"2m\", list = \"20s\" }`.")
-            .interacts("The keeper gives up what a verb other than `launch` has not done after 2 minutes."),
+            .interacts("The keeper gives up a call of any verb but `launch` after 2 minutes."),
         key("output_limit", Size, Value("\"4M\""), Pass)
-            .means("The most that the program may print. It is killed when it prints more."),
-        key("concurrent_calls", Range(1, 64), Value("4"), Pass).means("How many calls may run at a time."),
+            .means("Limit of the output of a call. A program that prints more is killed."),
+        key("concurrent_calls", Range(1, 64), Value("4"), Pass).means("How many calls may run concurrently."),
     ],
 }];

@@ -19,12 +19,12 @@ pub(super) const TABLES: &[KeyTable] = &[KeyTable {
             .means("The plugin: an installed one such as `googlecloud:latest`, a path, or a program in `PATH` with a plugin's name.")
             .interacts("It runs with the keeper's rights: only the operator may be able to write it."),
         key("plugin_config", Values, Words("none"), Pass)
-            .means("The plugin's own configuration: what GitLab Runner has as `[runners.autoscaler.plugin_config]`.")
+            .means("The plugin's own configuration: the content of GitLab Runner's `[runners.autoscaler.plugin_config]`.")
             .interacts("A change starts the plugin anew. If it names another group, instances of the earlier one are left alone \
                         until it is named again."),
         key("env", TextOrTexts, Words("none"), Pass)
             .means("Environment variables of the keeper that the plugin gets, beside `PATH`, `HOME` and the language.")
-            .interacts("A keeper in the background does not have them, the service `greenroom keep` does. Use `secrets` \
+            .interacts("A keeper in the background does not have them; the service `greenroom keep` does. Use `secrets` \
                         for passwords and tokens."),
         key("secrets", Map, Words("none"), Pass)
             .means("Environment variables with the contents of files: `secrets = { HCLOUD_TOKEN = \"/etc/greenroom/hcloud\" }`.")
@@ -42,7 +42,7 @@ pub(super) const TABLES: &[KeyTable] = &[KeyTable {
             .means("The public keys of the SSH certificate authorities that sign the instances' host keys, `ssh-ed25519 AAAA…`.")
             .interacts("Required with `host_keys = \"ca\"`, otherwise refused."),
         key("host_key_name", Text, Words("the instance's address, or the plugin's id of it"), Launch)
-            .means("The name for which each instance's certificate has to be, if it is one for all.")
+            .means("The name that each instance's certificate must contain, if all instances share one.")
             .interacts("Each instance can then impersonate the others. Refused without `host_keys = \"ca\"`."),
         key("user", Text, Words("what the plugin reports"), Launch)
             .means("The account that logs in and runs jobs.")

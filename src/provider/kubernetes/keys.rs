@@ -35,8 +35,7 @@ pub(super) const TABLES: &[KeyTable] = &[
             IMAGE,
             key("server_image", Text, Words("none: the image has an SSH server"), Launch)
                 .means("Image with the program `greenroom-server`, an SSH server for images that have none.")
-                .interacts("An init container copies the program into each pod. `image` then needs `/bin/sh` only, and jobs \
-                            `git` and `bash` or `sh`."),
+                .interacts("An init container copies the program into each pod. `image` then needs `/bin/sh`, and what jobs need."),
             key("image_pull_policy", Word(PULL), Words("as Kubernetes chooses by the tag"), Launch)
                 .means("When a node pulls the images."),
             key("image_pull_secrets", TextOrTexts, Words("none"), Launch)
@@ -65,7 +64,7 @@ pub(super) const TABLES: &[KeyTable] = &[
                 .interacts("Only with `image_from_job`. A service that exceeds it is killed, and started again."),
             key("cpu", Text, Words("none: as the namespace's LimitRange says"), Launch)
                 .means("Processors that the scheduler reserves for a pod, such as `\"2\"` or `\"500m\"`."),
-            key("cpu_limit", Text, Words("none"), Launch).means("Most processors that a pod may use."),
+            key("cpu_limit", Text, Words("none"), Launch).means("Limit of the processors that a pod may use."),
             key("memory", Text, Words("none: as the namespace's LimitRange says"), Launch)
                 .means("Memory of a pod, such as `\"4Gi\"`: reserved, and its limit.")
                 .interacts("A pod that exceeds it is killed, with its job."),
@@ -123,7 +122,7 @@ const PULL_POLICIES: &str = "that of `image_pull_policy`, otherwise `always` and
 
 const IMAGE: Key =
     key("image", Text, Required, Launch).means("Image of the container that jobs run in.").interacts(
-        "Required here or in each `offering`. It needs `bash` and `git` and, without `server_image`, an SSH server and `ssh-keygen`.",
+        "Required here or in each `offering`. It needs `git` and the pool's `shell`; without `server_image`, also an SSH server and `ssh-keygen`.",
     );
 
 const NODE_SELECTOR: Key =
@@ -133,7 +132,7 @@ const TOLERATIONS: Key = key("tolerations", TextOrTexts, Words("none"), Launch)
     .means(
         "Taints that pods tolerate, as `kubectl taint` writes them: `\"spot=true:NoSchedule\"`, `\"spot\"`.",
     )
-    .interacts("Pods leave a node that is lost after 30 s; tolerations of that are refused.");
+    .interacts("Kubernetes removes pods from a lost node after 30 s; tolerations of its taints are refused.");
 
 const RUNTIME_CLASS: Key = key("runtime_class", Text, Words("the cluster's default"), Launch)
     .means("RuntimeClass of the pods, such as one with a virtual machine for each pod.");

@@ -27,7 +27,7 @@ pub(super) const TABLES: &[KeyTable] = &[KeyTable {
             .means("Name of an image store of `greenroom image store build`: its images are on each VM that starts. \
                     [image-stores.md](image-stores.md) explains them.")
             .interacts("Requires an image of `greenroom image build --containers`. `pull_policy` decides whether a job \
-                        asks the registry all the same."),
+                        contacts the registry all the same."),
         key("vcpus", Range(1, 64), Value("1"), Launch).unit("processors").means("Processors of each VM."),
         key("memory", Size, Value("\"1G\""), Launch)
             .means("Memory of each VM, in whole MiB and at least `128M`.")
@@ -43,7 +43,8 @@ pub(super) const TABLES: &[KeyTable] = &[KeyTable {
         key("allow", Texts, Words("none"), Launch)
             .means("Addresses, networks and names, with or without `:port`, that guests reach in addition to the \
                     internet: `[\"10.0.0.5\", \"git.corp:443\"]`. A name is resolved when a VM starts.")
-            .interacts("Refused without `network = \"internet\"`. Only an address opens one of the runner host's own."),
+            .interacts("Refused without `network = \"internet\"`. The runner host's own addresses open only to an entry that is \
+                        an address, not to a network or a name."),
         key("first_uid", Range(1000, LAST_FIRST_UID), Value("1900000000"), Launch)
             .means("First of 1024 user IDs. Each VM's QEMU has one of its own.")
             .interacts("Only with `network = \"internet\"`. No user of the runner host may have one of them."),

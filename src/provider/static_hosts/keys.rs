@@ -21,15 +21,15 @@ pub(super) const TABLES: &[KeyTable] = &[
             key("clean", Flag, Value("true"), Pass)
                 .means("Whether Greenroom cleans a host after each job: stops processes, removes builds, temporary \
                         files and the cache.")
-                .interacts("Then `clean_command` runs, also with `false`. A host that stays with its trust domain keeps the cache."),
+                .interacts("`clean_command` runs afterwards, even with `false`. A host that stays with its trust domain keeps the cache."),
             key("dedicated_user", Flag, Value("false"), Pass)
                 .means("Whether only jobs use the account; cleaning then stops every process of it, and removes \
                         its files from temporary directories.")
                 .interacts("Refused where the account is root. No effect with `clean = false`."),
             CLEAN_USER
-                .or(Words("jobs' own account cleans"))
+                .or(Words("the jobs' own account cleans"))
                 .interacts("Each host may have its own. Only with `dedicated_user = true`."),
-            key("jump", Table, Words("hosts are connected to directly"), Within)
+            key("jump", Table, Words("none: direct connections"), Within)
                 .means("A host through which all connections go."),
             key("host", Tables, Required, Within).means("The hosts, one table each.").interacts(
                 "A host that is removed from the file is forgotten when its jobs have ended.",
