@@ -1,5 +1,6 @@
 """The scheduler, the kubelets and their containers: what becomes of pods."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -310,7 +311,7 @@ class Nodes:
     def kill(pod):
         for process in [pod["_"].get("process"), *pod["_"].get("sidecars", {}).values()]:
             if process is not None and process.poll() is None:
-                os.kill(process.pid, signal.SIGKILL)
+                kill_all(process)
                 process.wait()
 
     def evict(self, pod, message):
@@ -326,12 +327,11 @@ class Nodes:
     def stop(pod):
         """SIGTERM to the first process, and SIGKILL a second later; its exit status."""
         process = pod["_"]["process"]
-        with open(f"/proc/{process.pid}/task/{process.pid}/children", encoding="ascii") as children:
-            os.kill(int(children.read().split()[0]), signal.SIGTERM)
+        os.kill(children(process)[0], signal.SIGTERM)
         try:
             code = process.wait(1)
         except subprocess.TimeoutExpired:
-            process.kill()
+            kill_all(process)
             code = process.wait()
         return 128 - code if code < 0 else code
 
@@ -354,6 +354,25 @@ class Nodes:
         pod["_"]["kill_at"] = time.monotonic()
         world.change(pod)
         return self.terminate(pod)
+
+
+def children(process):
+    with open(f"/proc/{process.pid}/task/{process.pid}/children", encoding="ascii") as pids:
+        return [int(pid) for pid in pids.read().split()]
+
+
+def kill_all(process):
+    """Kills `unshare` and a container's first process, with which all others end. `--kill-child` has no effect on a process that has
+    changed its user."""
+    first = []
+    for pid in children(process):
+        with contextlib.suppress(ProcessLookupError):
+            first.append(os.pidfd_open(pid))
+    process.kill()
+    for pidfd in first:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        os.close(pidfd)
 
 
 def kind_of(container):
