@@ -130,7 +130,8 @@ fn a_job_builds_and_runs_an_image_with_docker_in_docker() {
     yard.run(&with_tls, "with TLS, by BuildKit", &["made inside", "pushed", "at tcp://docker:2376"]);
     let without = with_docker(2, "", "0").script(&build);
     yard.run(&without, "without TLS", &["made inside", "pushed", "at tcp://docker:2375"]);
-    yard.place.expect_nothing_left(0);
+    // The machine may take more jobs, and so stays for `idle_time`.
+    yard.place.expect_nothing_left(1);
 }
 
 const ROUNDS: u64 = 5;
