@@ -25,10 +25,10 @@ Exit status:
 #[derive(Debug, Default, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches of one command")]
 pub struct InitOptions {
-    /// Provider of the pool's instances: qemu, static, local, aws-ec2, gce or kubernetes
+    /// Provider of the pool's instances: qemu, static, local, aws-ec2, gce, kubernetes, external or fleeting
     #[arg(long, value_name = "KIND")]
     pub provider: Option<String>,
-    /// Name of the pool [default: vm, hosts, local, ec2, gce or pods, by provider]
+    /// Name of the pool [default: vm, hosts, local, ec2, gce, pods or machines, by provider]
     #[arg(long, value_name = "NAME")]
     pub pool: Option<String>,
     /// Limit of instances [default: what memory allows for qemu, the number of hosts for static, otherwise 4]

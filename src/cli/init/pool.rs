@@ -57,6 +57,7 @@ pub(super) fn name_of(kind: &str) -> &'static str {
         "aws-ec2" => "ec2",
         "gce" => "gce",
         "kubernetes" => "pods",
+        "external" | "fleeting" => "machines",
         _ => "local",
     }
 }
@@ -111,7 +112,8 @@ fn kind(options: &InitOptions, found: &Found, ask: Questions) -> Result<&'static
         )));
     }
     let question = "Provider of instances: qemu (virtual machines here), static (hosts over SSH),\n  local (processes here, \
-                    to try it), aws-ec2 or gce (clouds), or kubernetes (pods)";
+                    to try it), aws-ec2 or gce (clouds), kubernetes (pods),\n  external (machines by a program of yours), \
+                    or fleeting (by a plugin of GitLab's)";
     ask.text(question, Some(found.suggestion()), "--provider KIND", check)
 }
 
