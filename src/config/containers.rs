@@ -118,7 +118,8 @@ fn images_warm(table: &Table<'_>) -> (Vec<ImageName>, Option<u64>) {
     }
     let mut names = Vec::new();
     for (text, place) in &texts {
-        let parse = |text: &str| ImageName::parse(text).map_err(|why| format!("is no image's name: {why}"));
+        let parse =
+            |text: &str| ImageName::parse(text).map_err(|why| format!("is not the name of an image: {why}"));
         let parsed = table.parsed("images_warm", Got::Good(text.as_str(), place.clone()), parse);
         names.extend(parsed.into_value().filter(|name| !names.contains(name)));
     }

@@ -73,7 +73,7 @@ async fn each_trouble_of_a_cluster_is_one_finding() {
             "",
             json!({ "version": ["1", "30+"] }),
             "kubernetes-version",
-            "has Kubernetes 1.30, which was never tried",
+            "has Kubernetes 1.30, untested with Greenroom",
         ),
         (
             "",

@@ -63,7 +63,7 @@ async fn bind_unix(path: &Path) -> io::Result<Listener> {
         Ok(found) if !found.file_type().is_socket() => {
             return Err(io::Error::new(
                 io::ErrorKind::AlreadyExists,
-                "the path is taken by a file that is no socket",
+                "the path is taken by a file that is not a socket",
             ));
         }
         Ok(_) => refuse_living(path).await?,

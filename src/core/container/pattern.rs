@@ -9,7 +9,7 @@ pub fn pattern(text: &str) -> Result<(), String> {
         '[' | ']' | '{' | '}' | '^' | '$' | '|' | '(' | ')' | '\\' | '+' => {
             format!("contains `{wrong}`, but patterns know only `*`, `**` and `?`")
         }
-        other => format!("contains {other:?}, which is in no image's name"),
+        other => format!("contains {other:?}, which image names cannot have"),
     })
 }
 
@@ -17,11 +17,11 @@ pub fn pattern(text: &str) -> Result<(), String> {
 pub fn image(text: String) -> Result<String, String> {
     match name(&text, "") {
         Ok(()) => Ok(text),
-        Err(wrong) => Err(format!("contains {wrong:?}, which is in no image's name")),
+        Err(wrong) => Err(format!("contains {wrong:?}, which image names cannot have")),
     }
 }
 
-/// Fails with the first character that no image's name has. `beside`: characters that are permitted, too.
+/// Fails with the first character that image names cannot have. `beside`: characters that are permitted, too.
 pub fn name(text: &str, beside: &str) -> Result<(), char> {
     let permitted = |c: char| c.is_ascii_alphanumeric() || "-_./:@".contains(c) || beside.contains(c);
     if text.contains("://") {

@@ -149,7 +149,7 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
     }
     if let Some((major, minor)) = facts.version.filter(|version| *version < OLDEST) {
         let message =
-            format!("the cluster of pool `{pool}` has Kubernetes {major}.{minor}, which was never tried");
+            format!("the cluster of pool `{pool}` has Kubernetes {major}.{minor}, untested with Greenroom");
         let remedy = format!("use Kubernetes {}.{} or later", OLDEST.0, OLDEST.1);
         add("kubernetes-version", Warning, message, &remedy);
     }

@@ -95,7 +95,10 @@ impl Answer for CapabilitiesAnswer {
             return Err(("protocol".to_owned(), why));
         }
         if let Some(unknown) = self.verbs.iter().find(|name| Verb::of_name(name).is_none()) {
-            return Err(("verbs".to_owned(), format!("`{}` is no verb", clean_line(unknown.as_bytes(), 40))));
+            return Err((
+                "verbs".to_owned(),
+                format!("`{}` is not a verb", clean_line(unknown.as_bytes(), 40)),
+            ));
         }
         if self.appears_within_s > 3600 {
             return Err(("appears_within_s".to_owned(), "is more than an hour".to_owned()));

@@ -93,7 +93,7 @@ fn reachable(
     if let Some(address) = address {
         word(&format!("{prefix}address"), address)?;
         if address.contains(char::is_whitespace) || address.starts_with('-') {
-            return Err((format!("{prefix}address"), "is no address".to_owned()));
+            return Err((format!("{prefix}address"), "is not an address".to_owned()));
         }
     }
     if port == Some(0) {
@@ -101,7 +101,7 @@ fn reachable(
     }
     let is_key = |key: &String| is_public_key(key);
     if host_key.is_some_and(|key| !is_key(key)) {
-        let why = "is no public key in OpenSSH format, such as `ssh-ed25519 AAAA…`";
+        let why = "is not a public key in OpenSSH format, such as `ssh-ed25519 AAAA…`";
         return Err((format!("{prefix}host_key"), why.to_owned()));
     }
     Ok(())
@@ -148,7 +148,7 @@ mod tests {
             ),
             (list(r#"{"machine":1,"state":"gone"}"#), "printed a wrong `machines[0].machine`: invalid type"),
             (list(r#"{"machine":"","state":"gone"}"#), "printed a wrong `machines[0].machine`: is empty"),
-            (list(key), "printed a wrong `machines[0].host_key`: is no public key"),
+            (list(key), "printed a wrong `machines[0].host_key`: is not a public key"),
             (
                 list(r#"{"machine":"1","state":"gone"},{"machine":"1","state":"gone"}"#),
                 "printed a wrong `machines[1].machine`: `1` stands in `machines` twice",
@@ -166,7 +166,7 @@ mod tests {
             (r#"{"protocol":2,"name":"x"}"#, "printed a wrong `protocol`: is 2, but"),
             (
                 r#"{"protocol":1,"name":"x","verbs":["reboot"]}"#,
-                "printed a wrong `verbs`: `reboot` is no verb",
+                "printed a wrong `verbs`: `reboot` is not a verb",
             ),
             (r#"{"protocol":1,"name":"x","identity":"id"}"#, "printed a wrong `identity`: unknown variant"),
         ] {
