@@ -51,8 +51,13 @@ impl Host {
     #[track_caller]
     fn sh(&self, line: &str) -> String {
         let (succeeded, text) = self.try_sh(line);
-        assert!(succeeded, "{line}: {text}");
+        assert!(succeeded, "{line}: {text}\n{}", self.reports());
         text
+    }
+
+    /// What the host's processes have written, and the state of the keeper's unit.
+    fn reports(&self) -> String {
+        self.try_sh(&format!("cat {}/*.log; systemctl status greenroom", self.path().display())).1
     }
 
     fn property(&self, name: &str) -> String {
@@ -66,9 +71,7 @@ impl Host {
     fn wait_for(&self, what: &str, mut is_so: impl FnMut() -> bool) {
         let until = Instant::now() + SOON;
         while !is_so() {
-            let seen =
-                || self.try_sh(&format!("cat {}/*.log; systemctl status greenroom", self.path().display())).1;
-            assert!(Instant::now() < until, "not within {SOON:?}: {what}: {}", seen());
+            assert!(Instant::now() < until, "not within {SOON:?}: {what}: {}", self.reports());
             std::thread::sleep(Duration::from_millis(50));
         }
     }
