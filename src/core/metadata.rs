@@ -24,3 +24,19 @@ impl MetadataService {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_service_is_asked_for_its_own_keys() {
+        for (service, own) in
+            [(MetadataService::AwsEc2, "spot/instance-action"), (MetadataService::Gce, "instance/preempted")]
+        {
+            assert!(service.keys().contains(&own), "{service:?}");
+            // They follow the service's path.
+            assert!(service.keys().iter().all(|key| !key.is_empty() && !key.starts_with('/')), "{service:?}");
+        }
+    }
+}

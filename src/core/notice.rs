@@ -265,13 +265,33 @@ mod tests {
     }
 
     #[test]
+    fn what_is_over_is_forgotten_after_the_interval_and_only_changes_count() {
+        let (mut notices, interval) = (Notices::default(), MINUTE * 10);
+        let mut changes = |conditions: &[Condition], minute: u32| {
+            notices.observe(conditions, interval, NOW.plus(MINUTE * minute))
+        };
+        assert!(changes(&[condition("a")], 1), "it begins");
+        assert!(!changes(&[condition("a")], 2), "it lasts");
+        assert!(changes(&[], 3), "it is over");
+        assert!(!changes(&[], 10), "its interval is not");
+        assert!(changes(&[], 11), "it is forgotten");
+        assert!(!changes(&[], 12), "nothing is left");
+    }
+
+    #[test]
     fn a_failed_delivery_waits_longer_each_time_and_is_given_up() {
         let mut notices = Notices::default();
         observe(&mut notices, &["a", "b"], Duration::ZERO);
         let mut now = NOW;
         for tries in 1..MOST_TRIES {
             assert_eq!(notices.failed(now, "refused"), None, "{tries}");
-            assert_eq!(notices.due(now), None);
+            let pause = FIRST_PAUSE.saturating_mul(1 << (tries - 1)).min(LONGEST_PAUSE);
+            assert_eq!(
+                notices.due(now.plus(pause.saturating_sub(Duration::from_millis(1)))),
+                None,
+                "{tries}"
+            );
+            assert!(notices.due(now.plus(pause)).is_some(), "{tries}");
             now = now.plus(LONGEST_PAUSE);
             assert_eq!(notices.due(now).expect("it is due").0.tries, tries);
         }

@@ -117,6 +117,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_amount_of_data_has_one_unit() {
+        for (bytes, shown) in
+            [(0, "0 KiB"), (1, "1 KiB"), (MIB - 1024, "1023 KiB"), (MIB, "1 MiB"), (5 * MIB, "5 MiB")]
+        {
+            assert_eq!(size(bytes), shown);
+        }
+    }
+
+    #[test]
     fn plain_text_stays_as_it_is() {
         for text in ["", "ok\n", "a\tb\n\nc", "größer ≤ 3 ✓", "日本語"] {
             assert_eq!(clean_text(text.as_bytes()), text);

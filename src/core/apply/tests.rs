@@ -222,6 +222,16 @@ fn a_host_that_returns_is_as_it_was_and_cleaned_before_its_next_job() {
     assert_eq!(after(&mut other, Change::Forgotten { instance: instance("h1") }), "");
     assert_eq!(after(&mut other, adopted("h2", elsewhere())), "");
     assert_eq!((known(&other, "h2").phase.word(), &known(&other, "h2").domain), ("checking", &None));
+    // One that has been ready and no longer responds has what its jobs left; a new one has nothing.
+    let mut silent = world("bound | static idle 2m of b");
+    let unreachable = Change::BecameUnreachable { instance: instance("h1"), reason: String::new() };
+    assert_eq!(after(&mut silent, unreachable), "");
+    assert_eq!(after(&mut silent, Change::Forgotten { instance: instance("h1") }), "");
+    assert_eq!(after(&mut silent, adopted("h1", endpoint())), "");
+    assert_eq!(known(&silent, "h1").phase.word(), "cleaning");
+    let mut new = world("static checking 5s");
+    assert_eq!(after(&mut new, Change::Forgotten { instance: instance("h1") }), "");
+    assert!(new.state.former_hosts.is_empty());
     // A host that no cleaning has made fit to serve does not become so by a change of the file.
     let mut broken = world("static out-of-service 1h");
     assert_eq!(after(&mut broken, Change::Forgotten { instance: instance("h1") }), "");

@@ -103,6 +103,22 @@ fn the_first_that_is_not_passed_over_is_taken_and_else_the_shortest_wait() {
 }
 
 #[test]
+fn a_launch_would_have_preferred_the_unavailable_ones_before_its_own() {
+    for (text, taken, expected) in [
+        ("offerings 3, out c1 1s, quota c2 1s |", 3, "c1 c2"),
+        ("offerings 3, out c1 1s, out c3 1s |", 2, "c1"),
+        ("offerings 3, out c1 3m, out c2 1s |", 3, "c2"),
+        ("offerings 3, out c2 1s |", 1, ""),
+    ] {
+        let (availability, taken) = (world(text).state.availability, offering(taken));
+        let timing = Timing::default();
+        let preferred = availability.preferred_to(&taken, &timing, NOW);
+        let names: Vec<_> = preferred.map(|passed| passed.offering.to_string()).collect();
+        assert_eq!(names.join(" "), expected, "`{text}`, taken: {taken}");
+    }
+}
+
+#[test]
 fn what_the_provider_names_no_more_is_forgotten() {
     let mut availability = world("offerings 3, out c1 1s, out c3 1s |").state.availability;
     availability.name(&[offering(3), offering(4)]);

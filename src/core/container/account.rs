@@ -177,3 +177,61 @@ impl fmt::Display for FailureAccount {
         write!(f, "{class}: {}", self.message)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::notation::NOW;
+
+    #[test]
+    fn an_account_is_told_in_the_order_of_what_happened() {
+        let image = |name: &str, source| ImageAccount { name: name.to_owned(), digest: None, source };
+        let service = |name: &str, start| ServiceAccount {
+            name: name.to_owned(),
+            image: image(name, Some(ImageSource::Present)),
+            start,
+        };
+        let second = Duration::from_secs(1);
+        let pulled = |bytes| Some(ImageSource::Pulled { after: second * 3, bytes });
+        let mut account = ContainerAccount {
+            job: JobKey::new("gl", 7),
+            pool: PoolName::new("linux"),
+            at: NOW,
+            image: ImageAccount {
+                digest: Some("sha256:0f".to_owned()),
+                ..image("ruby", pulled(Some(5 << 20)))
+            },
+            services: vec![
+                service("db", Some(ServiceStart::Answered { after: second })),
+                service("cache", Some(ServiceStart::Exited { after: second, status: "7".to_owned() })),
+                service("mail", Some(ServiceStart::Silent { waited: second * 30 })),
+                service("search", Some(ServiceStart::Unstarted)),
+                service("ruby", None),
+            ],
+            removed: vec!["node".to_owned()],
+            failure: Some(FailureAccount { class: FailureClass::Job, message: "no shell".to_owned() }),
+        };
+        assert_eq!(
+            account.sentences(),
+            [
+                "image `ruby` (sha256:0f) pulled 5 MiB in 3 s",
+                "service `db` answered after 1 s; the instance had image `db`",
+                "service `cache` exited after 1 s with status 7; the instance had image `cache`",
+                "service `mail` did not answer within 30 s; the instance had image `mail`",
+                "service `search` did not start; the instance had image `search`",
+                "service `ruby`; the instance had image `ruby`",
+                "image `node` was removed to make room",
+                "failed by its own fault: no shell",
+            ]
+        );
+        for named in account.images("ruby") {
+            named.source = None;
+        }
+        assert_eq!(account.image.to_string(), "image `ruby` (sha256:0f) not pulled");
+        assert_eq!(account.services[4].image.to_string(), "image `ruby` not pulled");
+        assert_eq!(account.services[0].image.source, Some(ImageSource::Present));
+        assert_eq!(image("go", pulled(None)).to_string(), "image `go` pulled in 3 s");
+        let failure = FailureAccount { class: FailureClass::System, message: "no answer".to_owned() };
+        assert_eq!(failure.to_string(), "system failure: no answer");
+    }
+}

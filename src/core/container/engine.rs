@@ -34,3 +34,17 @@ impl ContainerEngine {
         *self == Self::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_engine_is_called_like_its_program() {
+        for engine in ContainerEngine::ALL {
+            assert_eq!(engine.called().to_lowercase(), engine.program());
+            assert_eq!(serde_json::to_string(&engine).expect("a word"), format!("\"{}\"", engine.program()));
+            assert_eq!(engine.is_default(), engine.program() == "podman");
+        }
+    }
+}

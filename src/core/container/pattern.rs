@@ -29,3 +29,26 @@ pub fn name(text: &str, beside: &str) -> Result<(), char> {
     }
     text.chars().find(|c| !permitted(*c)).map_or(Ok(()), Err)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_know_stars_and_names_none() {
+        for good in ["ruby", "registry.example.com:5000/group/*", "**/ruby:3.?", "a@sha256:0f"] {
+            assert_eq!(pattern(good), Ok(()), "{good}");
+        }
+        for (bad, said) in [
+            ("", "contains an empty pattern, which matches no image"),
+            ("ruby:[34]", "contains `[`, but patterns know only `*`, `**` and `?`"),
+            ("ru by", "contains ' ', which image names cannot have"),
+            ("https://a/b", "contains ':', which image names cannot have"),
+        ] {
+            assert_eq!(pattern(bad), Err(said.to_owned()), "{bad}");
+        }
+        assert_eq!(image("ruby:3.3".to_owned()), Ok("ruby:3.3".to_owned()));
+        let said = "contains '*', which image names cannot have";
+        assert_eq!(image("ruby:*".to_owned()), Err(said.to_owned()));
+    }
+}

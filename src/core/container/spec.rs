@@ -112,3 +112,17 @@ pub struct Login {
     /// Where they come from, for messages: `DOCKER_AUTH_CONFIG`.
     pub source: &'static str,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entrypoint_of_empty_words_starts_nothing() {
+        let starts = |words: &[&str]| {
+            !starts_nothing(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<String>>())
+        };
+        assert!(!starts(&[]) && !starts(&[""]) && !starts(&["", ""]));
+        assert!(starts(&["tini"]) && starts(&["", "tini"]));
+    }
+}

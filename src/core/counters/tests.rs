@@ -66,6 +66,16 @@ fn boots_are_counted_by_offering_and_result() {
     let counters = after(&mut other, SECOND, drained);
     assert_eq!((counters.boots[""].failed, counters.drained["never-ready"]), (1, 1));
 
+    for (line, reason, why) in [
+        ("booting 5m", DrainReason::ByOperator, "it was no longer wanted"),
+        ("idle 5m", DrainReason::Stopped, "it had been ready"),
+    ] {
+        let mut one = world(line);
+        let before = one.state.counters.boots.clone();
+        let counters = after(&mut one, SECOND, Change::DrainingBegun { instance: instance("i1"), reason });
+        assert_eq!(counters.boots, before, "{why}");
+    }
+
     let refused = world("offerings 2 | refused 5s as c2").state.counters;
     assert_eq!(refused.boots["c2"].refused, 1);
     assert_eq!(refused.launch_failures.get("no-capacity"), Some(&1));

@@ -5,6 +5,8 @@
 
 mod collect;
 mod part;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -190,3 +190,22 @@ fn an_empty_tier_has_its_reason() {
     let failing = Note::SuspensionsFail { failures: 2, failure, until: NOW };
     assert_eq!(failing.to_string(), "suspending and resuming failed 2 times in a row (last: denied: no key)");
 }
+
+#[test]
+fn a_report_answers_for_one_instance_and_one_attempt() {
+    let (one, two, three) = (instance("i1"), instance("i2"), instance("i3"));
+    let report = Report {
+        details: vec![(one.clone(), "i-0123".to_owned()), (two.clone(), "i-4567".to_owned())],
+        pulls: vec![(one.clone(), "ruby".into()), (two.clone(), "go".into())],
+        waiting: vec![
+            (AttemptName::new("a"), WaitingOn::Rate { until: NOW }),
+            (AttemptName::new("b"), WaitingOn::Boot { instance: one.clone() }),
+        ],
+        ..Report::new(NOW, 1)
+    };
+    assert_eq!((report.detail(&one), report.pull_on(&one)), (Some("i-0123"), Some("ruby")));
+    assert_eq!((report.detail(&two), report.pull_on(&two)), (Some("i-4567"), Some("go")));
+    assert_eq!((report.detail(&three), report.pull_on(&three)), (None, None));
+    assert_eq!(report.waiting_on(&AttemptName::new("b")), Some(&WaitingOn::Boot { instance: one }));
+    assert_eq!(report.waiting_on(&AttemptName::new("c")), None);
+}

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::core::container::request::{Credential, Variable};
 use crate::core::container::settings::PullPolicy;
+use crate::core::container::spec::Login;
 
 fn image(name: &str) -> ImageRequest {
     ImageRequest { name: name.to_owned(), ..ImageRequest::default() }
@@ -297,6 +298,33 @@ fn entrypoints_and_commands_are_passed_on() {
     let accepted = accepted(&ContainerSettings::default(), &job);
     assert_eq!((accepted.job.entrypoint, accepted.job.command), (Some(vec![String::new()]), None));
     assert_eq!(accepted.services[0].container.command, job.services[0].command);
+}
+
+#[test]
+fn containers_share_a_pull_only_if_nothing_about_it_differs() {
+    let job = accepted(&ContainerSettings::default(), &request("ruby", &["ruby", "ghcr.io/own/db"]));
+    let (ruby, same) = (job.job.clone(), job.services[0].container.clone());
+    assert!(ruby.shares_pull(&same));
+    assert!(!ruby.shares_pull(&job.services[1].container));
+    let login = Login {
+        scope: "docker.io".to_owned(),
+        username: "ci".to_owned(),
+        password: Secret::new(String::new()),
+        source: "DOCKER_AUTH_CONFIG",
+    };
+    for other in [
+        ContainerSpec { platform: Some("linux/arm64".to_owned()), ..same.clone() },
+        ContainerSpec { policies: vec![PullPolicy::Never], ..same.clone() },
+        ContainerSpec { login: Some(login), ..same.clone() },
+    ] {
+        assert!(!ruby.shares_pull(&other), "{other:?}");
+    }
+    assert!(ruby.shares_pull(&ContainerSpec { user: Some("1000".to_owned()), ..same }), "only a pull counts");
+    let registries: Vec<String> = job.registries().collect();
+    assert_eq!(registries, ["docker.io", "docker.io", "ghcr.io"]);
+    assert_eq!(job.complete_name("ghcr.io/own/db"), Some("ghcr.io/own/db:latest"));
+    assert_eq!(job.complete_name("redis"), None);
+    assert_eq!(job.images().count(), 2);
 }
 
 proptest! {
