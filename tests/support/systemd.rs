@@ -21,6 +21,7 @@ mkdir "$1/cgroups"
 mount -t cgroup2 none "$1/cgroups"
 group="$1/cgroups/greenroom-test-$$"
 mkdir "$group"
+echo "$group" > "$1/group"
 echo $$ > "$group/cgroup.procs"
 if [ -n "$3" ]; then
   copy="$1/copy"
@@ -148,12 +149,17 @@ fn only_child(pid: u32) -> Option<u32> {
     children.next()?.parse().ok().filter(|_| children.next().is_none())
 }
 
-/// Control groups do not disappear with a namespace.
+/// Control groups do not disappear with a namespace. Those of a running test stay: one that it has just made for a unit has no
+/// process for a moment, and would disappear.
 fn remove_groups(home: &Path) {
     let script = r#"
         mount --make-rprivate /
         mount -t cgroup2 none "$1/cgroups" || exit 0
-        until find "$1"/cgroups/greenroom-test-* -depth -type d -exec rmdir {} + || [ "$((tries += 1))" = 50 ]; do
+        for tries in $(seq 50); do
+            for group in "$1"/cgroups/greenroom-test-*; do
+                [ -e "/proc/${group##*-}" ] || find "$group" -depth -type d -exec rmdir {} +
+            done
+            [ -e "$(cat "$1/group")" ] || break
             sleep 0.1
         done
     "#;
