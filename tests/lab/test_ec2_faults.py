@@ -35,6 +35,8 @@ class Faults(Ec2Trial):
             self.fault("RunInstances", "hang", applied=applied, seconds=5)
             with self.assertRaises(ReadTimeoutError):
                 self.client(read_timeout=0.3).run_instances(**self.wanted())
+            if applied:
+                self.until(self.truth)
             self.assertEqual(len(self.truth()), int(applied))
 
     def test_slow(self):

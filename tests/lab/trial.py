@@ -46,10 +46,10 @@ def start_lab(*arguments, **environment):
 def end_lab(process):
     process.stdin.close()
     process.stdout.close()
-    return process.wait(timeout=20)
+    return process.wait(timeout=60)
 
 
-def http(method, url, body=None, headers=None, timeout=20):
+def http(method, url, body=None, headers=None, timeout=60):
     """Status and parsed JSON of one request."""
     data = None if body is None else json.dumps(body).encode()
     headers = {**({"Content-Type": "application/json"} if data is not None else {}), **(headers or {})}
@@ -122,7 +122,7 @@ class Trial(unittest.TestCase):
     def counts(self, operation):
         return self.lab("GET", "requests")["counts"].get(operation, 0)
 
-    def until(self, check, within=10.0):
+    def until(self, check, within=60.0):
         """Polls until `check` returns a true value, and returns it."""
         end = time.monotonic() + within
         while True:
@@ -165,7 +165,7 @@ class Trial(unittest.TestCase):
             ["ssh", "-F", "none", *words, "-i", str(keys.path), "-p", str(self.ssh_port), f"{user}@{address}", command],
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=60,
             check=False,
             stdin=subprocess.DEVNULL,
         )
@@ -185,7 +185,7 @@ class Ec2Trial(Trial):
     def client(self, attempts=1, service="ec2", key=ACCESS_KEY, region=None, **settings):
         config = Config(
             retries={"total_max_attempts": attempts, "mode": "standard"},
-            read_timeout=settings.pop("read_timeout", 20),
+            read_timeout=settings.pop("read_timeout", 60),
             **settings,
         )
         session = _shared.setdefault("session", botocore.session.get_session())
