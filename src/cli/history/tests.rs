@@ -23,7 +23,7 @@ fn night() -> EventFixture {
     story.gets("b", 2, 224.7);
     ends(&mut story, "b", 300.0, JobEnd::new(JobResult::Failed, "`build_script` exited with status 7"));
     story.asks("c", 4713, "acme/shop", 310.0);
-    let why = JobEnd::new(JobResult::SystemFailed, "no instance within 30m (`acquire_timeout`)");
+    let why = JobEnd::new(JobResult::SystemFailed, "no instance within 10 s (`acquire_timeout`)");
     story.then(320.0, Change::JobEnded { attempt: attempt("c"), end: why });
     story.then(320.0, Change::Withdrawn { attempt: attempt("c"), how: End::GivenBack });
     story.then(330.0, Change::CleaningBegun { instance: id(1) });
@@ -66,7 +66,7 @@ REQUESTED  JOB   PROJECT                   POOL   WAITED  START   INSTANCE      
 14:03:20   4712  …roject-with-a-long-name  linux  24.7 s  booted  linux-7f3a-2  us-east1-b spot  1m 15s  failed          job
     `build_script` exited with status 7
 14:05:10   4713  acme/shop                 linux  10 s    -       -             -                -       system failure  system
-    no instance within 30m (`acquire_timeout`)
+    no instance within 10 s (`acquire_timeout`)
 14:05:50   4714  acme/shop                 linux  10 s    freed   linux-7f3a-1  us-east1-b spot  1m 20s  running         -
 14:06:10   4715  acme/shop                 linux  1m 10s  -       -             -                -       waiting         -
 
