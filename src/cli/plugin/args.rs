@@ -35,8 +35,8 @@ Exit status:
     Install(InstallOptions),
     /// Check with the conformance kit that a plugin does what Greenroom relies on
     #[command(after_help = "\
-Without --live, the kit makes no instance: it starts the plugin twice, and lists its group. With --live, it needs an \
-empty group of its own, and asks first. It makes up to three instances, kills the plugin once, and removes the \
+Without --live, the kit creates no instance: it starts the plugin twice, and lists its group. With --live, it needs an \
+empty group of its own, and asks first. It creates up to three instances, kills the plugin once, and removes the \
 instances one after the other. At the end, and after Ctrl-C, it removes every instance of the group.
 
 Examples:
@@ -90,7 +90,7 @@ pub struct TestOptions {
     /// TOML file with the keys of a pool's provider table, such as `plugin_config`
     #[arg(long, value_name = "FILE")]
     pub table: Option<PathBuf>,
-    /// Also make instances
+    /// Also create instances
     #[arg(long)]
     pub live: bool,
     /// Skip the question

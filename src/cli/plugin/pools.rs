@@ -1,4 +1,4 @@
-//! The pools whose machines a plugin makes.
+//! The pools whose machines a plugin creates.
 
 use crate::cli::args::GlobalOptions;
 use crate::cli::error::CliError;

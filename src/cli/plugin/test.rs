@@ -43,7 +43,7 @@ async fn judged(options: &TestOptions, kit: &Kit, plugin: String) -> Result<bool
         (Err(verdict), _) => (verdict.text(), Vec::new()),
         (Ok(_), false) => ("it needs instances: add `--live`".to_owned(), Vec::new()),
         (Ok(_), true) if kit.outcomes.failures() > 0 => {
-            ("instances are made only if all checks without instances pass".to_owned(), Vec::new())
+            ("instances are created only if all checks without instances pass".to_owned(), Vec::new())
         }
         (Ok(group), true) => (
             "an earlier check failed, without which it makes no sense".to_owned(),
@@ -70,10 +70,10 @@ async fn live(options: &TestOptions, kit: &Kit, group: &GroupInfo) -> Result<Vec
     }
     let number = group.max_size.map_or(MACHINES, |most| most.min(MACHINES));
     let instances = ui::plural(number as usize, "instance");
-    ui::err(&format!("The kit makes {instances} in the group `{}`, and removes them.\n", group.id));
-    if !ask("Make them?", options.yes)? {
+    ui::err(&format!("The kit creates {instances} in the group `{}`, and removes them.\n", group.id));
+    if !ask("Create them?", options.yes)? {
         return Err(
-            CliError::say("no instance was made").help("leave out `--live` to check without instances")
+            CliError::say("no instance was created").help("leave out `--live` to check without instances")
         );
     }
     let (checks, clean_up) = (Box::pin(kit.check_live(group)), Box::pin(kit.clean_up()));

@@ -8,8 +8,8 @@ use clap::{Args, Subcommand, ValueEnum};
 pub enum ProviderCommand {
     /// Check with the conformance kit that a program keeps the promises of provider `external`
     #[command(after_help = "\
-Without --live, the kit makes no machine. It calls every verb with requests that the program has to answer or refuse, \
-and terminates nothing that exists. With --live, it states the price that the program reports, and asks. Then it makes \
+Without --live, the kit creates no machine. It calls every verb with requests that the program has to answer or refuse, \
+and terminates nothing that exists. With --live, it states the price that the program reports, and asks. Then it creates \
 about six machines in the pools `greenroom-kit` and `greenroom-kit-2`. At the end, and after Ctrl-C, it terminates \
 all of them.
 
@@ -60,7 +60,7 @@ pub struct TestOptions {
     /// Time limit of each call in seconds [default: that of its verb]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub call_timeout: Option<u64>,
-    /// Also make machines
+    /// Also create machines
     #[arg(long)]
     pub live: bool,
     /// With --live: skip the question

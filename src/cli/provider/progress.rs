@@ -1,4 +1,4 @@
-//! What the kit says before it makes machines.
+//! What the kit says before it creates machines.
 
 use crate::provider::external::kit::live::{CONCURRENT, MACHINES, POOLS};
 use crate::provider::external::protocol::answers::CapabilitiesAnswer;
@@ -10,7 +10,7 @@ pub(super) fn cost(known: &CapabilitiesAnswer) -> String {
     let (machines, concurrent) =
         (MACHINES + u32::from(known.lifetime), CONCURRENT + u32::from(known.lifetime));
     format!(
-        "The kit makes about {machines} machines, at most {concurrent} of them concurrently, in the pools `{}` and `{}`, and \
+        "The kit creates about {machines} machines, at most {concurrent} of them concurrently, in the pools `{}` and `{}`, and \
          terminates them.\n  account: {}\n  price of a machine: {}\n",
         POOLS[0],
         POOLS[1],

@@ -35,7 +35,7 @@ pub(super) async fn test(options: &TestOptions) -> Result<bool, CliError> {
         (Err(verdict), _) => (verdict.text(), Vec::new()),
         (Ok(_), false) => ("it needs machines: add `--live`".to_owned(), Vec::new()),
         (Ok(_), true) if session.outcomes.failures() > 0 => {
-            ("machines are made only if all checks without machines pass".to_owned(), Vec::new())
+            ("machines are created only if all checks without machines pass".to_owned(), Vec::new())
         }
         (Ok(known), true) => (
             "an earlier check failed, without which it makes no sense".to_owned(),
@@ -62,8 +62,10 @@ async fn live(
     let live = Live::new(session, known.clone(), &ssh, live_options(options, scratch.run.clone())?);
     nothing_before(&live).await?;
     ui::err(&progress::cost(known));
-    if !ask("Make them?", options.yes)? {
-        return Err(CliError::say("no machine was made").help("leave out `--live` to check without machines"));
+    if !ask("Create them?", options.yes)? {
+        return Err(
+            CliError::say("no machine was created").help("leave out `--live` to check without machines")
+        );
     }
     let (checks, clean_up) = (Box::pin(live.check()), Box::pin(live.clean_up()));
     interrupts::cleaned_up(&WORDS, checks, clean_up).await

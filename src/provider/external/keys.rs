@@ -8,7 +8,7 @@ use crate::provider::cloud::keys::{SSH_PORT, USER, USER_DATA};
 
 pub(super) const TABLES: &[KeyTable] = &[KeyTable {
     header: "[pool.NAME.provider]",
-    about: "Instances are machines that a program makes: a script of yours, called for one step at a time. \
+    about: "Instances are machines that a program creates: a script of yours, called for one step at a time. \
             [providers/external.md](providers/external.md) describes the requests and the answers; \
             `greenroom doctor` calls it without launching anything.",
     keys: &[

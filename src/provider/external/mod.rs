@@ -1,4 +1,4 @@
-//! The provider `external`: a program of the operator's makes the machines.
+//! The provider `external`: a program of the operator's creates the machines.
 
 use std::rc::Rc;
 

@@ -1,4 +1,4 @@
-//! The table of a pool whose machines a program makes.
+//! The table of a pool whose machines a program creates.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -45,7 +45,7 @@ impl Settings {
 
     fn of(table: &Table<'_>) -> Self {
         let program =
-            table.required("program", table.text("program"), "name the program that makes machines");
+            table.required("program", table.text("program"), "name the program that creates machines");
         let program = PathBuf::from(program.or_default());
         let beside = || program.parent().unwrap_or(Path::new("/")).to_owned();
         let texts = |name| -> Vec<String> {

@@ -11,7 +11,7 @@ pub(super) const HOST_KEYS: &[&str] = &["ca", "command", "first-use"];
 
 pub(super) const TABLES: &[KeyTable] = &[KeyTable {
     header: "[pool.NAME.provider]",
-    about: "Instances are machines that a plugin of GitLab's autoscaler makes, unmodified: those of AWS, Google Cloud, Azure, \
+    about: "Instances are machines that a plugin of GitLab's autoscaler creates, unmodified: those of AWS, Google Cloud, Azure, \
             Hetzner and others. [providers/fleeting.md](providers/fleeting.md) describes how Greenroom drives them, and which \
             promises hold.",
     keys: &[
@@ -50,7 +50,7 @@ pub(super) const TABLES: &[KeyTable] = &[KeyTable {
         key("ssh_port", Range(1, 65535), Value("22"), Pass)
             .means("Port of the image's SSH server.")
             .interacts("A port that the plugin reports comes first."),
-        key("key_file", HostPath, Words("one that Greenroom makes for the pool"), Pass)
+        key("key_file", HostPath, Words("one that Greenroom creates for the pool"), Pass)
             .means("The private key of logins, without a passphrase: Ed25519, ECDSA, or RSA of 2048 to 4096 bits.")
             .interacts("The plugin gets it, in order to put its public half on the machines."),
         key("password_file", HostPath, Words("none"), Pass)
@@ -58,7 +58,7 @@ pub(super) const TABLES: &[KeyTable] = &[KeyTable {
             .interacts("The plugin gets the password, and no key. Refused with `key_file`. Only the keeper's account may be able \
                         to read the file."),
         key("static_credentials", Flag, Value("false"), Pass)
-            .means("Whether the plugin uses `user` and the key or password as they are, and makes no credentials of its own.")
+            .means("Whether the plugin uses `user` and the key or password as they are, and creates no credentials of its own.")
             .interacts("Some plugins need `true`, such as Hetzner's; others refuse it."),
         key("use_external_address", Flag, Value("false"), Launch)
             .means("Whether Greenroom connects to the external address of an instance.")

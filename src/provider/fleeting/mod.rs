@@ -1,4 +1,4 @@
-//! The provider `fleeting`: a plugin of GitLab's autoscaler makes the machines.
+//! The provider `fleeting`: a plugin of GitLab's autoscaler creates the machines.
 
 #[cfg(feature = "fleeting")]
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The table of a pool whose machines a fleeting plugin makes.
+//! The table of a pool whose machines a fleeting plugin creates.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -176,39 +176,39 @@ pub(super) const CHECKS: &[Check] = &[
     check(
         "launch-repeated",
         Group::Live,
-        "A second launch with the same token makes no second machine.",
-        "pass the token to the cloud, or look for a machine with it before making one; if neither is possible, answer \
+        "A second launch with the same token creates no second machine.",
+        "pass the token to the cloud, or look for a machine with it before creating one; if neither is possible, answer \
          `\"idempotent_launch\": false`",
     ),
     check(
         "launch-concurrent",
         Group::Live,
-        "Concurrent launches make one machine for each token.",
+        "Concurrent launches create one machine for each token.",
         "take a lock for each token, or let the cloud compare tokens",
     ),
     check(
         "launch-refusal",
         Group::Live,
-        "A launch that is refused with exit code 11 or 12 has made no machine, nor has an earlier call with its token.",
+        "A launch that is refused with exit code 11 or 12 has created no machine, nor has an earlier call with its token.",
         "look for the machine of the token first, then for quota and capacity",
     ),
     check(
         "launch-killed",
         Group::Live,
         "A launch that is killed at any moment leaves at most one machine, which a repeat finds and lists show.",
-        "record the token before the machine is made, or with it in one call; never only afterwards",
+        "record the token before the machine is created, or with it in one call; never only afterwards",
     ),
     check(
         "launch-answer-lost",
         Group::Live,
         "A machine whose launch got no answer is listed, and a repeat answers with its ID.",
-        "store the token with the machine, and look for it before making one",
+        "store the token with the machine, and look for it before creating one",
     ),
     check(
         "offering-unknown",
         Group::Live,
-        "A launch with an unknown offering is refused with exit code 14 and makes no machine.",
-        "compare `offering` with the names in `capabilities` before anything is made",
+        "A launch with an unknown offering is refused with exit code 14 and creates no machine.",
+        "compare `offering` with the names in `capabilities` before anything is created",
     ),
     check(
         "ids-unique",

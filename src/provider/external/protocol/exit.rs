@@ -67,7 +67,7 @@ pub fn class(code: i32, reason: &Reason, now: Stamp) -> Option<ErrorClass> {
     })
 }
 
-/// The class of a call that ended without a meaning: a launch may have made a machine.
+/// The class of a call that ended without a meaning: a launch may have created a machine.
 pub fn without_answer(verb: Verb) -> ErrorClass {
     if verb == Verb::Launch { ErrorClass::Unknown } else { ErrorClass::Transient }
 }

@@ -1,4 +1,4 @@
-//! The protocol between Greenroom and a program that makes machines: verbs, requests, answers, exit codes.
+//! The protocol between Greenroom and a program that creates machines: verbs, requests, answers, exit codes.
 //!
 //! docs/providers/external.md describes it for authors of such programs.
 

@@ -116,7 +116,7 @@ pub const CHECKS: &[Check] = &[
         "restart-login",
         Group::Live,
         "The next start of the plugin can log in to the instances of the earlier one.",
-        "use the key of `Init`'s settings for new instances, instead of one that is made at each start; or set \
+        "use the key of `Init`'s settings for new instances, instead of one that is created at each start; or set \
          `static_credentials`",
     ),
     check(

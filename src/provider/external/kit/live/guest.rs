@@ -196,9 +196,10 @@ impl Live<'_> {
         let made = self.made.borrow();
         let known = |machine: &String| made.iter().any(|known| known.machine == *machine);
         match all.resources.iter().find(|one| one.machine.as_ref().is_some_and(|machine| !known(machine))) {
-            Some(other) => {
-                failed(format!("the {} `{}` is of a machine that the kit has not made", other.kind, other.id))
-            }
+            Some(other) => failed(format!(
+                "the {} `{}` is of a machine that the kit has not created",
+                other.kind, other.id
+            )),
             None if !all.complete => failed("`resources` answered `\"complete\": false`"),
             None => Ok(()),
         }

@@ -79,7 +79,7 @@ impl Live<'_> {
         }
         let found = self.recovered(&specimen).await?;
         if found != machine {
-            return failed(format!("the launch made `{machine}`, and its repeat answered `{found}`"));
+            return failed(format!("the launch created `{machine}`, and its repeat answered `{found}`"));
         }
         self.end_interrupted(Made { specimen, machine }).await
     }
@@ -97,7 +97,7 @@ impl Live<'_> {
         match self.appears(specimen).await? {
             None => failed(format!("no list has `{machine}`")),
             Some(listed) if listed.machine == machine => self.stays_single(specimen).await.map(|()| machine),
-            Some(listed) => failed(format!("one launch made `{machine}` and `{}`", listed.machine)),
+            Some(listed) => failed(format!("one launch created `{machine}` and `{}`", listed.machine)),
         }
     }
 

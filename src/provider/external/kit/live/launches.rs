@@ -66,7 +66,7 @@ impl Live<'_> {
             return Ok(());
         }
         skipped(
-            "the program answers `\"idempotent_launch\": false`: Greenroom repeats no launch that may have made a machine",
+            "the program answers `\"idempotent_launch\": false`: Greenroom repeats no launch that may have created a machine",
         )
     }
 

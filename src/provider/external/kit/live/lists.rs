@@ -73,7 +73,7 @@ impl Live<'_> {
             Ok((ids.len() > 1).then(|| ids.join(" and ")))
         });
         match second.await? {
-            Some(ids) => failed(format!("one launch made {ids}")),
+            Some(ids) => failed(format!("one launch created {ids}")),
             None => Ok(()),
         }
     }
@@ -180,6 +180,7 @@ impl Live<'_> {
 /// The reason to skip what needs machines that lists identify.
 pub(super) fn not_identified() -> Verdict {
     Verdict::Skipped(
-        "lists do not show which launch made a machine, see `identity-exact` and `list-complete`".to_owned(),
+        "lists do not show which launch created a machine, see `identity-exact` and `list-complete`"
+            .to_owned(),
     )
 }

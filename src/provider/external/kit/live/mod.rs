@@ -155,7 +155,7 @@ impl<'a> Live<'a> {
             host_key: self.known.host_key,
         };
         let keys = self.connector.keys(&origin.instance()).await;
-        let keys = keys.or_else(|error| failed(format!("the kit cannot make keys: {error}")))?;
+        let keys = keys.or_else(|error| failed(format!("the kit cannot create keys: {error}")))?;
         for line in keys.host_key.lines().filter(|line| !line.starts_with("-----") && line.len() > 16) {
             self.session.keep_secret(line);
         }
@@ -204,7 +204,7 @@ impl<'a> Live<'a> {
         });
         let judged = match (twice, made.len()) {
             (Some(twice), _) => failed(twice),
-            (None, 0 | 1) => Err(Verdict::Skipped("fewer than two machines were made".to_owned())),
+            (None, 0 | 1) => Err(Verdict::Skipped("fewer than two machines were created".to_owned())),
             (None, _) => Ok(()),
         };
         self.session.outcomes.record("ids-unique", judged, Instant::now());

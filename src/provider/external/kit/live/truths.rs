@@ -33,7 +33,7 @@ impl Live<'_> {
             Some(listed) => {
                 let came = format!("{refused}, but the list has its machine `{}`", listed.machine);
                 self.session.outcomes.record("launch-refusal", failed(came), begun);
-                skipped("a launch was refused although it had made a machine, see `launch-refusal`")
+                skipped("a launch was refused although it had created a machine, see `launch-refusal`")
             }
         }
     }
