@@ -140,7 +140,7 @@ fn a_plugin_without_faults_passes_and_leaves_nothing() {
     assert_eq!(checks(&report, "passed").len(), all, "each check was made and passed: {report:#}");
     assert_eq!((site.instances(), &report["remaining"]), (Vec::new(), &json!([])));
     let asked = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(asked.contains("The kit makes 3 instances in the group `test "), "{asked}");
+    assert!(asked.contains("The kit creates 3 instances in the group `test "), "{asked}");
 }
 
 #[test]
