@@ -2,7 +2,7 @@
 
 import unittest
 
-from trial import Ec2Trial
+from trial import LONG, Ec2Trial
 
 
 class Tokens(Ec2Trial):
@@ -42,12 +42,15 @@ class Tokens(Ec2Trial):
 
 class Boot(Ec2Trial):
     def test_pending_then_running(self):
-        self.set(boot=0.4)
+        self.set(boot=LONG)
         name = self.launch()[0]["InstanceId"]
         self.assertEqual(self.described(name)["State"], {"Code": 0, "Name": "pending"})
+        self.set(boot=0.05)
+        name = self.launch()[0]["InstanceId"]
         self.assertEqual(self.until_state(name, "running")["State"]["Code"], 16)
 
     def test_shutting_down_then_terminated(self):
+        self.set(shutdown=LONG)
         name = self.launch()[0]["InstanceId"]
         self.until_state(name, "running")
         answer = self.ec2.terminate_instances(InstanceIds=[name])["TerminatingInstances"][0]
@@ -55,6 +58,9 @@ class Boot(Ec2Trial):
             (answer["PreviousState"]["Name"], answer["CurrentState"]["Name"]), ("running", "shutting-down")
         )
         self.assertEqual(self.described(name)["State"]["Name"], "shutting-down")
+        self.set(shutdown=0.05)
+        name = self.launch()[0]["InstanceId"]
+        self.ec2.terminate_instances(InstanceIds=[name])
         gone = self.until_state(name, "terminated")
         self.assertEqual(gone["StateReason"]["Code"], "Client.UserInitiatedShutdown")
         self.assertNotIn("PrivateIpAddress", gone)
@@ -69,7 +75,7 @@ class Boot(Ec2Trial):
         self.refused("InvalidInstanceID.NotFound", self.ec2.describe_instances, InstanceIds=[name])
 
     def test_young_ids_are_unknown(self):
-        self.set(visible=0.5)
+        self.set(visible=LONG)
         name = self.launch(TagSpecifications=self.tags(pool="linux"))[0]["InstanceId"]
         self.refused("InvalidInstanceID.NotFound", self.ec2.describe_instances, 400, InstanceIds=[name])
         self.refused("InvalidInstanceID.NotFound", self.ec2.terminate_instances, InstanceIds=[name])
@@ -78,7 +84,8 @@ class Boot(Ec2Trial):
         self.assertEqual(self.ec2.describe_instances(Filters=mine)["Reservations"], [])
         self.assertEqual(self.ec2.describe_volumes()["Volumes"], [])
         self.assertEqual(len(self.truth()), 1)
-        self.until(lambda: self.ec2.describe_instances(Filters=mine)["Reservations"])
+        self.set(visible=0.0)
+        self.assertEqual(len(self.ec2.describe_instances(Filters=mine)["Reservations"]), 1)
 
     def test_a_launch_that_ends_in_an_error(self):
         self.fault("RunInstances", "ends-in-error", code="Client.VolumeLimitExceeded")

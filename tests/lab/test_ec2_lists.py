@@ -4,7 +4,7 @@ import base64
 import datetime
 import unittest
 
-from trial import Ec2Trial
+from trial import LONG, Ec2Trial
 
 
 class Lists(Ec2Trial):
@@ -51,11 +51,13 @@ class Lists(Ec2Trial):
         self.refused("InvalidParameterValue", self.ec2.describe_instances, NextToken="bm9uc2Vuc2U=")
 
     def test_status(self):
-        self.set(boot=0.2)
+        self.set(boot=LONG)
         name = self.launch()[0]["InstanceId"]
         self.assertEqual(self.ec2.describe_instance_status(InstanceIds=[name])["InstanceStatuses"], [])
         shown = self.ec2.describe_instance_status(InstanceIds=[name], IncludeAllInstances=True)["InstanceStatuses"]
         self.assertEqual(shown[0]["InstanceState"]["Name"], "pending")
+        self.set(boot=0.05)
+        self.launch()
         self.until(lambda: self.ec2.describe_instance_status()["InstanceStatuses"])
 
     def test_events(self):
@@ -178,7 +180,7 @@ class Console(Ec2Trial):
         base64.b64decode(key.split()[1], validate=True)
 
     def test_comes_late(self):
-        self.set(console=30)
+        self.set(console=LONG)
         name = self.launch()[0]["InstanceId"]
         self.until(lambda: self.listening(self.truth()[name]["address"]))
         self.assertFalse(self.ec2.get_console_output(InstanceId=name).get("Output"))

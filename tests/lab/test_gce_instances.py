@@ -3,27 +3,32 @@
 import unittest
 import uuid
 
-from trial import http, shared_lab
+from trial import LONG, http, shared_lab
 from trial_gce import ZONE, GceTrial
 
 
 class Operations(GceTrial):
     def test_pending_running_done_and_only_then_staging(self):
-        self.set(operation_pending=0.3, operation_running=0.3, boot=0.3)
+        self.set(operation_pending=LONG)
         operation = self.insert("one")
         self.assertEqual((operation["status"], operation["operationType"]), ("PENDING", "insert"))
         self.assertEqual(self.get("one")["status"], "PROVISIONING")
-        path = f"zones/{ZONE}/operations/{operation['name']}"
+        self.set(operation_pending=0.05, operation_running=LONG)
+        path = f"zones/{ZONE}/operations/{self.insert('two')['name']}"
         self.until(lambda: self.call("GET", path)["status"] == "RUNNING")
-        done = self.wait(operation)
+        self.assertEqual(self.get("two")["status"], "PROVISIONING")
+        self.set(operation_running=0.05, boot=LONG)
+        done = self.wait(self.insert("three"))
         self.assertEqual(
-            (done["status"], done["progress"], done["targetLink"]), ("DONE", 100, self.get("one")["selfLink"])
+            (done["status"], done["progress"], done["targetLink"]), ("DONE", 100, self.get("three")["selfLink"])
         )
-        self.assertEqual(self.get("one")["status"], "STAGING")
-        self.until_status("one", "RUNNING")
+        self.assertEqual(self.get("three")["status"], "STAGING")
+        self.set(boot=0.05)
+        self.insert("four")
+        self.until_status("four", "RUNNING")
 
     def test_wait_ends_when_it_has_waited_enough(self):
-        self.set(operation_pending=5, operation_wait=0.2)
+        self.set(operation_pending=LONG, operation_wait=0.2)
         self.assertEqual(self.wait(self.insert("one"))["status"], "PENDING")
 
     def test_a_repeated_request_id_gives_the_same_operation(self):
@@ -68,10 +73,13 @@ class Disks(GceTrial):
 
     def test_deleting_takes_its_time(self):
         self.running("one")
-        operation = self.call("DELETE", f"zones/{ZONE}/instances/one")
+        self.set(shutdown=LONG)
+        self.call("DELETE", f"zones/{ZONE}/instances/one")
         self.assertEqual(self.get("one")["status"], "STOPPING")
-        self.wait(operation)
-        self.get("one", status=404)
+        self.running("two")
+        self.set(shutdown=0.05)
+        self.wait(self.call("DELETE", f"zones/{ZONE}/instances/two"))
+        self.get("two", status=404)
 
 
 class Lists(GceTrial):
@@ -80,6 +88,7 @@ class Lists(GceTrial):
         return [one["name"] for one in self.call("GET", f"zones/{zone}/instances", **query).get("items", [])]
 
     def test_filters(self):
+        self.set(operation_pending=LONG)
         self.insert("one", labels={"pool": "linux", "owner": "me"})
         self.insert("two", labels={"pool": "other"})
         self.assertEqual(self.names('(labels.pool = "linux") AND (labels.owner=me)'), ["one"])
@@ -116,12 +125,13 @@ class Lists(GceTrial):
         self.assertEqual(items["zones/us-east1-c"]["warning"]["code"], "NO_RESULTS_ON_PAGE")
 
     def test_young_instances_are_not_listed(self):
-        self.set(visible=0.5)
+        self.set(visible=LONG)
         self.insert("one")
         self.assertEqual(self.names(), [])
         self.assertNotIn("instances", self.call("GET", "aggregated/instances")["items"][f"zones/{ZONE}"])
         self.assertEqual(self.get("one")["name"], "one")
-        self.until(self.names)
+        self.set(visible=0.0)
+        self.assertEqual(self.names(), ["one"])
 
     def test_labels_need_their_fingerprint(self):
         self.wait(self.insert("one", labels={"a": "b"}))

@@ -18,6 +18,9 @@ import botocore.session
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+# Seconds until what a test does not want to see yet. What it does want to see comes from another instance, soon.
+LONG = 600.0
+
 HERE = pathlib.Path(__file__).resolve().parent
 _shared = {}
 
