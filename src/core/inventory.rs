@@ -246,4 +246,10 @@ mod tests {
             Resources { begun: at, complete: false, location: None, found: vec![made], copies: vec![] };
         assert_eq!(resources, expected);
     }
+
+    #[test]
+    fn a_kind_of_resource_is_a_word_of_its_own() {
+        let words = [ResourceKind::Instance, ResourceKind::Volume, ResourceKind::Other("address")];
+        assert_eq!(words.map(|kind| kind.to_string()), ["instance", "volume", "address"]);
+    }
 }
