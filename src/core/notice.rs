@@ -309,6 +309,24 @@ mod tests {
     }
 
     #[test]
+    fn a_pool_shows_what_became_of_the_notices_of_what_lasts() {
+        let mut notices = Notices::default();
+        observe(&mut notices, &["a"], Duration::ZERO);
+        let event = NoticeKind::BreakerOpen.word();
+        assert_eq!(notices.of_pool("a"), [(event, NoticeState::Waiting)]);
+        assert_eq!(notices.of_pool("b"), []);
+        notices.delivered(NOW);
+        assert_eq!(notices.of_pool("a"), [(event, NoticeState::Delivered(NOW))]);
+        observe(&mut notices, &["a", "b"], MINUTE);
+        for _ in 0..MOST_TRIES {
+            notices.failed(NOW, "refused");
+        }
+        assert_eq!(notices.of_pool("b"), [(event, NoticeState::GivenUp)]);
+        observe(&mut notices, &["b"], MINUTE * 2);
+        assert_eq!(notices.of_pool("a"), [], "it is over");
+    }
+
+    #[test]
     fn so_many_are_kept_and_the_others_counted() {
         let mut notices = Notices::default();
         let pools: Vec<String> = (0..MOST + 7).map(|number| format!("p{number}")).collect();

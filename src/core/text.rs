@@ -126,6 +126,11 @@ mod tests {
     }
 
     #[test]
+    fn each_byte_has_two_digits() {
+        assert_eq!(hex(&[0, 10, 255]), "000aff");
+    }
+
+    #[test]
     fn plain_text_stays_as_it_is() {
         for text in ["", "ok\n", "a\tb\n\nc", "größer ≤ 3 ✓", "日本語"] {
             assert_eq!(clean_text(text.as_bytes()), text);
