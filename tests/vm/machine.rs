@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use greenroom::provider::qemu::image::Image;
 
 /// For everything that an emulated machine on a busy host has to get done.
-const PATIENCE: Duration = Duration::from_mins(3);
+const PATIENCE: Duration = Duration::from_mins(10);
 
 /// Dropping it ends it.
 pub(crate) struct Machine {
@@ -155,8 +155,8 @@ fn start(image: &Image, disk: &str, dir: &Path) -> Child {
     let agent = format!("socket,id=agent,server=on,wait=on,path={}", dir.join("agent").display());
     let qmp = format!("unix:{},server=on,wait=off", dir.join("qmp").display());
     let disk = format!("{disk},format=raw,if=none,id=disk,cache=unsafe");
-    let line =
-        "console=ttyS0 quiet loglevel=1 panic=-1 random.trust_cpu=on net.ifnames=0 mitigations=off nokaslr";
+    let line = "console=ttyS0 quiet loglevel=1 panic=-1 random.trust_cpu=on net.ifnames=0 mitigations=off nokaslr \
+         no_timer_check";
     let mut qemu = Command::new("qemu-system-x86_64");
     qemu.args(["-M", "q35", "-accel", "tcg", "-cpu", "max", "-m", "256M", "-nodefaults", "-no-reboot"]);
     qemu.args(["-display", "none", "-serial", &console, "-qmp", &qmp, "-append", line]);
