@@ -13,6 +13,7 @@ mod objection;
 mod origin;
 mod pool;
 mod rule;
+mod schedule;
 mod syntax;
 mod timing;
 

@@ -9,14 +9,13 @@ use crate::core::container::settings::ContainerSettings;
 use crate::core::execution::Shell;
 use crate::core::ids::PoolName;
 use crate::core::policy::{IdlePolicy, Lifetime, Policy, Reuse, ScheduledIdle, Timing};
-use crate::core::schedule::{Schedule, ScheduleText};
 use crate::core::warm::WarmPolicy;
-use crate::keys::got::Got;
 use crate::keys::problem::{Place, Problem, join};
 use crate::keys::table::Table;
 
 use super::check::{self, IdleDraft, PoolDraft};
 use super::containers::{self, Surroundings};
+use super::schedule::schedule;
 
 /// One pool, as the operator configured it.
 #[derive(Debug, Clone, PartialEq)]
@@ -199,40 +198,6 @@ fn schedules(table: &Table<'_>, pool: &PoolDraft, below: &IdlePolicy) -> Vec<Sch
         }
     }
     schedules
-}
-
-fn schedule(entry: &Table<'_>) -> Option<Schedule> {
-    let zone = entry.text("timezone");
-    let help = "set `periods`, such as `[\"* 9-17 * * mon-fri\"]` (minute, hour, day, month, weekday)";
-    let periods = entry.required("periods", entry.texts("periods"), help);
-    let mut timezone = zone.or("UTC".to_owned());
-    let mut readable = !zone.is_bad();
-    if let Got::Good(_, place) = zone {
-        // Checked separately, so that a wrong time zone is not reported as a wrong period.
-        let text = ScheduleText { periods: vec!["* * * * *".to_owned()], timezone: timezone.clone() };
-        if Schedule::parse(text).is_err() {
-            let title = format!("unknown time zone `{timezone}`");
-            let help = "use a name of the IANA time zone database, such as \"Europe/Berlin\" or \"UTC\"";
-            entry.report(Problem::new(title).at(place, "unknown").help(help));
-            "UTC".clone_into(&mut timezone);
-            readable = false;
-        }
-    }
-    let periods = periods.into_value()?;
-    for (period, place) in &periods {
-        let text = ScheduleText { periods: vec![period.clone()], timezone: timezone.clone() };
-        if let Err(wrong) = Schedule::parse(text) {
-            let title = format!("the period `{}` is invalid", wrong.period);
-            // The parser adds a caret of its own under its last line.
-            let problem = wrong.problem.lines().next_back().unwrap_or_default();
-            let problem = problem.trim_start_matches([' ', '^']).to_owned();
-            let help = "use five fields (minute, hour, day, month, weekday), such as \"* 9-17 * * mon-fri\"";
-            entry.report(Problem::new(title).at(place.clone(), problem).help(help));
-            readable = false;
-        }
-    }
-    let periods = periods.into_iter().map(|(period, _)| period).collect();
-    readable.then(|| Schedule::parse(ScheduleText { periods, timezone }).ok()).flatten()
 }
 
 fn provider(pool: &Table<'_>) -> Option<ProviderTable> {

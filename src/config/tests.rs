@@ -381,6 +381,39 @@ error: unknown time zone `Europa/Berlin`
 }
 
 #[test]
+fn a_descending_range_and_an_offset_as_a_zone_come_with_the_way_to_write_them() {
+    fails_with(
+        "[pool.linux]\nmax_instances = 2\nprovider.kind = \"local\"\n[[pool.linux.policy]]\n\
+         periods = [\"* 22-6 * * *\", \"* * * * fri-mon\"]\ntimezone = \"UTC+1\"\n",
+        r#"
+error: the period `* 22-6 * * *` is invalid
+ --> greenroom.toml:5:12
+  |
+5 | periods = ["* 22-6 * * *", "* * * * fri-mon"]
+  |            ^^^^^^^^^^^^^^ the range `22-6` is in descending order
+  |
+  = help: split the range where its field starts again: `"* 22-23,0-6 * * *"`
+
+error: the period `* * * * fri-mon` is invalid
+ --> greenroom.toml:5:28
+  |
+5 | periods = ["* 22-6 * * *", "* * * * fri-mon"]
+  |                            ^^^^^^^^^^^^^^^^^ the range `fri-mon` is in descending order
+  |
+  = help: split the range where its field starts again: `"* * * * fri-sat,sun-mon"`
+
+error: unknown time zone `UTC+1`
+ --> greenroom.toml:6:12
+  |
+6 | timezone = "UTC+1"
+  |            ^^^^^^^ unknown
+  |
+  = help: use a name of the IANA time zone database, such as "Europe/Berlin" or "UTC"; the zone +1 hours from UTC, without summer time, is "Etc/GMT-1"
+"#,
+    );
+}
+
+#[test]
 fn directories_that_are_not_absolute_are_refused() {
     fails_with(
         "state_dir = \"state\"\n[pool.linux]\nmax_instances = 2\nbuilds_dir = \"builds\"\nprovider.kind = \"local\"\n",

@@ -69,6 +69,12 @@ impl Schedule {
     }
 }
 
+/// True for a name of the IANA time zone database. [`Schedule::parse`] accepts POSIX zones, too: they read `UTC+1` as one hour
+/// *west* of Greenwich, so no configuration may name one.
+pub fn is_time_zone(name: &str) -> bool {
+    jiff::tz::TimeZone::get(name).is_ok()
+}
+
 impl PartialEq for Schedule {
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text
@@ -143,6 +149,23 @@ mod tests {
     fn an_unknown_zone_is_refused_by_name() {
         let text = ScheduleText { periods: vec!["* * * * *".into()], timezone: "Mars/Olympus".into() };
         assert!(Schedule::parse(text).unwrap_err().to_string().contains("Mars/Olympus"));
+    }
+
+    #[test]
+    fn only_names_of_the_database_are_time_zones() {
+        for (name, is_one) in [
+            ("UTC", true),
+            ("Europe/Berlin", true),
+            ("europe/berlin", true),
+            ("Etc/GMT-1", true),
+            ("UTC+1", false),
+            ("+01:00", false),
+            ("CET-1CEST", false),
+            (" UTC", false),
+            ("", false),
+        ] {
+            assert_eq!(is_time_zone(name), is_one, "{name}");
+        }
     }
 
     #[test]

@@ -48,7 +48,8 @@ pub(in crate::config) const POLICY: KeyTable = KeyTable {
     keys: &[
         key("periods", Texts, Required, Pass)
             .means("Periods of the entry, each as `minute hour day month weekday`.")
-            .interacts("Each is read as a set of minutes: `\"* 8-17 * * mon-fri\"` covers 8:00 to 17:59."),
+            .interacts("Each is read as a set of minutes: `\"* 8-17 * * mon-fri\"` covers 8:00 to 17:59. Ranges ascend: \
+                 `\"* 22-23,0-6 * * *\"` is a night."),
         key("timezone", Text, Value("\"UTC\""), Pass).means("Time zone of the periods, by its IANA name."),
         key("idle_count", Count(0), OF_POOL, Pass).unit("job slots").means("As in the pool."),
         key("idle_time", Duration(0), OF_POOL, Pass).means("As in the pool."),
