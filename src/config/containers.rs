@@ -85,6 +85,8 @@ pub(super) fn beyond_static_hosts(settings: &ContainerSettings) -> Option<(&'sta
         Some(("memory", limit))
     } else if options.cpus.is_some() {
         Some(("cpus", limit))
+    } else if options.pids_limit.is_some() {
+        Some(("pids_limit", limit))
     } else {
         None
     }
@@ -228,6 +230,8 @@ fn options(table: &Table<'_>) -> EngineOptions {
         tmpfs: syntax::entries(table, "tmpfs", syntax::mount_point).into_iter().collect(),
         memory: table.size("memory").into_value(),
         cpus: cpus.into_value(),
+        pids_limit: table.count("pids_limit").into_value(),
+        network_mtu: table.count("network_mtu").into_value(),
     }
 }
 

@@ -37,6 +37,10 @@ mod services;
 mod setting;
 mod shells;
 mod site;
+#[path = "../situations/containers/surroundings.rs"]
+mod situation_surroundings;
+#[path = "../situations/containers/variables.rs"]
+mod situation_variables;
 #[path = "../support/skipped.rs"]
 mod skipped;
 mod starts;

@@ -150,6 +150,8 @@ codes! {
     CONTAINERS_NETWORK_BROKEN Error "containers-network-broken" "No container with a network of its own runs on an instance: jobs with services fail.";
     CONTAINERS_STORAGE_SLOW Warning "containers-storage-slow" "The engine of an instance stores images without layers: each container copies its image.";
     CONTAINERS_SPACE Warning "containers-space" "An instance has little space left for images.";
+    CONTAINERS_PROCESSES Warning "containers-processes" "Containers of an instance may have few processes: builds with many threads fail.";
+    CONTAINERS_NAME_SERVERS Warning "containers-name-servers" "Only an instance itself reaches its name servers: containers of jobs with services use public ones.";
     CONTAINERS_REGISTRY_UNREACHABLE Warning "containers-registry-unreachable" "A registry or a mirror does not answer an instance: pulls from there fail.";
     CONTAINERS_LOGIN_DENIED Error "containers-login-denied" "A registry denies a login with the passwords in `registry_auth`.";
     CONTAINERS_CLOCK Warning "containers-clock" "The clock of an instance is so far off that registries may refuse its tokens, and the instance may refuse their certificates.";

@@ -61,6 +61,8 @@ ulimit = { nofile = "4096:8192", core = "-1" }
 tmpfs = { "/run" = "rw,noexec" }
 memory = "4G"
 cpus = 2
+pids_limit = 4096
+network_mtu = 1400
 "#,
     );
     let globs = |texts: &[&str]| Some(texts.iter().map(|text| Glob::new(text)).collect::<Vec<Glob>>());
@@ -99,6 +101,7 @@ cpus = 2
     assert_eq!(options.ulimit.into_iter().collect::<Vec<_>>(), map(&limits));
     assert_eq!(options.tmpfs.into_iter().collect::<Vec<_>>(), map(&[("/run", "rw,noexec")]));
     assert_eq!(options.cpus, Some(2.0));
+    assert_eq!((options.pids_limit, options.network_mtu), (Some(4096), Some(1400)));
 }
 
 #[test]
@@ -251,6 +254,7 @@ fn static_hosts_run_containers_without_root() {
         ("privileged = true", "`privileged` would give jobs no right that they lack"),
         ("privileged = [\"docker:*\"]", "`privileged` would give jobs no right that they lack"),
         ("memory = \"1G\"", "`memory` needs a control group, which the account of jobs cannot make"),
+        ("pids_limit = 9", "`pids_limit` needs a control group, which the account of jobs cannot make"),
         ("cpus = 2", "`cpus` needs a control group, which the account of jobs cannot make"),
     ] {
         let expected = format!(

@@ -3,7 +3,7 @@
 use crate::core::container::settings::PullPolicy;
 use crate::keys::Applies::{Job, Pass};
 use crate::keys::Takes::{
-    Choice, Count, Duration, Factor, Globs, HostPath, Map, Size, Text, TextOrTexts, Texts, Word,
+    Choice, Count, Duration, Factor, Globs, HostPath, Map, Range, Size, Text, TextOrTexts, Texts, Word,
     Words as OneOrMore,
 };
 use crate::keys::Unset::{Value, Words};
@@ -22,7 +22,7 @@ pub(in crate::config) const CONTAINERS: KeyTable = KeyTable {
             `image:`, its `services:` beside it. [Jobs in containers](containers.md) describes how, and what an \
             instance needs. Keys with names of GitLab Runner's `[runners.docker]` have the same meaning.\n\n\
             The shell `pwsh` is refused. The provider `static` runs containers \
-            [without root](providers/static.md#containers), and refuses `privileged`, `memory` and `cpus`. Patterns are those of [`[[rule]]`](#rule). They match \
+            [without root](providers/static.md#containers), and refuses `privileged`, `memory`, `cpus` and `pids_limit`. Patterns are those of [`[[rule]]`](#rule). They match \
             the name as the job writes it or the complete one: `ruby:*` and `docker.io/library/ruby:*` both allow \
             `ruby:3.3`.",
     keys: &[
@@ -109,6 +109,13 @@ pub(in crate::config) const CONTAINERS: KeyTable = KeyTable {
         key("cpus", Factor, Words("no limit"), Job)
             .unit("processors")
             .means("Processor time of each container, as a number of processors."),
+        key("pids_limit", Count(1), Words("no limit"), Job)
+            .unit("processes")
+            .means("Processes and threads that each container may have."),
+        key("network_mtu", Range(576, 65535), Words("that of the instance's default route"), Job)
+            .unit("bytes")
+            .means("MTU of the networks of containers.")
+            .interacts("Docker in Docker gets it, too. No effect on jobs that use the network of their instance."),
     ],
 };
 

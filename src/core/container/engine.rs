@@ -30,6 +30,15 @@ impl ContainerEngine {
         }
     }
 
+    /// The option for the processes of a container; `None`: no limit. Podman's own default is 2048.
+    pub fn pids_option(self, limit: Option<u64>) -> String {
+        match (limit, self) {
+            (Some(limit), _) => format!("--pids-limit={limit}"),
+            (None, Self::Podman) => "--pids-limit=-1".to_owned(),
+            (None, Self::Docker) => String::new(),
+        }
+    }
+
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }

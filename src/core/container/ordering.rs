@@ -9,6 +9,10 @@ use super::settings::{ContainerSettings, Mode, PullPolicy};
 use super::spec::{ContainerJob, ContainerSpec, ServiceSpec};
 use crate::core::glob::Glob;
 use crate::core::order::{LaunchOrder, Order, OrderService};
+use crate::core::text::clean_line;
+
+/// The longest name of a variable in a sentence, in characters.
+const NAME: usize = 100;
 
 /// What the names of services' containers begin with.
 pub const SERVICE: &str = "svc-";
@@ -136,17 +140,34 @@ fn ordered(service: &ServiceSpec, number: usize, pulls: bool, remarks: &mut Vec<
             container.called
         ));
     }
-    let variables = container.environment.iter();
+    let (variables, refused): (Vec<_>, Vec<_>) =
+        container.environment.iter().partition(|(name, _)| is_variable(name));
+    for (name, _) in refused {
+        remarks.push(format!(
+            "service `{}` does not get the variable `{}`: Kubernetes allows no such name",
+            container.called,
+            clean_line(name.as_bytes(), NAME)
+        ));
+    }
     OrderService {
         name: format!("{SERVICE}{number}"),
         image: container.image.clone(),
         aliases: aliases.into_iter().map(|alias| alias.to_ascii_lowercase()).collect(),
         entrypoint: container.entrypoint.clone(),
         command: container.command.clone(),
-        variables: variables.map(|(name, value)| (name.clone(), value.expose().clone())).collect(),
+        variables: variables
+            .into_iter()
+            .map(|(name, value)| (name.clone(), value.expose().clone()))
+            .collect(),
         pull_policy: pull(container).filter(|_| pulls),
         port: *probe,
     }
+}
+
+/// True for the name of a variable that Kubernetes allows.
+fn is_variable(name: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    !name.starts_with(|c: char| c.is_ascii_digit()) && name.bytes().all(is_part)
 }
 
 /// Only the first policy counts: Kubernetes knows one for each container.

@@ -93,6 +93,8 @@ pub enum Report {
     },
     /// Who the user of the job's container is.
     Owner(Owner),
+    /// The instance's own name servers, none of which the containers reach.
+    Unreached(String),
     Broken {
         part: Part,
         text: String,
@@ -156,6 +158,15 @@ pub struct NotPulled {
     pub may_pass: bool,
 }
 
+/// A sentence for the job log. `servers`: those that only the instance itself reaches.
+pub fn unreached(servers: &str) -> String {
+    format!(
+        "only the instance itself reaches its name servers ({}), so the containers use public ones: for internal names, \
+         have the operator set `dns`",
+        servers.replace(' ', ", ")
+    )
+}
+
 /// What a script reports that only pulls this image.
 pub fn pulled<'a>(image: &str, lines: impl IntoIterator<Item = &'a str>) -> Result<FoundImage, NotPulled> {
     let (mut found, mut failed, mut done) = (None, None, false);
@@ -186,6 +197,7 @@ pub fn pulled<'a>(image: &str, lines: impl IntoIterator<Item = &'a str>) -> Resu
             | Report::Wrote { .. }
             | Report::Skipped { .. }
             | Report::Removed { .. }
+            | Report::Unreached(_)
             | Report::Owner(_) => {}
         }
     }
@@ -201,6 +213,7 @@ impl Report {
         match word {
             "late" => return Some(Self::Late),
             "done" => return Some(Self::Done),
+            "unreached" => return Some(Self::Unreached(clean(rest))),
             "broken" => {
                 let (part, text) = rest.split_once(' ')?;
                 let part = match part {
@@ -379,6 +392,7 @@ mod tests {
                 Report::Broken { part: Part::Network, text: "no iptables".to_owned() },
             ),
             ("late", Report::Late),
+            ("unreached 127.0.0.1 ::1", Report::Unreached("127.0.0.1 ::1".to_owned())),
             ("done", Report::Done),
         ] {
             assert_eq!(Report::parse(line.as_bytes()), Some(report), "{line}");

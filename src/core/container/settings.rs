@@ -138,6 +138,10 @@ pub struct EngineOptions {
     pub memory: Option<u64>,
     /// As a decimal number, such as `1.5`.
     pub cpus: Option<f64>,
+    /// Processes of each container; `None`: no limit.
+    pub pids_limit: Option<u64>,
+    /// Of the networks of containers, in bytes; `None`: the MTU of the instance's default route.
+    pub network_mtu: Option<u64>,
 }
 
 impl Default for ContainerSettings {

@@ -93,10 +93,25 @@ impl Dialect {
             (false, ContainerEngine::Docker) => "--log-driver json-file --log-opt max-size=10m",
         };
         let file = match self.0 {
-            ContainerEngine::Podman => format!("--pidfile \"$shared/{own}.pid\" --systemd=false"),
+            ContainerEngine::Podman => {
+                // Its timers need systemd, and nothing reads their results.
+                format!("--pidfile \"$shared/{own}.pid\" --systemd=false --no-healthcheck")
+            }
             ContainerEngine::Docker => format!("--cidfile \"$shared/{own}.id\""),
         };
         format!("--name {own} {file} --pull never {logs}")
+    }
+
+    /// The options of a container with a network of its own. Docker lets its users open ports below 1024, and send pings.
+    pub(super) fn in_own_network(self, is_rootless: bool) -> Vec<String> {
+        let mut words = vec!["$resolvers".to_owned()];
+        if self.0 == ContainerEngine::Podman {
+            words.push("--sysctl net.ipv4.ip_unprivileged_port_start=0".to_owned());
+            if !is_rootless {
+                words.push("--sysctl 'net.ipv4.ping_group_range=0 2147483647'".to_owned());
+            }
+        }
+        words
     }
 
     /// The value of `--entrypoint`, and what goes before the command.

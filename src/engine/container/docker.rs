@@ -1,7 +1,7 @@
-//! The pool's registries for Docker in Docker.
+//! What Docker in Docker needs of the pool and its network.
 //!
-//! A Docker daemon among a job's services pulls images by itself. It reads mirrors from `/etc/docker/daemon.json`, and
-//! the certificates that verify a registry from `/etc/docker/certs.d`.
+//! A Docker daemon among a job's services pulls images by itself, and makes networks. It reads mirrors and the MTU from
+//! `/etc/docker/daemon.json`, and the certificates that verify a registry from `/etc/docker/certs.d`.
 
 use std::collections::BTreeSet;
 
@@ -16,17 +16,22 @@ const MIRRORED: &str = "docker.io";
 const SETTINGS: &str = "daemon.json";
 const CERTIFICATES: &str = "certs.d";
 
+/// Goes into the settings if the script knows an MTU that the daemon has to be told.
+const MTU: &str = "${inner:+\"mtu\":$inner}";
+
 /// The files of one daemon.
 pub(super) struct DockerFiles {
     /// Their directory on the instance, as a word of a shell.
     dir: String,
-    settings: Option<String>,
+    mirrors: Vec<String>,
+    /// False if the daemon gets an MTU by its own arguments.
+    takes_mtu: bool,
     /// Host and port of each registry that the pool's certificates verify.
     verified: BTreeSet<String>,
 }
 
 impl DockerFiles {
-    /// `None`: the container has no Docker daemon, or the pool has nothing for it, or files of the operator's own.
+    /// `None`: the container has no Docker daemon, or files of the operator's own.
     pub(super) fn of(
         name: &ContainerName,
         job: &ContainerJob,
@@ -36,22 +41,37 @@ impl DockerFiles {
         if !is_daemon || job.volumes.iter().any(|volume| covers_files(volume)) {
             return None;
         }
-        let mirrors: Vec<String> =
+        let mut mirrors: Vec<String> =
             job.mirrors.iter().filter(|(of, _)| of == MIRRORED).filter_map(|(_, at)| url(at)).collect();
-        // Docker refuses to start with mirrors from two sources.
-        let has_own = container.command.iter().flatten().any(|word| word.starts_with("--registry-mirror"));
-        let settings = (!mirrors.is_empty() && !has_own)
-            .then(|| serde_json::json!({ "registry-mirrors": mirrors }).to_string());
         let verified = if job.ca.is_some() { registries(job, &mirrors) } else { BTreeSet::new() };
+        // Docker refuses to start with a setting from two sources.
+        let has_own = |option| container.command.iter().flatten().any(|word| word.starts_with(option));
+        if has_own("--registry-mirror") {
+            mirrors.clear();
+        }
         let dir = format!("\"$shared/{name}-{number}.docker\"");
-        (settings.is_some() || !verified.is_empty()).then_some(Self { dir, settings, verified })
+        Some(Self { dir, mirrors, takes_mtu: !has_own("--mtu"), verified })
+    }
+
+    /// The settings, as a word of a shell, and whether the daemon always gets them; `None`: never.
+    fn settings(&self) -> Option<(String, bool)> {
+        let mirrors = serde_json::json!({ "registry-mirrors": self.mirrors }).to_string();
+        match (self.mirrors.is_empty(), self.takes_mtu) {
+            (false, false) => Some((quoted(&mirrors), true)),
+            (false, true) => {
+                let more = quoted(mirrors.trim_end_matches('}'));
+                Some((format!("{more}\"{}}}\"", MTU.replace(":+", ":+,").replace('"', "\\\"")), true))
+            }
+            (true, true) => Some((format!("\"{{{}}}\"", MTU.replace('"', "\\\"")), false)),
+            (true, false) => None,
+        }
     }
 
     /// Commands that write the files.
     pub(super) fn writes(&self, ca: Option<&str>) -> Vec<String> {
-        let Self { dir, settings, verified } = self;
+        let Self { dir, verified, .. } = self;
         let mut lines = vec![format!("mkdir -p {dir}")];
-        lines.extend(settings.iter().map(|text| format!("printf %s {} >{dir}/{SETTINGS}", quoted(text))));
+        lines.extend(self.settings().map(|(text, _)| format!("printf %s {text} >{dir}/{SETTINGS}")));
         for registry in verified {
             let at = format!("{dir}/{CERTIFICATES}/{}", quoted(registry));
             let ca = quoted(ca.unwrap_or_default());
@@ -62,10 +82,12 @@ impl DockerFiles {
 
     /// The container's options.
     pub(super) fn options(&self) -> impl Iterator<Item = String> {
-        let settings = self.settings.is_some().then_some(SETTINGS);
-        let certificates = (!self.verified.is_empty()).then_some(CERTIFICATES);
-        let all = settings.into_iter().chain(certificates);
-        all.map(|file| format!("--volume {}/{file}:/etc/docker/{file}:ro", self.dir))
+        let mount = |file: &str| format!("--volume {}/{file}:/etc/docker/{file}:ro", self.dir);
+        let settings = self.settings().map(|(_, always)| {
+            if always { mount(SETTINGS) } else { format!("${{inner:+{}}}", mount(SETTINGS)) }
+        });
+        let certificates = (!self.verified.is_empty()).then(|| mount(CERTIFICATES));
+        settings.into_iter().chain(certificates)
     }
 }
 

@@ -39,16 +39,33 @@ load() {
   wait "$client"
 }
 
+# With `--add-host`, Docker drops the machine's hosts file: the container gets a file of its own instead.
+add_name() {
+  [ -n "$host$added" ] || return 0
+  {
+    cat /etc/hosts 2>/dev/null
+    echo
+    [ -z "$host" ] || echo "127.0.1.1 $host"
+    for entry in $added; do echo "${entry#*:} ${entry%%:*}"; done
+  } >"$shared/$name.hosts"
+  named="--volume $shared/$name.hosts:/etc/hosts"
+}
+
+# Docker's name server in each network asks the machine's, also on its loopback interface.
+reaches() { :; }
+forward() { :; }
+
 # Creates the job's network; its subnet. Only in a subnet that is asked for may containers have chosen addresses: the
 # engine finds a free one.
 network() {
   tries=0
+  set -- ${mtu:+--opt "com.docker.network.driver.mtu=$mtu"}
   while :; do
     docker network create "$name" >/dev/null || return
     subnet=$(docker network inspect --format '{{range .IPAM.Config}}{{.Subnet}} {{end}}' "$name") || return
     subnet=${subnet%% *}
     docker network rm "$name" >/dev/null || return
-    docker network create --subnet "$subnet" "$name" >/dev/null && break
+    docker network create --subnet "$subnet" "$@" "$name" >/dev/null && break
     # Another job's network may have it by now.
     tries=$((tries + 1))
     [ "$tries" -lt 5 ] || return

@@ -118,7 +118,8 @@ impl Engine {
         let assignment = &acquired.assignment;
         // Before a byte is sent: what the script leaves is the job's, so the grant costs a use.
         self.host.attempts.mark_used(attempt).await?;
-        job.remarks.iter().for_each(|remark| tell(ContainerProgress::Remark(remark.clone())));
+        let remarks = job.remarks.iter().cloned().chain(options::lost(job));
+        remarks.for_each(|remark| tell(ContainerProgress::Remark(remark)));
         // Static hosts stay, so no job may be root there.
         let name =
             if assignment.is_static { ContainerName::rootless(attempt) } else { ContainerName::of(attempt) };

@@ -1,11 +1,15 @@
 //! The options of a container, as words of a shell.
 
 use super::dialect::Dialect;
+use crate::core::container::engine::ContainerEngine;
 use crate::core::container::name::ContainerName;
 use crate::core::container::spec::{ContainerJob, ContainerSpec};
-use crate::core::text::quoted;
+use crate::core::text::{clean_line, quoted};
 
-/// Variables that a shell or the engine's program would take for its own.
+/// The longest name of a variable in a sentence, in characters.
+const NAME: usize = 100;
+
+/// Variables that the shell which runs the engine's program, its libraries or its language take for their own.
 const TAKEN: &[&str] = &[
     "PATH",
     "HOME",
@@ -34,16 +38,42 @@ const TAKEN: &[&str] = &[
     "EPOCHREALTIME",
     "PS4",
     "POSIXLY_CORRECT",
+    "BASH",
+    "BASHOPTS",
+    "BASHPID",
+    "BASH_ALIASES",
+    "BASH_ARGC",
+    "BASH_ARGV",
+    "BASH_ARGV0",
+    "BASH_CMDS",
+    "BASH_COMMAND",
+    "BASH_COMPAT",
+    "BASH_ENV",
+    "BASH_EXECUTION_STRING",
+    "BASH_LINENO",
+    "BASH_LOADABLES_PATH",
+    "BASH_MONOSECONDS",
+    "BASH_REMATCH",
+    "BASH_SOURCE",
+    "BASH_SUBSHELL",
+    "BASH_TRAPSIG",
+    "BASH_VERSINFO",
+    "BASH_VERSION",
+    "BASH_XTRACEFD",
+    "LC_ADDRESS",
+    "LC_ALL",
+    "LC_COLLATE",
+    "LC_CTYPE",
+    "LC_IDENTIFICATION",
+    "LC_MEASUREMENT",
+    "LC_MESSAGES",
+    "LC_MONETARY",
+    "LC_NAME",
+    "LC_NUMERIC",
+    "LC_PAPER",
+    "LC_TELEPHONE",
+    "LC_TIME",
     "NOTIFY_SOCKET",
-    "REGISTRY_AUTH_FILE",
-    "DOCKER_API_VERSION",
-    "DOCKER_CERT_PATH",
-    "DOCKER_CONFIG",
-    "DOCKER_CONTEXT",
-    "DOCKER_DEFAULT_PLATFORM",
-    "DOCKER_HOST",
-    "DOCKER_TLS",
-    "DOCKER_TLS_VERIFY",
     "CGO_ENABLED",
     "GODEBUG",
     "GOGC",
@@ -53,33 +83,113 @@ const TAKEN: &[&str] = &[
     "TZ",
     "_",
 ];
-const TAKEN_BEGINNINGS: &[&str] = &[
-    "BASH",
-    "LD_",
-    "LC_",
-    "XDG_",
-    "CONTAINER",
-    "_CONTAINERS_",
-    "DOCKER_CLI_",
-    "DOCKER_CONTENT_TRUST",
-    "STORAGE_",
-    "PODMAN_",
-    "BUILDAH_",
-    "LISTEN_",
-];
+const TAKEN_BEGINNINGS: &[&str] = &["LD_", "LISTEN_"];
 
-/// True if the engine gets a variable by its environment. The others come from a file with a line for each.
-pub(super) fn exports(key: &str, value: &str) -> bool {
-    let starts = key.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
-    let is_name = starts && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-    let is_taken = TAKEN.contains(&key) || TAKEN_BEGINNINGS.iter().any(|begin| key.starts_with(begin));
-    is_name && !is_taken && !value.contains('\0')
+/// The same, of an engine's own program.
+fn taken_by(engine: ContainerEngine) -> (&'static [&'static str], &'static [&'static str]) {
+    match engine {
+        ContainerEngine::Podman => (
+            &[
+                "REGISTRY_AUTH_FILE",
+                "CONTAINER_CONNECTION",
+                "CONTAINER_HOST",
+                "CONTAINER_PASSPHRASE",
+                "CONTAINER_SSHKEY",
+                "DOCKER_CONFIG",
+                "STORAGE_DRIVER",
+                "STORAGE_OPTS",
+                "XDG_CACHE_HOME",
+                "XDG_CONFIG_DIRS",
+                "XDG_CONFIG_HOME",
+                "XDG_DATA_DIRS",
+                "XDG_DATA_HOME",
+                "XDG_RUNTIME_DIR",
+                "XDG_STATE_HOME",
+            ],
+            &["CONTAINERS_", "_CONTAINERS_", "CONTAINER_TLS_", "PODMAN_", "BUILDAH_"],
+        ),
+        ContainerEngine::Docker => (
+            &[
+                "DOCKER_API_VERSION",
+                "DOCKER_CERT_PATH",
+                "DOCKER_CONFIG",
+                "DOCKER_CONTEXT",
+                "DOCKER_DEFAULT_PLATFORM",
+                "DOCKER_HOST",
+                "DOCKER_TLS",
+                "DOCKER_TLS_VERIFY",
+            ],
+            &["DOCKER_CLI_", "DOCKER_CONTENT_TRUST"],
+        ),
+    }
 }
 
-/// True if a line of a file can carry a variable. No container gets one that neither way carries.
-pub(super) fn fits_a_file(key: &str, value: &str) -> bool {
+/// Where programs look for more variables than are known here. A line of a file carries these wherever it can.
+const DOUBTED_BEGINNINGS: &[&str] =
+    &["BASH", "LC_", "XDG_", "CONTAINER", "STORAGE_", "PODMAN_", "BUILDAH_", "DOCKER_"];
+
+/// The longest variable that a program can get by its environment, with `=` and the byte at its end.
+const LONGEST_EXPORTED: usize = 128 << 10;
+/// The longest line of a file that engines read.
+const LONGEST_LINE: usize = (64 << 10) - 1;
+
+/// How a variable reaches the engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Carrier {
+    /// The environment of its program.
+    Environment,
+    /// A file with a line for each variable.
+    File,
+    /// None: the container does not get it.
+    Nothing,
+}
+
+/// How a variable reaches this engine.
+pub(super) fn carrier(engine: ContainerEngine, key: &str, value: &str) -> Carrier {
+    let begins = |beginnings: &[&str]| beginnings.iter().any(|begin| key.starts_with(begin));
+    let (names, beginnings) = taken_by(engine);
+    let is_taken =
+        TAKEN.contains(&key) || names.contains(&key) || begins(TAKEN_BEGINNINGS) || begins(beginnings);
+    let length = key.len() + value.len();
+    let exports = is_name(key) && !is_taken && !value.contains('\0') && length + 2 <= LONGEST_EXPORTED;
+    match (exports, fits_a_file(key, value)) {
+        (true, fits) if !fits || !begins(DOUBTED_BEGINNINGS) => Carrier::Environment,
+        (_, true) => Carrier::File,
+        (_, false) => Carrier::Nothing,
+    }
+}
+
+/// True for what a shell can export.
+fn is_name(key: &str) -> bool {
+    let starts = key.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
+    starts && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+/// True if a line of a file can carry a variable.
+fn fits_a_file(key: &str, value: &str) -> bool {
     let odd = |c: char| c.is_whitespace() || c == '=' || c == '\0' || c == '#' || c == '*';
-    !key.is_empty() && !key.contains(odd) && !value.contains(['\n', '\r', '\0'])
+    let is_line = !value.contains(['\n', '\r', '\0']) && key.len() + value.len() < LONGEST_LINE;
+    !key.is_empty() && !key.contains(odd) && is_line
+}
+
+/// A sentence for each container that does not get all its variables.
+pub(super) fn lost(job: &ContainerJob) -> Vec<String> {
+    let sentence = |(number, container): (usize, &ContainerSpec)| {
+        let all = container.environment.iter();
+        let lost = all.filter(|(key, value)| carrier(job.engine, key, value.expose()) == Carrier::Nothing);
+        let names: Vec<String> =
+            lost.map(|(key, _)| format!("`{}`", clean_line(key.as_bytes(), NAME))).collect();
+        let role = if number == 0 { "image" } else { "service" };
+        (!names.is_empty()).then(|| {
+            format!(
+                "{role} `{}` does not get {}: {} takes no line breaks in a variable of such a name, and at most 64 KiB",
+                container.called,
+                names.join(", "),
+                job.engine.called()
+            )
+        })
+    };
+    job.containers().enumerate().filter_map(sentence).collect()
 }
 
 /// What job and pool choose for a container.

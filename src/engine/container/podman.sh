@@ -24,9 +24,26 @@ fetch() {
   wait "$client"
 }
 
+# The machine's own name becomes a line before those of its hosts file.
+add_name() { [ -z "$host" ] || named="--add-host $host:127.0.1.1"; }
+
+# True if containers with a network of their own reach a name server of the machine's.
+reaches() {
+  case $1 in 127.*) return 1 ;; esac
+}
+
+# Where an address outside the network stands for the machine's own name servers. As root, none does. From version 5 on, Podman
+# chooses it by itself.
+forward() {
+  [ -z "$rootless" ] || case $(podman --version) in
+    *' 4.'*) resolvers='--dns 10.0.2.3' ;;
+    *) resolvers=' ' ;;
+  esac
+}
+
 # Creates the job's network, without a name server; its subnet. The engine's error goes to standard error.
 network() {
-  podman network create --disable-dns "$name" >/dev/null &&
+  podman network create --disable-dns ${mtu:+--opt "mtu=$mtu"} "$name" >/dev/null &&
     podman network inspect --format '{{range .Subnets}}{{.Subnet}}{{end}}' "$name"
 }
 

@@ -2,8 +2,8 @@
 # For any POSIX shell. Each line on standard output is a report. A container's number counts from 0, the job's own.
 # Set above: name, engine, shared (the engine's file of the job's container is there), last, pull_within, wait_within, most,
 # rootless, debug, closed and only_pulls (empty: no), and the functions write_files, pull_each, may_pass, share_all, ports,
-# create, recent, stamp, make_room. The engine's own: facts, log_path, and the functions ready, mirrored, fetch, network,
-# started, last_lines.
+# create, recent, stamp, make_room, own_name, find_mtu, find_servers. The engine's own: facts, log_path, and the functions ready,
+# mirrored, fetch, network, started, last_lines.
 PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH LC_ALL=C
 unset IFS
@@ -202,6 +202,8 @@ await() {
 
 # The first three numbers of the addresses of a new network.
 connect() {
+  [ -n "$mtu" ] || find_mtu
+  find_servers
   subnet=$(network 2>"$work/error") || broken network "$(message "$work/error")"
   case $subnet in
     *.0/24 | *.0/20 | *.0/16) net=${subnet%.0/*} ;;
@@ -279,11 +281,13 @@ main() {
     i?86) machine=386 ;;
     arm*) machine=arm ;;
   esac
+  [ "$last" = 0 ] || find_mtu
   write_files
   make_room
   pull_all
   if [ -n "$only_pulls" ]; then report done; return; fi
   share_all
+  own_name
   [ "$last" = 0 ] || connect
   # First of all, because it creates the volumes: containers that are created concurrently would conflict.
   (create 0) >/dev/null 2>"$work/error" || broken create "$(message "$work/error")"

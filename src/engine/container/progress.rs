@@ -11,7 +11,7 @@ use super::ContainerError;
 use crate::core::container::engine::ContainerEngine;
 use crate::core::container::failure::{Blame, Cause, foreign};
 use crate::core::container::name::Owner;
-use crate::core::container::report::{ImageFacts, Lines, Part, Report, digest};
+use crate::core::container::report::{ImageFacts, Lines, Part, Report, digest, unreached};
 use crate::core::container::settings::PullPolicy;
 use crate::core::container::spec::{ContainerJob, ContainerSpec};
 use crate::core::images::{FoundImage, SeenImages};
@@ -289,6 +289,7 @@ impl<'a> Watcher<'a> {
                 (self.tell)(ContainerProgress::Removed { image, unused });
             }
             Report::Owner(owner) => self.owner = Some(owner),
+            Report::Unreached(servers) => (self.tell)(ContainerProgress::Remark(unreached(&servers))),
             Report::Broken { part, text } => self.broken(part, &text),
             Report::Done => self.done = true,
         }

@@ -6,7 +6,7 @@ use std::iter::once;
 use super::debug::{MOST, RECENT};
 use super::dialect::{Dialect, file};
 use super::docker::DockerFiles;
-use super::options;
+use super::options::{self, Carrier, carrier};
 use crate::core::container::failure::Cause;
 use crate::core::container::name::ContainerName;
 use crate::core::container::place::EnginePlace;
@@ -25,6 +25,12 @@ const SHELLS: [&str; 7] = [
     "/bin/sh",
     "/busybox/sh",
 ];
+
+/// Functions of a shell that find what containers take over from their machine.
+pub const TAKEN_OVER: &str = include_str!("machine.sh");
+
+/// The option for a container in the machine's network.
+const MACHINES: &str = "--network host";
 
 /// The script for POSIX shells. It has secrets in it, and is read from standard input only.
 ///
@@ -45,7 +51,7 @@ fn written(name: &ContainerName, job: &ContainerJob, dirs: &[&str], only_pulls: 
     _ = writeln!(
         text,
         "name={name} engine={} shared=\"{}\" rootless={} last={} pull_within={} wait_within={wait} most={MOST} debug={} \
-         closed={} only_pulls={only_pulls}",
+         closed={} only_pulls={only_pulls} mtu={} dns={}",
         job.engine.program(),
         EnginePlace::of(name).dir(),
         if name.is_rootless() { "yes" } else { "" },
@@ -53,7 +59,10 @@ fn written(name: &ContainerName, job: &ContainerJob, dirs: &[&str], only_pulls: 
         job.pull_timeout.as_secs().max(1),
         if job.debug_services { "yes" } else { "" },
         if job.umask == Umask::Closed { "yes" } else { "" },
+        job.options.network_mtu.map(|mtu| mtu.to_string()).unwrap_or_default(),
+        if job.options.dns.is_empty() { "" } else { "yes" },
     );
+    _ = writeln!(text, "added={}", quoted(&job.options.extra_hosts.join(" ")));
     function(&mut text, "write_files", &files(name, job, &containers));
     function(&mut text, "pull_each", &pulls(&containers));
     function(&mut text, "may_pass", &[choice("$1", retries()), "return 1".to_owned()]);
@@ -78,6 +87,7 @@ fn written(name: &ContainerName, job: &ContainerJob, dirs: &[&str], only_pulls: 
     }
     text.push_str(RECENT);
     text.push_str(&Dialect(job.engine).functions(&containers, job));
+    text.push_str(TAKEN_OVER);
     text.push_str(include_str!("prepare.sh"));
     // The shell has read all of it before the first command runs, and no command reads from it.
     text.push_str("main </dev/null\n");
@@ -110,7 +120,7 @@ fn files(name: &ContainerName, job: &ContainerJob, containers: &[&ContainerSpec]
         }
         let held: Vec<String> = environment(job, (number, container))
             .iter()
-            .filter(|(key, value)| !options::exports(key, value) && options::fits_a_file(key, value))
+            .filter(|(key, value)| carrier(job.engine, key, value) == Carrier::File)
             .map(|(key, value)| format!("{key}={value}\n"))
             .collect();
         lines.push(file(&held.concat(), &format!("{number}.env")));
@@ -181,15 +191,24 @@ fn creation(
 ) -> String {
     let all = environment(job, (number, container));
     let exported: Vec<&(String, String)> =
-        all.iter().filter(|(key, value)| options::exports(key, value)).collect();
+        all.iter().filter(|(key, value)| carrier(job.engine, key, value) == Carrier::Environment).collect();
     let own = if number == 0 { name.to_string() } else { format!("{name}-{number}") };
     let dialect = Dialect(job.engine);
     let mut words = vec![dialect.creation(&own, number == 0)];
     words.push(format!("--env-file \"$work/{number}.env\""));
     if name.is_rootless() {
         words.push("--cgroups=disabled".to_owned());
+    } else {
+        words.push(job.engine.pids_option(job.options.pids_limit));
     }
-    words.push(network(name, &job.services, number));
+    let network = network(name, &job.services, number);
+    // `named` and `resolvers` are variables of the script.
+    if network.contains(MACHINES) {
+        words.push("$named".to_owned());
+    } else {
+        words.extend(dialect.in_own_network(name.is_rootless()));
+    }
+    words.push(network);
     words.extend(options::of(job, container));
     words.extend(options::volumes(name, job, dirs));
     let docker = DockerFiles::of(name, job, (number, container));
@@ -213,7 +232,7 @@ fn creation(
 /// Without services, the guest's network. Otherwise one of the job's own, in which all containers have all names.
 fn network(name: &ContainerName, services: &[ServiceSpec], number: usize) -> String {
     if services.is_empty() {
-        return "--network host".to_owned();
+        return MACHINES.to_owned();
     }
     // The first address of the network is the guest's.
     let address = |number: usize| format!("\"$net.{}\"", number + 2);

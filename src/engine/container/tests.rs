@@ -96,7 +96,7 @@ fn every_shell_reads_the_whole_script() {
 fn created(job: &ContainerJob) -> String {
     let text = script(&ContainerName::parse("greenroom-a1").unwrap(), job, &["/b 'x"]);
     let functions = text.split("# Prepares the containers").next().unwrap();
-    let play = "net=10.89.0 work=/dev/null/x shared=/run/greenroom init= \n\
+    let play = "net=10.89.0 work=/dev/null/x shared=/run/greenroom init= resolvers='--dns 192.0.2.53' \n\
                 export PATH=\"$PLAYED:$PATH\"\n(create 1 2>/dev/null)\n";
     let dir = tempfile::tempdir().unwrap();
     let engine = dir.path().join(job.engine.program());
@@ -150,7 +150,9 @@ fn docker_gets_the_registrys_credentials_the_mirrors_name_and_the_certificates()
 fn what_a_job_names_reaches_the_engine_unchanged_and_no_secret_is_an_argument() {
     let output = created(&job());
     for part in [
-        "<--network><greenroom-a1><--ip><10.89.0.3><--add-host><build:10.89.0.2><--add-host><db:10.89.0.3>",
+        "<--pids-limit=-1><--dns><192.0.2.53><--sysctl><net.ipv4.ip_unprivileged_port_start=0>",
+        "<--sysctl><net.ipv4.ping_group_range=0 2147483647><--network><greenroom-a1><--ip><10.89.0.3><--add-host><build:10.89.0.2>",
+        "<--add-host><build:10.89.0.2><--add-host><db:10.89.0.3>",
         "<--entrypoint><[\"/e'\"]><--user><a b><--shm-size><1048576b><--cpus><1.5><--add-host><a:1.2.3.4>",
         "<--device><nvidia.com/gpu=0><--device><nvidia.com/gpu=1><--ulimit><nofile=1:2><--tmpfs></t>",
         "<--privileged><--init><--volume></b 'x:/b 'x><--volume><greenroom-a1-volume-0:/certs/client>",
@@ -183,14 +185,15 @@ fn a_docker_daemon_gets_mirrors_and_certificates_of_the_pool() {
         "--volume DIR/certs.d:/etc/docker/certs.d:ro",
     ];
     let settings = [
-        "printf %s '{\"registry-mirrors\":[\"https://m:5000\"]}' >DIR/daemon.json",
+        "printf %s '{\"registry-mirrors\":[\"https://m:5000\"]'\"${inner:+,\\\"mtu\\\":$inner}}\" >DIR/daemon.json",
         "--volume DIR/daemon.json:/etc/docker/daemon.json:ro",
     ];
     let [dir, own, mirror, mounted] = certificates;
     let all = vec![dir, settings[0], own, mirror, settings[1], mounted];
     assert_eq!(docker("docker:dind", |_| ()), all);
-    let own_mirror = Some(vec!["--registry-mirror=https://x".to_owned()]);
-    assert_eq!(docker("docker:dind", |job| job.services[0].container.command = own_mirror), certificates);
+    let arguments = |words: &[&str]| Some(words.iter().map(|word| (*word).to_owned()).collect());
+    let both = arguments(&["--registry-mirror=https://x", "--mtu=1300"]);
+    assert_eq!(docker("docker:dind", |job| job.services[0].container.command = both), certificates);
     assert_eq!(docker("docker:dind", |job| job.ca = None), [dir, settings[0], settings[1]]);
     let own_files = "/srv/docker:/etc/docker".to_owned();
     assert!(docker("docker:dind", |job| job.volumes.push(own_files)).is_empty());
@@ -199,22 +202,55 @@ fn a_docker_daemon_gets_mirrors_and_certificates_of_the_pool() {
 
 #[test]
 fn a_variable_that_shell_or_engine_would_take_goes_by_a_file() {
-    for (key, value, exported, filed) in [
-        ("A", "x\ny", true, false),
-        ("PATH", "/bin", false, true),
-        ("PATH", "/bin\n", false, false),
-        ("LD_PRELOAD", "x", false, true),
-        ("CONTAINERS_CONF", "x", false, true),
-        ("BASH_ENV", "x", false, true),
-        ("DOCKER_AUTH_CONFIG", "{\n}", true, false),
-        ("1A", "x", false, true),
-        ("a b", "x", false, false),
-        ("", "x", false, false),
-        ("A", "\0", false, false),
+    use super::options::Carrier::{Environment, File, Nothing};
+    let long = "x".repeat(100 << 10);
+    let longer = "x".repeat(128 << 10);
+    for (key, value, podman, docker) in [
+        ("A", "x\ny", Environment, Environment),
+        ("A", long.as_str(), Environment, Environment),
+        ("A", longer.as_str(), Nothing, Nothing),
+        ("PATH", "/bin", File, File),
+        ("PATH", "/bin\n", Nothing, Nothing),
+        ("PATH", long.as_str(), Nothing, Nothing),
+        ("LD_PRELOAD", "x", File, File),
+        ("CONTAINERS_CONF", "x", File, File),
+        ("CONTAINERS_CONF", "x\n", Nothing, Environment),
+        ("CONTAINER_SETTINGS", "x", File, File),
+        ("CONTAINER_SETTINGS", "x\n", Environment, Environment),
+        ("PODMAN_NOTES", "x\n", Nothing, Environment),
+        ("STORAGE_RULES", "x\n", Environment, Environment),
+        ("STORAGE_OPTS", "x\n", Nothing, Environment),
+        ("XDG_MENU", "x\n", Environment, Environment),
+        ("XDG_CONFIG_HOME", "x\n", Nothing, Environment),
+        ("LC_TEXTS", "x\n", Environment, Environment),
+        ("LC_ALL", "x\n", Nothing, Nothing),
+        ("BASH_SNIPPET", "x\n", Environment, Environment),
+        ("BASH_ENV", "x", File, File),
+        ("BASH_ENV", "x\n", Nothing, Nothing),
+        ("DOCKER_AUTH_CONFIG", "{\n}", Environment, Environment),
+        ("DOCKER_HOST", "x\n", Environment, Nothing),
+        ("discovery.type", "single-node", File, File),
+        ("A-B", "x\n", Nothing, Nothing),
+        ("1A", "x", File, File),
+        ("a b", "x", Nothing, Nothing),
+        ("", "x", Nothing, Nothing),
+        ("A", "\0", Nothing, Nothing),
     ] {
-        assert_eq!(options::exports(key, value), exported, "{key}");
-        assert!(exported || options::fits_a_file(key, value) == filed, "{key}");
+        let of = |engine| options::carrier(engine, key, value);
+        let all = (of(ContainerEngine::Podman), of(ContainerEngine::Docker));
+        assert_eq!(all, (podman, docker), "{key}");
     }
+}
+
+#[test]
+fn each_variable_that_a_container_does_not_get_is_named() {
+    let mut job = job();
+    assert!(options::lost(&job).is_empty());
+    let variable = |key: &str| (key.to_owned(), Secret::new("hunter2\n".to_owned()));
+    job.services[0].container.environment = ["my-config", "FINE", "BASH_ENV"].map(variable).into();
+    let lost = options::lost(&job);
+    let said = "service `db` does not get `my-config`, `BASH_ENV`: Podman takes no line breaks";
+    assert!(lost.len() == 1 && lost[0].starts_with(said) && !lost[0].contains("hunter2"), "{lost:?}");
 }
 
 #[test]

@@ -225,7 +225,7 @@ impl<'a> Boot<'a> {
             Ok(end) => format!("{end}: {}", clean_line(output.as_bytes(), ANSWER)),
             Err(problem) => problem.to_string(),
         };
-        facts.judge(&engine.pool, now, &said)
+        facts.judge(&engine.pool, now, &said, check.limit)
     }
 
     /// Terminates the instance, waits until it is gone, and checks whether the provider has anything left of it; true if

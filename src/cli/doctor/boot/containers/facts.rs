@@ -25,6 +25,8 @@ fn install(engine: ContainerEngine) -> &'static str {
     }
 }
 
+/// Builds with many threads and their tests reach the default limit of Podman, 2048.
+const PROCESSES_WANTED: u64 = 4096;
 /// A usual image with its layers unpacked.
 const SPACE_WANTED: u64 = 2 << 20;
 /// Certificates and tokens are checked by the guest's clock, in seconds.
@@ -44,6 +46,10 @@ pub(in crate::cli::doctor) struct Facts {
     runtime: Option<String>,
     driver: Option<String>,
     free_kib: Option<u64>,
+    /// How many processes a container may have; `None`: no limit.
+    processes: Option<u64>,
+    /// Name servers that no container with a network of its own reaches; `None`: it reaches one.
+    unreached: Option<String>,
     /// Why no container runs.
     broken: Option<String>,
     /// Why no container with a network of its own runs.
@@ -67,6 +73,8 @@ impl Facts {
                 "runtime" => facts.runtime = Some(value),
                 "driver" => facts.driver = Some(value),
                 "free-kib" => facts.free_kib = value.parse().ok(),
+                "processes" => facts.processes = value.parse().ok(),
+                "unreached" => facts.unreached = Some(value),
                 "broken" => facts.broken = Some(value),
                 "network-broken" => facts.network_broken = Some(value),
                 "unreachable" => facts.unreachable.push(value),
@@ -90,8 +98,15 @@ impl Facts {
         format!("containers: {}", parts.into_iter().flatten().collect::<Vec<String>>().join(", "))
     }
 
-    /// `now`: seconds since 1970 on the runner host. `said`: the output, for an instance that said no fact.
-    pub(in crate::cli::doctor) fn judge(&self, pool: &PoolName, now: u64, said: &str) -> Vec<Finding> {
+    /// `now`: seconds since 1970 on the runner host. `said`: the output, for an instance that said no fact. `limit`: the
+    /// pool's own limit of processes.
+    pub(in crate::cli::doctor) fn judge(
+        &self,
+        pool: &PoolName,
+        now: u64,
+        said: &str,
+        limit: Option<u64>,
+    ) -> Vec<Finding> {
         let Some(clock) = self.clock else {
             let what = format!("instances of pool `{pool}` do not let Greenroom act as root: {said}");
             let remedy = "log in as root, or let that user run `sudo -n sh`";
@@ -116,6 +131,16 @@ impl Facts {
             };
             found.push(code::CONTAINERS_STORAGE_SLOW.found(what, remedy));
         }
+        found.extend(self.processes(pool, limit));
+        if let Some(servers) = &self.unreached {
+            let what = format!(
+                "containers of jobs with services on instances of pool `{pool}` use public name servers: only the instances \
+                 themselves reach their own ({})",
+                servers.replace(' ', ", ")
+            );
+            let remedy = "set `dns` to name servers that containers reach";
+            found.push(code::CONTAINERS_NAME_SERVERS.found(what, remedy));
+        }
         for why in &self.unreachable {
             let what = format!("a registry does not answer an instance of pool `{pool}`: {why}");
             let remedy = "check the pool's network, `mirrors` and `ca`";
@@ -133,6 +158,16 @@ impl Facts {
             found.push(code::CONTAINERS_CLOCK.found(what, "set the clocks of instances when they boot"));
         }
         found
+    }
+
+    /// A limit that builds reach, unless it is the pool's own.
+    fn processes(&self, pool: &PoolName, limit: Option<u64>) -> Option<Finding> {
+        let least = self.processes.filter(|least| *least < limit.unwrap_or(PROCESSES_WANTED))?;
+        let what =
+            format!("containers on instances of pool `{pool}` may have only {least} processes and threads");
+        let remedy = "raise `pids.max` of the engine's control groups there, such as `TasksMax` of `machine.slice` and \
+                      `DefaultTasksMax`; or set `pids_limit`";
+        Some(code::CONTAINERS_PROCESSES.found(what, remedy))
     }
 
     /// The first thing that is wrong with the engine; the others may be consequences.
@@ -190,7 +225,7 @@ pub(in crate::cli::doctor) mod tests {
 
     fn judged(output: &str) -> Vec<Finding> {
         let said = "sudo: a password is required";
-        read(output).judge(&PoolName::new("linux"), NOW, said)
+        read(output).judge(&PoolName::new("linux"), NOW, said, None)
     }
 
     fn read(output: &str) -> Facts {
@@ -201,7 +236,11 @@ pub(in crate::cli::doctor) mod tests {
     fn docker_has_its_own_name_versions_and_remedies() {
         let judged = |output: &str| {
             let facts = Facts::read(ContainerEngine::Docker, output);
-            facts.judge(&PoolName::new("linux"), NOW, "").iter().map(ToString::to_string).collect::<String>()
+            facts
+                .judge(&PoolName::new("linux"), NOW, "", None)
+                .iter()
+                .map(ToString::to_string)
+                .collect::<String>()
         };
         let sound =
             "clock 1795000002\nengine 20.10.24+dfsg1\nruntime runc\ndriver overlay2\nfree-kib 7717232\n";
@@ -235,6 +274,8 @@ pub(in crate::cli::doctor) mod tests {
         ("free-kib 7717232", "free-kib 2000000", "containers-space"),
         ("engine", "unreachable docker.io: time-out\nengine", "containers-registry-unreachable"),
         ("engine", "denied docker.io: unauthorized\nengine", "containers-login-denied"),
+        ("engine 4.3.1", "engine 4.3.1\nprocesses 2048", "containers-processes"),
+        ("engine 4.3.1", "engine 4.3.1\nunreached 127.0.0.1 ::1", "containers-name-servers"),
         ("1795000002", "1795000062", "containers-clock"),
     ];
 
@@ -256,6 +297,17 @@ pub(in crate::cli::doctor) mod tests {
         for (from, to, code) in TABLE {
             let found = judged(&SOUND.replacen(from, to, 1));
             assert_eq!(found.iter().map(|f| f.code).collect::<Vec<_>>(), [*code], "{from} -> {to}");
+        }
+    }
+
+    #[test]
+    fn a_limit_of_processes_is_reported_below_the_pools_own_or_where_builds_reach_it() {
+        for (least, own, is_found) in
+            [(2048, None, true), (4096, None, false), (2048, Some(2048), false), (2047, Some(9000), true)]
+        {
+            let facts = read(&format!("{SOUND}processes {least}\n"));
+            let found = facts.judge(&PoolName::new("linux"), NOW, "", own);
+            assert_eq!(!found.is_empty(), is_found, "{least} {own:?}: {found:?}");
         }
     }
 

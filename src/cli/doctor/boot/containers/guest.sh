@@ -1,6 +1,7 @@
 # What jobs in containers need of this machine: a line for each fact, a word and its value. Nothing of it stays.
 # Variables that stand before this text: `program` (podman or docker), `registries` (lines of a name and an address),
-# `logins` (names), `auth` (a config.json), `ca` (certificates).
+# `logins` (names), `auth` (a config.json), `ca` (certificates), `limit` (the option for processes), `dns` (empty: the pool
+# names no name server); and the functions of what containers take over from the machine.
 
 fact() { printf '%s %s\n' "$1" "$(printf %s "$2" | tr '\n' ' ' | cut -c1-300)"; }
 first() { head -n 1 "$dir/said"; }
@@ -11,8 +12,34 @@ quietly() { "$@" >"$dir/said" 2>&1 </dev/null; }
 image=localhost/greenroom-doctor
 import() { tar -chf - /bin/sh $(ldd /bin/sh | grep -o '/[^ )]*') 2>/dev/null | $program import - $image; }
 starts() { quietly $program run --rm --log-driver none --network "$1" $image /bin/sh -c 'exit 0'; }
+# The smallest limit of processes of a container's control group and those above.
+LIMITS='least=max
+while IFS=: read -r number kinds path; do
+    case $number,$kinds in
+        0,) dir=/sys/fs/cgroup ;;
+        *,pids) dir=/sys/fs/cgroup/pids ;;
+        *) continue ;;
+    esac
+    while :; do
+        { read -r max <"$dir$path/pids.max"; } 2>/dev/null || max=max
+        [ "$max" = max ] || { [ "$least" != max ] && [ "$least" -le "$max" ]; } || least=$max
+        [ -n "$path" ] || break
+        path=${path%/*}
+    done
+done </proc/self/cgroup
+echo "$least"'
+limits() {
+    quietly $program run --rm --log-driver none --network host $limit --cgroupns=host $image /bin/sh -c "$LIMITS" || return
+    [ "$(last)" = max ] || fact processes "$(last)"
+}
+# The engine's own: see the script of `prepare`.
+reaches() { [ $program = docker ] || case $1 in 127.*) return 1 ;; esac; }
+forward() { :; }
+report() { fact "${1%% *}" "${1#* }"; }
 try() {
     quietly import && starts host || { fact broken "$(last)"; return; }
+    limits
+    find_servers
     quietly $program network create $options greenroom-doctor && starts greenroom-doctor ||
         fact network-broken "$(last)"
     quietly $program network rm greenroom-doctor

@@ -12,6 +12,7 @@ use crate::config::PoolConfig;
 use crate::core::container::engine::ContainerEngine;
 use crate::core::container::settings::ContainerSettings;
 use crate::core::text::quoted;
+use crate::engine::container::script::TAKEN_OVER;
 use crate::port::connector::RemoteCommand;
 
 pub(super) use facts::Facts;
@@ -30,6 +31,8 @@ const HUB_ADDRESS: &str = "registry-1.docker.io";
 pub(super) struct ContainerCheck {
     /// What the instances are to have.
     pub(super) engine: ContainerEngine,
+    /// The pool's own limit of processes.
+    pub(super) limit: Option<u64>,
     /// Contains passwords.
     script: String,
 }
@@ -44,7 +47,8 @@ impl ContainerCheck {
             std::fs::read_to_string(path).map_err(named)
         };
         let (auth, ca) = (read(&settings.registry_auth)?, read(&settings.ca)?);
-        Ok(Some(Self { engine: settings.engine, script: script(settings, &auth, &ca) }))
+        let script = script(settings, &auth, &ca);
+        Ok(Some(Self { engine: settings.engine, limit: settings.options.pids_limit, script }))
     }
 
     pub(super) fn command(&self) -> RemoteCommand<'_> {
@@ -77,9 +81,11 @@ fn script(settings: &ContainerSettings, auth: &str, ca: &str) -> String {
         ("logins", &logins.join(" ")),
         ("auth", auth),
         ("ca", ca),
+        ("limit", &settings.engine.pids_option(settings.options.pids_limit)),
+        ("dns", if settings.options.dns.is_empty() { "" } else { "yes" }),
     ];
     let values = values.map(|(name, value)| format!("{name}={}\n", quoted(value)));
-    format!("{}{GUEST}", values.concat())
+    format!("{}{TAKEN_OVER}{GUEST}", values.concat())
 }
 
 /// The registries that a `config.json` has passwords for.
