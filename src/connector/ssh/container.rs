@@ -175,11 +175,11 @@ pub(super) fn start(container: &EngineContainer) -> String {
     let (functions, guard) = (functions(container), quoted(&guard(container)));
     let (Dialect { before, start, .. }, name) = (dialect(container.engine), &container.name);
     let (place, lock) = (EnginePlace::of(name), lock(name));
-    let dir = place.dir();
+    let (dir, revive) = (place.dir(), place.revives());
     let script = place.runs(
         "q=$q s=$s w=$w; ",
         &format!(
-            "{functions} [ -d \"{dir}\" ] || mkdir -p -m 700 \"{dir}\"; exec 9>>{lock}; n=0; \
+            "{revive}{functions} [ -d \"{dir}\" ] || mkdir -p -m 700 \"{dir}\"; exec 9>>{lock}; n=0; \
          {{ live $$; o=$a; until flock -n 9; do \
              [ $((n % 10)) != 0 ] || {{ seek; [ -z \"$c\" ] || ! live $m || [ $a -ge $o ] || kill -KILL $c; }}; \
              [ $((n += 1)) -lt 250 ] || {{ echo \"Error: the container still runs\" >&3; exit 125; }}; \

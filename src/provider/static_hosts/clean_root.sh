@@ -264,8 +264,8 @@ forget_containers() {
     part=$part/$name
     [ -d "$home$part" ] && [ ! -L "$home$part" ] || return 0
   done
-  rm -rf "$store/storage/libpod" "$store/storage/volumes" "$store/storage/networks" "$store/storage/secrets" ||
-    fail "cannot remove the containers in $store"
+  rm -rf "$store/storage/libpod" "$store/storage/db.sql" "$store/storage/volumes" "$store/storage/networks" \
+    "$store/storage/secrets" || fail "cannot remove the containers in $store"
 }
 
 if [ $only_check = 1 ]; then
