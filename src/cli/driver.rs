@@ -40,16 +40,14 @@ pub(super) fn config(place: &GlobalOptions, option: &PoolOption, env: &JobEnv) -
         Some(given) => std::path::absolute(given)?,
         None => config.state_dir.clone(),
     };
-    let dirs = JobDirs::of(pool, &state_dir)?;
+    let dirs = JobDirs::of(pool, &state_dir, env, &response)?;
     let answer = ConfigOutput {
         version: env!("CARGO_PKG_VERSION"),
-        attempt: &env.attempt()?,
         pool: &pool.name,
         state_dir: &state_dir,
         shell: pool.shell.as_str(),
         builds_dir: &dirs.builds,
         cache_dir: &dirs.cache,
-        file_system: dirs.file_system,
     };
     ui::out(&format!("{}\n", answer.to_json()?));
     Ok(Outcome::Success)
@@ -68,7 +66,8 @@ pub(super) async fn prepare(
     let configured = call.configured(&pool);
     let containers = containers::wanted(&call, &pool, configured, &response)?;
     let shell = configured.map_or(Shell::Bash, |pool| pool.shell);
-    let dirs = configured.and_then(|pool| JobDirs::of(pool, &call.context.state_path).ok());
+    let dirs =
+        configured.and_then(|pool| JobDirs::of(pool, &call.context.state_path, &call.env, &response).ok());
     let ordered = match configured {
         Some(pool) => orders::wanted(&call, pool, &response, dirs.as_ref())?,
         None => None,
@@ -85,7 +84,7 @@ pub(super) async fn prepare(
             Some(_) => Execution::Container { shell },
             None => Execution::Machine { shell },
         },
-        builds_dir: dirs.as_ref().map(|dirs| dirs.file_system.builds_dir(&dirs.builds, &call.attempt)),
+        builds_dir: dirs.as_ref().map(|dirs| dirs.builds.clone()),
         begun: call.context.host.now(),
         assignment: None,
         order: launch,

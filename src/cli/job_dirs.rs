@@ -4,28 +4,52 @@ use std::path::Path;
 
 use super::error::CliError;
 use crate::config::PoolConfig;
-use crate::gitlab::config_json::FileSystem;
+use crate::core::ids::AttemptName;
+use crate::gitlab::config_json::{BuildsLayout, RunnerSlot};
+use crate::gitlab::env::JobEnv;
+use crate::gitlab::response::JobResponse;
 use crate::provider;
 
-/// The build and cache directories of a pool's jobs, as the instance sees them, and whether jobs share them.
+/// The directories of one job, as its instance sees them.
 #[derive(Debug)]
 pub(super) struct JobDirs {
+    /// Directory of its sources.
     pub builds: String,
     pub cache: String,
-    pub file_system: FileSystem,
 }
 
 impl JobDirs {
-    pub(super) fn of(pool: &PoolConfig, state_dir: &Path) -> Result<Self, CliError> {
+    pub(super) fn of(
+        pool: &PoolConfig,
+        state_dir: &Path,
+        env: &JobEnv,
+        response: &JobResponse,
+    ) -> Result<Self, CliError> {
+        let attempt = env.attempt()?;
+        let number = env.concurrent_number();
+        let slot = response.runner.zip(number).map(|(runner, number)| RunnerSlot { runner, number });
+        Self::with(pool, state_dir, &attempt, slot)
+    }
+
+    fn with(
+        pool: &PoolConfig,
+        state_dir: &Path,
+        attempt: &AttemptName,
+        slot: Option<RunnerSlot>,
+    ) -> Result<Self, CliError> {
         let registration = provider::find(&pool.provider.kind)?;
-        let dirs = registration.guest_dirs.map(|dirs| dirs(state_dir));
-        let is_shared = dirs.is_some() || !registration.launches();
-        let file_system = FileSystem::of(pool.policy.capacity_per_instance, is_shared);
-        let (builds, cache) = match dirs {
+        let shared = registration.guest_dirs.map(|dirs| dirs(state_dir));
+        let slots = registration.static_hosts.and_then(|hosts| (hosts.most_slots)(&pool.provider.table));
+        let slots = slots.unwrap_or(0).max(pool.policy.capacity_per_instance);
+        let layout = match shared {
+            Some(_) => BuildsLayout::Attempts,
+            None => BuildsLayout::of(slots, !registration.launches()),
+        };
+        let (builds, cache) = match shared {
             // Its instances see the runner host's files: the defaults for separate machines do not fit.
             Some(dirs) if !pool.dirs_given => (dirs.builds, dirs.cache),
             _ => (pool.builds_dir.clone(), pool.cache_dir.clone()),
         };
-        Ok(Self { builds, cache, file_system })
+        Ok(Self { builds: layout.builds_dir(&builds, attempt, slot), cache })
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn progress(pool: &PoolName, progress: &Progress, now: Stamp) -> Stri
         Progress::Broken { instance, problem } => {
             format!("{instance} does not respond ({problem}): trying another instance")
         }
-        Progress::RunnerHost { problem } => format!("{problem}: trying again"),
+        Progress::Held { problem } => format!("{problem}: trying again"),
     }
 }
 

@@ -177,8 +177,11 @@ pub(super) fn objection(
     pool: &PoolConfig,
     registration: &Registration,
 ) -> Option<Diagnostics> {
-    let Registration { suspends, engines, .. } = *registration;
-    config.objection(pool, ProviderFacts { disposable: registration.launches(), suspends, engines })
+    let Registration { suspends, engines, static_hosts, .. } = *registration;
+    let cleaning = static_hosts.and_then(|hosts| cleaning(hosts, pool).ok()?);
+    let stays_bound = static_hosts.is_some() && !unbinds(pool, cleaning.as_ref());
+    let disposable = registration.launches();
+    config.objection(pool, ProviderFacts { disposable, suspends, engines, stays_bound })
 }
 
 /// What an instance has to pass before its first job: on a static host, also what containers without root need.
@@ -196,7 +199,12 @@ pub(super) fn cleaning(
     pool: &PoolConfig,
 ) -> Result<Option<Cleaning>, Problems> {
     let containers = pool.containers.is_some();
-    let dirs = CleanDirs { builds: &pool.builds_dir, cache: &pool.cache_dir, containers };
+    let dirs = CleanDirs {
+        builds: &pool.builds_dir,
+        cache: &pool.cache_dir,
+        keep_builds: pool.keep_builds,
+        containers,
+    };
     (static_hosts.clean)(&pool.name, &pool.provider.table, &dirs)
 }
 

@@ -13,17 +13,20 @@ pub struct ProviderFacts {
     pub suspends: bool,
     /// True if its instances can have a container engine.
     pub engines: bool,
+    /// True for static hosts that stay with their trust domain.
+    pub stays_bound: bool,
 }
 
 impl Config {
     /// The first mistake in a pool's settings that only its provider's facts show. To be called for each pool once its
     /// provider is known.
     pub fn objection(&self, pool: &PoolConfig, provider: ProviderFacts) -> Option<Diagnostics> {
-        let ProviderFacts { disposable, suspends, engines } = provider;
+        let ProviderFacts { disposable, suspends, engines, stays_bound } = provider;
         let found = (!disposable).then(|| rootful(pool)).flatten();
         let found = found.or_else(|| unused_capacity(pool, disposable));
         let found = found.or_else(|| (!suspends).then(|| vain_idle_stopped(pool)).flatten());
         let found = found.or_else(|| (!engines).then(|| vain_containers(pool)).flatten());
+        let found = found.or_else(|| (!stays_bound).then(|| vain_keep_builds(pool, disposable)).flatten());
         found.map(|problem| self.diagnostics(problem))
     }
 }
@@ -63,6 +66,27 @@ fn vain_idle_stopped(pool: &PoolConfig) -> Option<Problem> {
     let help = "remove it; `idle_count` keeps instances ready with every provider that launches them";
     let key = Place::name_of(join(&format!("pool.{}", pool.name), "idle_stopped"));
     Some(problem.at(key, "not possible here").help(help))
+}
+
+/// `keep_builds` where no host stays with the trust domain whose builds it has.
+fn vain_keep_builds(pool: &PoolConfig, disposable: bool) -> Option<Problem> {
+    if !pool.keep_builds {
+        return None;
+    }
+    let (why, help) = if disposable {
+        (
+            "launched instances are not cleaned",
+            "remove it; instances that serve several jobs keep their builds",
+        )
+    } else {
+        (
+            "cleaning releases its hosts from their trust domain",
+            "set `clean_unbinds = false`, or remove `keep_builds`",
+        )
+    };
+    let problem = Problem::new(format!("`keep_builds` has no effect in pool `{}`: {why}", pool.name));
+    let key = Place::name_of(join(&format!("pool.{}", pool.name), "keep_builds"));
+    Some(problem.at(key, "no effect here").help(help))
 }
 
 /// `containers` for a provider whose instances cannot have an engine, whichever it is.

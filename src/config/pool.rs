@@ -29,6 +29,8 @@ pub struct PoolConfig {
     pub lifetime_given: bool,
     /// `None`: the file does not set it, and the way of cleaning decides.
     pub clean_unbinds: Option<bool>,
+    /// True if a static host that stays with its trust domain keeps the builds of its jobs.
+    pub keep_builds: bool,
     /// The interpreter of the job's scripts on the instance.
     pub shell: Shell,
     /// The directory of jobs' sources on the instance. Absolute there.
@@ -169,6 +171,7 @@ fn read(table: &Table<'_>, name: PoolName, timing: &Timing) -> Option<PoolConfig
         uses_given: uses.is_some(),
         lifetime_given: lifetime.is_some(),
         clean_unbinds,
+        keep_builds: table.flag("keep_builds").or(false),
         shell: Shell::ALL.into_iter().find(|known| known.as_str() == shell).unwrap_or(Shell::Bash),
         builds_dir,
         cache_dir,

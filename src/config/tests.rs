@@ -310,7 +310,8 @@ error: `idle_count` = 3 job slots can never be idle: this pool has at most 2
 }
 
 /// A provider that launches pods, which have no engine.
-const ENGINELESS: ProviderFacts = ProviderFacts { disposable: true, suspends: false, engines: false };
+const ENGINELESS: ProviderFacts =
+    ProviderFacts { disposable: true, suspends: false, engines: false, stays_bound: false };
 
 #[test]
 fn containers_of_either_engine_need_instances_that_can_have_one() {
@@ -332,7 +333,7 @@ fn capacity_that_the_default_of_uses_never_fills_is_objected_to_where_instances_
         let config = good(&format!(
             "[pool.a]\nmax_instances = 1\ncapacity_per_instance = 4\n{line}\nprovider.kind = \"x\"\n"
         ));
-        let provider = ProviderFacts { disposable, suspends: false, engines: true };
+        let provider = ProviderFacts { disposable, suspends: false, engines: true, stays_bound: false };
         config.objection(&config.pools[&PoolName::new("a")], provider).map(|wrong| wrong.to_string())
     };
     let wrong = objection("#", true).unwrap();

@@ -8,7 +8,7 @@ use futures_util::future::{Either, select};
 use super::{Engine, EngineError};
 use crate::core::attempt::{Closed, End};
 use crate::core::availability::Unavailable;
-use crate::core::ids::{AttemptName, InstanceId, OfferingName, PoolName};
+use crate::core::ids::{AttemptName, InstanceId, JobKey, OfferingName, PoolName};
 use crate::core::images::Images;
 use crate::core::instance::{Answer, Instance, LaunchRecord, Phase, Release};
 use crate::core::job_end::{JobEnd, JobResult};
@@ -46,8 +46,8 @@ pub enum Progress {
     NoKeeper { problem: String },
     /// An idle instance did not respond; the job takes another one.
     Broken { instance: InstanceId, problem: String },
-    /// A fault on the runner host prevents connections; the job tries again.
-    RunnerHost { problem: String },
+    /// The job has an instance, but a fault that is not the instance's prevents its use; the job tries again.
+    Held { problem: String },
 }
 
 /// Milestones of a boot.
@@ -99,9 +99,9 @@ pub enum AcquireError {
          `greenroom pool resume {pool} --instance {host} --unbind`"
     )]
     Bound { pool: PoolName, host: InstanceId, on: WaitingOn },
-    /// A fault on the runner host lasted for `acquire_timeout`.
+    /// A fault on the runner host, or another job in the job's directory, lasted for `acquire_timeout`.
     #[error("{0}")]
-    RunnerHost(String),
+    Held(String),
     /// Neither the state nor the configuration has a policy for the pool; the reason of the latter.
     #[error("the pool has no policy: no keeper has recorded one yet, and {0}")]
     NoPolicy(String),
@@ -127,7 +127,7 @@ impl AcquireError {
             | Self::RunnerGone
             | Self::OrderRefused(_)
             | Self::Bound { .. }
-            | Self::RunnerHost(_)
+            | Self::Held(_)
             | Self::NoPolicy(_)
             | Self::Moved(_)
             | Self::Trouble(_) => JobResult::SystemFailed,
@@ -273,6 +273,12 @@ impl Call<'_> {
                 if !woken {
                     self.engine.host.wakeups.wake_keeper(&self.engine.pool).await;
                 }
+                if let Some(job) = self.directory_user(granted.instance).await? {
+                    let dir = self.record.builds_dir.as_deref().unwrap_or_default();
+                    let problem = format!("job {job} still uses {dir} on {}", granted.instance.id);
+                    state = self.hold_on(problem, &state).await?;
+                    continue;
+                }
                 if is_newly_bound(granted.instance) {
                     // CRASH: after a power cut, only the record shows which domain's jobs a host has run.
                     self.engine.store.sync().await?;
@@ -334,15 +340,31 @@ impl Call<'_> {
         }
     }
 
-    /// A fault on the runner host says nothing about the instance: the job keeps it, and tries again.
+    /// The job that got a slot of the instance earlier, and has its sources in the same directory. Runner processes with one
+    /// token give the same number to two jobs, and a runner uses a number again while a stage of its last job still runs.
+    async fn directory_user(&self, instance: &Instance) -> Result<Option<JobKey>, AcquireError> {
+        let (Some(own), Some(dir)) = (instance.holders.get(self.attempt), &self.record.builds_dir) else {
+            return Ok(None);
+        };
+        for (name, holder) in &instance.holders {
+            let (before, after) = (own.granted.since(holder.granted), holder.granted.since(own.granted));
+            let is_earlier = (after, name) < (before, self.attempt);
+            if is_earlier && self.engine.host.attempts.builds_dir(name).await?.as_ref() == Some(dir) {
+                return Ok(Some(holder.job.clone()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The fault is not the instance's: the job keeps it, and tries again.
     async fn hold_on(&mut self, problem: String, state: &PoolState) -> Result<PoolState, AcquireError> {
         let timing = state.policy.as_ref().map(|policy| policy.timing.clone()).unwrap_or_default();
         if self.engine.now().reached(self.began.plus(timing.acquire_timeout)) {
-            return Err(AcquireError::RunnerHost(problem));
+            return Err(AcquireError::Held(problem));
         }
         if self.fault.as_ref() != Some(&problem) {
             self.fault = Some(problem.clone());
-            (self.report)(Progress::RunnerHost { problem });
+            (self.report)(Progress::Held { problem });
         }
         self.poll(timing.waiter_poll_interval).await?;
         Ok(self.engine.store.load().await?)

@@ -46,7 +46,7 @@ impl Engine {
             CommandResult::Cut(message) => {
                 return Ok(EffectResult::Failed(Failure { class: ErrorClass::Transient, message }));
             }
-            CommandResult::Failed(why) => format!("cleaning failed: {why}"),
+            CommandResult::Failed(why) => format!("cleaning{} failed: {why}", self.last_job(id).await?),
         };
         let at = self.now();
         self.commit(|state| {
@@ -56,6 +56,15 @@ impl Engine {
         })
         .await?;
         Ok(EffectResult::Fine)
+    }
+
+    /// The job that left the host last, as the attempts show: a part of a sentence, or nothing.
+    async fn last_job(&self, id: &InstanceId) -> Result<String, EngineError> {
+        let attempts = self.host.attempts.attempts_of(&self.pool).await?;
+        let there = attempts.into_values().filter(|seen| seen.used && seen.instance.as_ref() == Some(id));
+        let ended = there.filter_map(|seen| Some((seen.closed?.at, seen.job?)));
+        let last = ended.reduce(|last, next| if next.0.since(last.0).is_zero() { last } else { next });
+        Ok(last.map(|(_, job)| format!(" after job {} of `{}`", job.key, job.project)).unwrap_or_default())
     }
 
     /// Greenroom's part of cleaning; `None`: it is turned off. A host that stays with its trust domain keeps the cache, and

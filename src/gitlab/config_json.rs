@@ -1,13 +1,11 @@
 //! The output of `config`.
 //!
 //! `config` runs before an instance is chosen, and two concurrent jobs of one project get the same paths from the
-//! runner. So where jobs may share a file system, the attempt's name, which is unique and known here, becomes part of
-//! `builds_dir`.
+//! runner. So where jobs may share a file system, [`BuildsLayout`] adds a part to `builds_dir`. That part is the same
+//! for the next job where it can be: caches keep absolute paths, and `GIT_STRATEGY: fetch` finds the clone.
 //!
-//! The runner's own solution, `builds_dir_is_shared`, is not used: its numbers are unique only within one runner
-//! process, and are reused while a stage that did not stop may still write. `cache_dir` stays common, as with GitLab's
-//! own executors: cache archives are created under a temporary name and renamed, and a separate cache would never be
-//! hit.
+//! `cache_dir` stays common, as with GitLab's own executors: cache archives are created under a temporary name and
+//! renamed, and a separate cache would never be hit.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,29 +16,51 @@ use crate::core::ids::{AttemptName, PoolName};
 
 use super::env::{POOL, STATE_DIR};
 
-/// Whether other jobs share the file system of a job's sources.
+/// Where a job's sources are, below the pool's `builds_dir`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FileSystem {
-    /// Not shared, neither while the job runs nor afterwards.
-    Own,
-    /// Shared with other jobs: several on one instance, instances with a common file system, or a host that is cleaned
-    /// for the next job.
-    Shared,
+pub enum BuildsLayout {
+    /// In `builds_dir` itself: one job at a time, on an instance that is not cleaned.
+    Whole,
+    /// In its directory `0`: one job at a time, on a host that is cleaned after it.
+    OneSlot,
+    /// In a directory for each number that a runner gives to concurrent jobs of a project.
+    Slots,
+    /// In a directory for each attempt: instances share a file system.
+    Attempts,
 }
 
-impl FileSystem {
-    /// `is_shared`: whether the pool's instances share a file system (like processes on one machine), or jobs use it
-    /// one after another (like static hosts).
-    pub fn of(capacity_per_instance: u32, is_shared: bool) -> Self {
-        if is_shared || capacity_per_instance > 1 { Self::Shared } else { Self::Own }
+/// The number that a runner gives to one of several concurrent jobs of a project.
+///
+/// It comes from `CI_CONCURRENT_PROJECT_ID`, which a job can forge. It is unique only within one process of GitLab
+/// Runner, which uses it again while a stage of the job before may still be running. So the engine starts no job in a
+/// directory that another one has: a forged number only makes the forging job wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunnerSlot {
+    /// The id that GitLab gave to the runner.
+    pub runner: u64,
+    pub number: u32,
+}
+
+impl BuildsLayout {
+    /// `slots`: the largest number of concurrent jobs on an instance. `is_cleaned`: hosts are cleaned between jobs.
+    pub fn of(slots: u32, is_cleaned: bool) -> Self {
+        match (slots, is_cleaned) {
+            (0 | 1, false) => Self::Whole,
+            (0 | 1, true) => Self::OneSlot,
+            _ => Self::Slots,
+        }
     }
 
-    /// The directory of an attempt's sources, below the pool's directory.
-    pub fn builds_dir(self, root: &str, attempt: &AttemptName) -> String {
+    /// The directory of a job's sources, below the pool's directory. `slot`: `None` if the runner states none.
+    pub fn builds_dir(self, root: &str, attempt: &AttemptName, slot: Option<RunnerSlot>) -> String {
         let separator = if root.contains('\\') { '\\' } else { '/' };
-        match self {
-            Self::Own => root.to_owned(),
-            Self::Shared => format!("{root}{separator}{attempt}"),
+        match (self, slot) {
+            (Self::Whole, _) => root.to_owned(),
+            (Self::OneSlot, _) => format!("{root}{separator}0"),
+            (Self::Slots, Some(RunnerSlot { runner, number })) => {
+                format!("{root}{separator}{runner}-{number}")
+            }
+            (Self::Slots, None) | (Self::Attempts, _) => format!("{root}{separator}{attempt}"),
         }
     }
 }
@@ -50,17 +70,15 @@ impl FileSystem {
 pub struct ConfigOutput<'a> {
     /// The version of this program.
     pub version: &'a str,
-    pub attempt: &'a AttemptName,
     pub pool: &'a PoolName,
     /// Absolute; the later calls of the job find the state through it.
     pub state_dir: &'a Path,
     /// One of the runner's shells: `bash`, `sh`, `pwsh`, `powershell`.
     pub shell: &'a str,
-    /// Absolute on the instance.
+    /// Absolute on the instance: the directory of this job's sources.
     pub builds_dir: &'a str,
     /// Absolute on the instance.
     pub cache_dir: &'a str,
-    pub file_system: FileSystem,
 }
 
 /// The state directory's path is not valid UTF-8, which JSON requires.
@@ -71,7 +89,7 @@ pub struct NotText(String);
 #[derive(Serialize)]
 struct Document<'a> {
     driver: Driver<'a>,
-    builds_dir: String,
+    builds_dir: &'a str,
     cache_dir: &'a str,
     builds_dir_is_shared: bool,
     shell: &'a str,
@@ -92,7 +110,7 @@ impl ConfigOutput<'_> {
         let state_dir = state_dir.ok_or_else(|| NotText(self.state_dir.display().to_string()))?;
         let document = Document {
             driver: Driver { name: "greenroom", version: self.version },
-            builds_dir: self.file_system.builds_dir(self.builds_dir, self.attempt),
+            builds_dir: self.builds_dir,
             cache_dir: self.cache_dir,
             builds_dir_is_shared: false,
             shell: self.shell,
@@ -112,24 +130,21 @@ mod tests {
     use super::*;
     use crate::gitlab::env::JobEnv;
 
-    fn answer(attempt: &str, builds_dir: &str, file_system: FileSystem) -> String {
+    fn answer(builds_dir: &str) -> String {
         let answer = ConfigOutput {
             version: "1.2.3",
-            attempt: &AttemptName::new(attempt),
             pool: &PoolName::new("linux"),
             state_dir: Path::new("/var/lib/greenroom"),
             shell: "bash",
             builds_dir,
             cache_dir: "/cache",
-            file_system,
         };
         answer.to_json().unwrap()
     }
 
     #[test]
     fn the_document_has_everything_the_runner_needs_and_no_more() {
-        let document: Value =
-            serde_json::from_str(&answer("custom-executor1", "/builds", FileSystem::Own)).unwrap();
+        let document: Value = serde_json::from_str(&answer("/builds")).unwrap();
         assert_eq!(
             document,
             json!({
@@ -144,30 +159,40 @@ mod tests {
     }
 
     #[test]
-    fn two_jobs_at_once_never_share_a_directory_where_they_share_a_file_system() {
-        let dir = |attempt: &str, builds_dir: &str, file_system| {
-            let document: Value = serde_json::from_str(&answer(attempt, builds_dir, file_system)).unwrap();
-            document["builds_dir"].as_str().unwrap().to_owned()
+    fn a_path_is_the_same_for_the_next_job_unless_instances_share_a_file_system() {
+        let slot = |runner, number| Some(RunnerSlot { runner, number });
+        let dir = |layout: BuildsLayout, root: &str, attempt: &str, slot| {
+            layout.builds_dir(root, &AttemptName::new(attempt), slot)
         };
-        assert_eq!(dir("x1", "/builds", FileSystem::Shared), "/builds/x1");
-        assert_ne!(dir("x1", "/b", FileSystem::Shared), dir("x2", "/b", FileSystem::Shared));
-        assert_eq!(dir("x1", "/b", FileSystem::Own), dir("x2", "/b", FileSystem::Own));
-        assert_eq!(dir("x1", "C:\\b", FileSystem::Shared), "C:\\b\\x1");
-        assert_eq!(dir("x1", "C:/b", FileSystem::Shared), "C:/b/x1");
+        for (layout, slot, expected) in [
+            (BuildsLayout::Whole, slot(7, 3), "/b"),
+            (BuildsLayout::OneSlot, slot(7, 3), "/b/0"),
+            (BuildsLayout::OneSlot, None, "/b/0"),
+            (BuildsLayout::Slots, slot(7, 3), "/b/7-3"),
+            (BuildsLayout::Slots, None, "/b/x1"),
+            (BuildsLayout::Attempts, slot(7, 3), "/b/x1"),
+        ] {
+            assert_eq!(dir(layout, "/b", "x1", slot), expected, "{layout:?}");
+        }
+        assert_eq!(dir(BuildsLayout::Slots, "C:\\b", "x1", slot(1, 0)), "C:\\b\\1-0");
+        assert_eq!(dir(BuildsLayout::Attempts, "C:/b", "x1", None), "C:/b/x1");
     }
 
     #[test]
-    fn a_file_system_is_shared_when_jobs_or_instances_share_it() {
-        for (capacity, instances_share, file_system) in
-            [(1, false, FileSystem::Own), (2, false, FileSystem::Shared), (1, true, FileSystem::Shared)]
-        {
-            assert_eq!(FileSystem::of(capacity, instances_share), file_system);
+    fn several_slots_and_cleaning_decide_the_layout() {
+        for (slots, is_cleaned, layout) in [
+            (1, false, BuildsLayout::Whole),
+            (1, true, BuildsLayout::OneSlot),
+            (2, false, BuildsLayout::Slots),
+            (4, true, BuildsLayout::Slots),
+        ] {
+            assert_eq!(BuildsLayout::of(slots, is_cleaned), layout);
         }
     }
 
     #[test]
     fn the_later_calls_find_pool_and_state_through_it_and_lose_nothing_of_the_protocol() {
-        let document: Value = serde_json::from_str(&answer("a", "/b", FileSystem::Own)).unwrap();
+        let document: Value = serde_json::from_str(&answer("/b")).unwrap();
         let job_env = document["job_env"].as_object().unwrap();
         assert!(job_env.keys().all(|name| name.starts_with("GREENROOM_")), "nothing else may be overwritten");
         let env = JobEnv::of(job_env.iter().map(|(name, value)| (name, value.as_str().unwrap())));
@@ -177,17 +202,15 @@ mod tests {
 
     #[test]
     fn a_state_directory_that_is_no_text_is_refused() {
-        let (attempt, pool) = (AttemptName::new("a"), PoolName::new("p"));
+        let pool = PoolName::new("p");
         let state_dir = Path::new(OsStr::from_bytes(b"/var/\xff"));
         let answer = ConfigOutput {
             version: "1",
-            attempt: &attempt,
             pool: &pool,
             state_dir,
             shell: "sh",
             builds_dir: "/b",
             cache_dir: "/c",
-            file_system: FileSystem::Own,
         };
         assert!(answer.to_json().is_err());
     }

@@ -28,6 +28,7 @@ pub struct JobEnv {
     state_dir: Option<OsString>,
     pool: Option<OsString>,
     job_status: Option<OsString>,
+    concurrent: Option<OsString>,
 }
 
 /// A variable that the runner always sets is missing or invalid.
@@ -57,6 +58,7 @@ impl JobEnv {
             state_dir: set(STATE_DIR),
             pool: set(POOL),
             job_status: set("CUSTOM_ENV_CI_JOB_STATUS"),
+            concurrent: set("CUSTOM_ENV_CI_CONCURRENT_PROJECT_ID"),
         }
     }
 
@@ -95,6 +97,12 @@ impl JobEnv {
     /// The job's status, as the runner reports it for people; `None` if it reports none. It decides nothing.
     pub fn job_status(&self) -> Option<RunnerStatus> {
         RunnerStatus::parse(self.job_status.as_ref()?.to_str()?)
+    }
+
+    /// The number of this job among the runner's concurrent jobs of its project; `None` if the runner states none. A job
+    /// can forge it (see [`RunnerSlot`](super::config_json::RunnerSlot)).
+    pub fn concurrent_number(&self) -> Option<u32> {
+        self.concurrent.as_ref()?.to_str()?.parse().ok()
     }
 
     /// The file for a script's own exit code; `None` if the runner names none.

@@ -30,6 +30,8 @@ pub struct JobResponse {
     pub git_ref: String,
     /// The value of `image:`, variables expanded. Users who may push choose it.
     pub image: Option<String>,
+    /// The id that GitLab gave to the runner.
+    pub runner: Option<u64>,
     /// What the job asks for if it runs in containers, with its credentials and variables.
     pub containers: ContainerRequest,
 }
@@ -91,6 +93,7 @@ impl JobResponse {
             name: name.to_owned(),
             git_ref: git_ref.to_owned(),
             image: text(&["image", "name"]).map(str::to_owned),
+            runner: document.first_variable("CI_RUNNER_ID").and_then(|id| id.parse().ok()),
             containers: containers::parse(document.0.expose()),
         })
     }
@@ -179,6 +182,7 @@ mod tests {
         assert_eq!((facts.name.as_deref(), facts.stage.as_deref()), (Some("lab-job"), Some("test")));
         assert_eq!((facts.pipeline, facts.git_ref.as_deref()), (Some(7043), Some("main")));
         assert!(!facts.protected);
+        assert_eq!(job.runner, Some(1));
         assert_eq!(job.image.as_deref(), Some("ruby:3.3"));
     }
 
@@ -207,6 +211,7 @@ mod tests {
             ("CI_COMMIT_REF_PROTECTED", "true"),
             ("CI_COMMIT_REF_NAME", "production"),
             ("CI_PIPELINE_ID", "1"),
+            ("CI_RUNNER_ID", "99"),
             ("CI_JOB_STAGE", "deploy"),
             ("CI_JOB_NAME", "deploy"),
         ] {

@@ -118,6 +118,11 @@ pub trait Attempts: fmt::Debug {
     /// For the keeper: the order that `begin_attempt` wrote; `None` if the attempt has none, is closed, or is gone.
     async fn order(&self, name: &AttemptName) -> Result<Option<LaunchOrder>, HostError>;
 
+    /// The directory of an attempt's sources, as its `prepare` recorded it; `None` if it recorded none, or is gone.
+    async fn builds_dir(&self, _name: &AttemptName) -> Result<Option<String>, HostError> {
+        Ok(None)
+    }
+
     /// Writes the assignment (or its absence) into the `job` file.
     async fn assign(&self, name: &AttemptName, assignment: Option<&Assignment>) -> Result<(), HostError>;
 

@@ -144,6 +144,8 @@ impl Registration {
 pub struct StaticHostCalls {
     /// Every host of the table, the jump host first.
     pub named: fn(&BuildContext, &toml::Table) -> Result<Vec<NamedHost>, Problems>,
+    /// The largest number of concurrent jobs that the table sets for a host; `None`: it sets none.
+    pub most_slots: fn(&toml::Table) -> Option<u32>,
     /// Greenroom's own part of cleaning; `None`: the table turns it off.
     pub clean: fn(&PoolName, &toml::Table, &CleanDirs<'_>) -> Result<Option<Cleaning>, Problems>,
 }
@@ -154,6 +156,8 @@ pub struct CleanDirs<'a> {
     /// Contains the builds of all jobs.
     pub builds: &'a str,
     pub cache: &'a str,
+    /// True if builds stay on a host that stays with its trust domain.
+    pub keep_builds: bool,
     /// True if jobs of the pool run in containers.
     pub containers: bool,
 }

@@ -46,7 +46,7 @@ fn a_job_runs_on_a_host_and_leaves_neither_files_nor_processes_there() {
     let result = place.run(&job);
     result.expect_outcome(&Outcome::Success);
     let log = result.log_text();
-    assert!(log.contains("user ci, temporary /home/ci/builds/custom-executor"), "{log}");
+    assert!(log.contains("user ci, temporary /home/ci/builds/0.tmp"), "{log}");
     place.wait_until_idle(1);
     expect_clean(&hosts.machines[0]);
     place.expect_sound();
@@ -110,7 +110,8 @@ fn a_full_disk_is_the_jobs_own_doing_and_the_next_one_has_room() {
     place.run(&Job::new(3)).expect_outcome(&Outcome::Success);
     let why = wait_for("the host to be set aside", SOON, || set_aside(&place));
     assert!(
-        why.starts_with("cleaning failed: exit status 1: only ") && why.contains("MiB are free"),
+        why.starts_with("cleaning after job 3 of `g/demo` failed: exit status 1: only ")
+            && why.contains("MiB are free"),
         "{why}"
     );
     let status = place.order(&["pool", "status"]);
@@ -135,7 +136,7 @@ fn the_operators_command_comes_last_and_its_failure_sets_the_host_aside() {
     assert_eq!(hosts.machines[0].sh("cat /tmp/seen; touch /tmp/broken"), "", "the builds were gone by then");
     place.run(&Job::new(2)).expect_outcome(&Outcome::Success);
     let why = wait_for("the host to be set aside", SOON, || set_aside(&place));
-    assert_eq!(why, "cleaning failed: exit status 3: the printer is on fire");
+    assert_eq!(why, "cleaning after job 2 of `g/demo` failed: exit status 3: the printer is on fire");
     place.expect_sound();
 }
 

@@ -152,7 +152,8 @@ fn question(builds: &str) -> String {
          [ $? -lt 2 ] && command -v pkill >/dev/null 2>&1 && echo has-pkill; \
          for c in {shells} git git-lfs gitlab-runner; do command -v $c >/dev/null 2>&1 && echo has-$c; done; \
          d={builds}; while [ ! -e \"$d\" ]; do d=$(dirname \"$d\"); done; [ -d \"$d\" ] && [ -w \"$d\" ] && \
-         echo writes-builds; df -Pk \"$d\" | {{ read -r x; read -r x x x f x; echo free-$f; }}"
+         echo writes-builds; \
+         for e in {builds}/*.unremovable.*; do [ ! -e \"$e\" ] || {{ echo has-unremovable; break; }}; done; df -Pk \"$d\" | {{ read -r x; read -r x x x f x; echo free-$f; }}"
     )
 }
 
@@ -224,6 +225,13 @@ fn judge(host: &NamedHost, needs: &Needs<'_>, seen: &Inspected) -> Vec<Finding> 
         let remedy =
             format!("run `install -d -o {user} {builds}` there as root, or set another `builds_dir`");
         found.push(code::HOST_BUILDS_DIR.found(what, remedy));
+    }
+    if has("unremovable") {
+        let what = format!(
+            "{subject}: builds of jobs have files of another user, such as root, which cleaning cannot remove"
+        );
+        let remedy = format!("run `rm -rf {builds}/*.unremovable.*` there as root, or set `clean_user`");
+        found.push(code::HOST_UNREMOVABLE.found(what, remedy));
     }
     let free = seen.said.lines().find_map(|line| line.trim().strip_prefix("free-")?.parse::<u64>().ok());
     if let Some(free) = free.map(|kib| kib >> 10).filter(|mib| *mib < MIB_WANTED) {
@@ -331,6 +339,7 @@ pub(super) mod tests {
             assert_eq!(codes(4, &seen(&rest.join(" "))), [code]);
         }
         assert_eq!(codes(4, &seen(&ALL.replace("9999999", "1047552"))), ["host-space"], "1023 MiB");
+        assert_eq!(codes(4, &seen(&format!("{ALL} has-unremovable"))), ["host-unremovable"]);
         assert_eq!(codes(5, &seen(ALL)), ["host-connections"]);
         assert_eq!(codes(4, &Inspected { sessions: 1, ..seen(ALL) }), ["host-sessions"]);
         let without =
@@ -379,7 +388,7 @@ pub(super) mod tests {
         let mut all: Vec<Finding> = errors.iter().map(|error| unusable(&host(true), &pool, error)).collect();
         all.extend([kind(&pool, true, true), kind(&pool, true, false), kind(&pool, false, false)]);
         let needs = Needs { pool: &pool, shell: Shell::Bash, builds: "/builds", jobs: 9 };
-        let bare = Inspected { sessions: 1, shell: SLOW * 2, ..seen("runs-sh free-7") };
+        let bare = Inspected { sessions: 1, shell: SLOW * 2, ..seen("runs-sh free-7 has-unremovable") };
         all.extend(judge(&host(true), &needs, &bare));
         all.extend(judge(&host(true), &needs, &seen("runs-sh has-bash has-git")));
         let root = RootCleaning {

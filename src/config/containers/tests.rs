@@ -243,7 +243,7 @@ fn static_hosts_run_containers_without_root() {
     let objection = |key: &str, disposable| {
         let config = Config::parse(&format!("{POOL}[pool.a.containers]\n{key}\n"), "x").unwrap();
         let pool = config.pools.values().next().unwrap();
-        let provider = ProviderFacts { disposable, suspends: false, engines: true };
+        let provider = ProviderFacts { disposable, suspends: false, engines: true, stays_bound: false };
         config.objection(pool, provider).map(|wrong| wrong.to_string())
     };
     for allowed in ["", "privileged = false", "privileged = \"single-use\"", "ulimit = { nproc = \"100\" }"] {

@@ -31,6 +31,7 @@ pub(in crate::config) const POOL: KeyTable = KeyTable {
         MAX_LIFETIME,
         REUSE_KEY,
         CLEAN_UNBINDS,
+        KEEP_BUILDS,
         ACQUIRE_TIMEOUT,
         SUMMARY,
         SHELL,
@@ -187,6 +188,14 @@ const CLEAN_UNBINDS: Key = key("clean_unbinds", Flag, Words("`true` if `clean_us
         "With `false` a host stays with the trust domain of its first job (see `reuse`), and keeps its cache. \
          `greenroom pool resume POOL --instance HOST --unbind` releases it. With `true`, jobs of other projects can meet \
          what cleaning has missed. No effect on other providers.",
+    );
+
+const KEEP_BUILDS: Key = key("keep_builds", Flag, Value("false"), Pass)
+    .means("Whether a static host keeps the builds of jobs for the next job of its trust domain.")
+    .interacts(
+        "`GIT_STRATEGY: fetch` then finds the clone of an earlier job. Needs `clean_unbinds = false`. A release from the \
+         trust domain removes the builds. A directory with files of another user, such as root, is removed after the \
+         job in any case.",
     );
 
 const ACQUIRE_TIMEOUT: Key =

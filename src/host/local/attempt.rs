@@ -145,6 +145,10 @@ impl LocalHost {
         job_file::read_order(&self.state.attempt(name)?)
     }
 
+    pub(super) fn read_builds_dir(&self, name: &AttemptName) -> Result<Option<String>, HostError> {
+        Ok(JobFile::read(&self.state.attempt(name)?)?.and_then(|job| job.record.builds_dir))
+    }
+
     pub(super) fn write_assignment(
         &self,
         name: &AttemptName,

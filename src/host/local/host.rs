@@ -167,6 +167,10 @@ impl Attempts for LocalHost {
         self.read_order(name)
     }
 
+    async fn builds_dir(&self, name: &AttemptName) -> Result<Option<String>, HostError> {
+        self.read_builds_dir(name)
+    }
+
     async fn assign(&self, name: &AttemptName, assignment: Option<&Assignment>) -> Result<(), HostError> {
         self.write_assignment(name, assignment)
     }

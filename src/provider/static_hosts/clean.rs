@@ -29,6 +29,7 @@ pub(super) fn cleaning(
         format!("builds={}", quoted(dirs.builds)),
         format!("cache={}", quoted(dirs.cache)),
         format!("dedicated={}", u8::from(settings.dedicated_user)),
+        format!("keep_builds={}", u8::from(dirs.keep_builds)),
     ];
     let by_account = format!("{}\n{}", variables.join("\n"), include_str!("clean.sh"));
     let by_root = settings.hosts.iter().filter_map(|host| {
@@ -54,6 +55,7 @@ fn root_cleaning(user: &str, host: &Host, dirs: &CleanDirs<'_>) -> RootCleaning 
         format!("account={}", quoted(account)),
         format!("builds={}", quoted(dirs.builds)),
         format!("cache={}", quoted(dirs.cache)),
+        format!("keep_builds={}", u8::from(dirs.keep_builds)),
         format!("skeleton={}", quoted(&format!("{SKELETONS}/{account}"))),
         format!("containers={}", u8::from(dirs.containers)),
     ];
@@ -127,17 +129,28 @@ mod tests {
 
         /// Whether the script succeeded, and its output.
         fn clean(&self, shell: &[&str], edit: impl Fn(&str) -> String) -> (bool, String) {
+            self.clean_with(shell, &[], edit)
+        }
+
+        /// The same with more arguments; `keep_builds` is set.
+        fn clean_with(
+            &self,
+            shell: &[&str],
+            arguments: &[&str],
+            edit: impl Fn(&str) -> String,
+        ) -> (bool, String) {
             let table =
                 "user = \"ci\"\nkey = \"/k\"\n[[host]]\nname = \"h\"\naddress = \"h\"".parse().unwrap();
             let (builds, cache) = (self.path("builds"), self.path("cache"));
             let (builds, cache) = (builds.to_str().unwrap(), cache.to_str().unwrap());
-            let dirs = CleanDirs { builds, cache, containers: false };
+            let dirs = CleanDirs { builds, cache, keep_builds: true, containers: false };
             let script = cleaning(&PoolName::new("macs"), &table, &dirs).unwrap().unwrap().by_account;
             let file = self.path("script");
             std::fs::write(&file, edit(&script)).unwrap();
             let output = Command::new(shell[0])
                 .args(&shell[1..])
                 .args(["-s", "--", &self.mark()])
+                .args(arguments)
                 .env("HOME", self.0.path())
                 .stdin(std::fs::File::open(&file).unwrap())
                 .output()
@@ -206,6 +219,25 @@ mod tests {
                 assert!(!left("builds/x1") && !left("builds/x1.tmp") && !left("cache/project"));
                 assert!(left("builds/x2") && left("cache") && !home.notes().exists());
             }
+        }
+    }
+
+    #[test]
+    fn kept_builds_stay_until_a_cleaning_that_keeps_nothing() {
+        for shell in shells() {
+            let home = Home::new();
+            std::fs::create_dir_all(home.path("builds/x1.tmp/t")).unwrap();
+            home.note(999_999_999, &home.path("builds/x1"));
+            for round in ["the first", "a second, without a job between"] {
+                let kept = home.clean_with(shell, &[KEEP_CACHE], quick);
+                assert_eq!(kept, (true, String::new()), "{shell:?} {round}");
+                assert!(home.path("builds/x1/group/project").exists() && home.path("cache/project").exists());
+                let notes = std::fs::read_dir(home.notes()).unwrap().flatten().map(|note| note.file_name());
+                assert_eq!(notes.collect::<Vec<_>>(), ["kept.x1.builds"], "{shell:?} {round}");
+            }
+            assert!(!home.path("builds/x1.tmp").exists(), "temporary files go in any case");
+            assert_eq!(home.clean(shell, quick), (true, String::new()), "{shell:?}");
+            assert!(!home.path("builds/x1").exists() && !home.notes().exists());
         }
     }
 
@@ -309,12 +341,15 @@ mod tests {
     #[test]
     fn a_table_may_want_none_and_paths_may_hold_anything() {
         let table = "user = \"ci\"\nkey = \"/k\"\nclean = false\n[[host]]\nname = \"h\"\naddress = \"h\"";
-        let dirs = CleanDirs { builds: "/it's here", cache: "/cache", containers: false };
+        let dirs = CleanDirs { builds: "/it's here", cache: "/cache", keep_builds: false, containers: false };
         let cleaning =
             |table: &str| cleaning(&PoolName::new("macs"), &table.parse().unwrap(), &dirs).unwrap();
         assert_eq!(cleaning(table), None);
         let text = cleaning(&table.replace("false", "true")).unwrap().by_account;
-        assert!(text.starts_with("builds='/it'\\''s here'\ncache='/cache'\ndedicated=0\n"), "{text}");
+        assert!(
+            text.starts_with("builds='/it'\\''s here'\ncache='/cache'\ndedicated=0\nkeep_builds=0\n"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -322,11 +357,11 @@ mod tests {
         let table = "user = \"ci\"\nkey = \"/k\"\ndedicated_user = true\nclean_user = \"root\"\n\
                      [[host]]\nname = \"a\"\naddress = \"a\"\n\
                      [[host]]\nname = \"b\"\naddress = \"b\"\nuser = \"it\"\nclean_user = \"janitor\"";
-        let dirs = CleanDirs { builds: "/it's here", cache: "/cache", containers: false };
+        let dirs = CleanDirs { builds: "/it's here", cache: "/cache", keep_builds: false, containers: false };
         let cleaning = cleaning(&PoolName::new("macs"), &table.parse().unwrap(), &dirs).unwrap().unwrap();
         let [a, b] = ["a", "b"].map(|name| &cleaning.by_root[&InstanceId::new(name)]);
         assert_eq!((a.user.as_str(), a.clean.as_str(), &a.sudo), ("root", "exec /bin/sh -s", &None));
-        let begins = "#!/bin/sh\naccount='it'\nbuilds='/it'\\''s here'\ncache='/cache'\n\
+        let begins = "#!/bin/sh\naccount='it'\nbuilds='/it'\\''s here'\ncache='/cache'\nkeep_builds=0\n\
                       skeleton='/var/lib/greenroom-homes/it'\ncontainers=0\n# ";
         assert!(b.script.starts_with(begins), "{}", b.script);
         let rule = b.sudo.as_ref().unwrap();

@@ -1,7 +1,11 @@
 # Cleans this host after jobs: stops their processes, removes their files. For any POSIX shell, Linux and macOS.
-# Set above: builds, cache, dedicated (1: only jobs use this account). Arguments: the mark, --keep-cache.
-mark=$1
-[ "${2-}" != --keep-cache ] || cache=
+# Set above: builds, cache, dedicated (1: only jobs use this account), keep_builds (1: builds stay with the cache).
+# Arguments: the mark, --keep-cache.
+mark=$1 keeps=
+if [ "${2-}" = --keep-cache ]; then
+  cache=
+  [ "$keep_builds" != 1 ] || keeps=1
+fi
 grace=5     # seconds from TERM to KILL
 killing=10  # seconds from KILL to failure
 least=100   # MiB that must be free afterwards
@@ -183,12 +187,30 @@ check() {
   case $HOME/ in "$1"/*) fail "refuses to remove $1: the account's home is in it" ;; esac
 }
 
-# Removes directories of an attempt.
+# Removes directories of an attempt. One with files of another user, such as root's, may have to move out of the way instead.
 remove() {
   for d in "$@"; do check "$d"; done
   rm -rf -- "$@" 2>/dev/null && return
-  for d in "$@"; do erase "$d" || fail "cannot remove $d"; done
+  for d in "$@"; do
+    why=$(erase "$d") || by_sudo "$d" || discard "$d" || { echo "$why"; fail "cannot remove $d"; }
+  done
 }
+
+by_sudo() { command -v sudo >/dev/null && sudo -n rm -rf -- "$1" 2>/dev/null && [ ! -e "$1" ]; }
+
+# A directory of the account can be renamed, whatever is in it.
+discard() { mv -- "$1" "$1.unremovable.$(date +%s).$$" 2>/dev/null; }
+
+# What was discarded earlier may be removable now.
+remove_discarded() {
+  for d in "$builds"/*.unremovable.*; do
+    [ -d "$d" ] && [ ! -L "$d" ] || continue
+    rm -rf -- "$d" 2>/dev/null || by_sudo "$d" || :
+  done
+}
+
+# Builds stay for the next job if it can change all of them.
+stays() { [ -n "$keeps" ] && [ -d "$1" ] && [ ! -L "$1" ] && [ -z "$(find "$1" ! -user "$me" -print 2>&1 | head -n 1)" ]; }
 
 empty() {
   case $1 in /?*) ;; *) fail "refuses to empty $1" ;; esac
@@ -205,8 +227,10 @@ remove_files() {
   for n in "$notes"/*; do
     [ -L "$n" ] || continue
     b=$(readlink "$n")
-    remove "$b" "$b.tmp"
+    check "$b"
+    if stays "$b"; then remove "$b.tmp"; else remove "$b" "$b.tmp"; fi
   done
+  remove_discarded
   [ -z "$cache" ] || empty "$cache"
   if [ "$dedicated" = 1 ]; then
     for d in /tmp /var/tmp /dev/shm "$(getconf DARWIN_USER_TEMP_DIR 2>/dev/null)"; do
@@ -236,9 +260,19 @@ if [ -d "$builds" ]; then
   free=$4
   [ "$free" -ge $((least * 1024)) ] || fail "only $((free / 1024)) MiB are free in $builds"
 fi
-# Last, so that the notes stay as long as a file has not been removed.
-erase "$notes" || fail "cannot remove $notes"
+# Last, so that the notes stay as long as a file has not been removed. Of kept builds, one link for each directory stays: a
+# cleaning that keeps nothing finds them by it.
+if [ -n "$keeps" ]; then
+  for n in "$notes"/*; do
+    k=$notes/kept.builds
+    if [ -L "$n" ]; then b=$(readlink "$n"); k=$notes/kept.${b##*/}.builds; fi
+    [ "$n" != "$k" ] || continue
+    if [ -L "$n" ] && [ -d "$b" ]; then rm -f "$k" && mv "$n" "$k"; else erase "$n"; fi || fail "cannot change $notes"
+  done
+else
+  erase "$notes" || fail "cannot remove $notes"
+fi
 # The next stage has to make this directory and to write to it.
 [ -d "$HOME/.greenroom" ] || erase "$HOME/.greenroom" || fail "cannot remove $HOME/.greenroom"
-{ mkdir -p -m 700 "$notes" && true >"$notes/try" && rm -rf "$notes"; } 2>/dev/null ||
+{ mkdir -p -m 700 "$notes" && true >"$notes/try" && rm -f "$notes/try" && { [ -n "$keeps" ] || rm -rf "$notes"; }; } 2>/dev/null ||
   fail "cannot make $notes and write to it"

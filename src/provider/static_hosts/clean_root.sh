@@ -1,6 +1,7 @@
 # Cleans this host as root after the jobs of one account: ends its processes, removes its files, resets its home.
 # For any POSIX shell, Linux and macOS. With --keep-cache the cache stays; --check only checks whether this can be done.
-# Set above: account, builds, cache, skeleton, containers (1: jobs run in them). Nothing else comes from outside.
+# Set above: account, builds, cache, keep_builds (1: builds stay with the cache), skeleton, containers (1: jobs run in them).
+# Nothing else comes from outside.
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 LC_ALL=C
 export PATH LC_ALL
@@ -13,10 +14,10 @@ waste=4290000000  # first of the user ids that nobody has
 
 fail() { echo "$*"; exit 1; }
 
-keep=0 only_check=0
+keep=0 keeps_builds=0 only_check=0
 case ${1-} in
   '') ;;
-  --keep-cache) keep=1 ;;
+  --keep-cache) keep=1 keeps_builds=$keep_builds ;;
   --check) only_check=1 ;;
   *) fail "the argument $1 is unknown" ;;
 esac
@@ -233,6 +234,7 @@ store=$home/$store
 remove_files() {
   set --
   [ "$keep" != 1 ] || set -- ! -path "$cache" ! -path "$cache/*"
+  [ $keeps_builds = 0 ] || set -- "$@" ! -path "$builds" ! -path "$builds/*"
   [ $keeps_images = 0 ] ||
     set -- "$@" ! \( -type d \( -path "$home/.local" -o -path "$home/.local/share" -o -path "$store" \) \) \
       ! -path "$store/*"
@@ -247,7 +249,8 @@ remove_files() {
   [ "$keep" = 1 ] || plain "$cache"
   set --
   [ "$keep" = 1 ] || [ ! -d "$cache" ] || set -- "$cache/"
-  for d in "$builds" /tmp /var/tmp /dev/shm /dev/mqueue /run/lock /var/crash /run/user/$uid /private/var/folders \
+  [ $keeps_builds = 1 ] || [ ! -d "$builds" ] || set -- "$@" "$builds/"
+  for d in /tmp /var/tmp /dev/shm /dev/mqueue /run/lock /var/crash /run/user/$uid /private/var/folders \
     /var/spool/cron /var/spool/at /var/at /var/cron; do
     [ ! -d "$d" ] || set -- "$@" "$d/"
   done
@@ -255,6 +258,19 @@ remove_files() {
     left=$(find "$@" -xdev -mindepth 1 \( $owned \) 2>/dev/null | head -n 1)
     [ -z "$left" ] || fail "cannot remove $left"
   fi
+  [ $keeps_builds = 0 ] || keep_builds
+}
+
+# Of the builds that stay, those go that the account could not change, and all directories for temporary files.
+keep_builds() {
+  [ -d "$builds" ] && [ ! -L "$builds" ] || return 0
+  find "$builds/" -xdev -mindepth 1 -maxdepth 1 | while IFS= read -r d; do
+    case $d in
+      *.tmp) ;;
+      *) [ -n "$(find "$d" -xdev ! -user "$uid" 2>/dev/null | head -n 1)" ] || continue ;;
+    esac
+    rm -rf -- "$d" || exit 1
+  done || fail "cannot remove builds in $builds"
 }
 
 # Of the engine's state, only images stay or come back: no container, volume, network or secret, and no path of another login.
@@ -294,7 +310,7 @@ cp -a "$skeleton/." "$home/" || fail "cannot copy $skeleton to $home"
 free=$(df -Pk "$home" | { read -r x; read -r x x x free x; echo "$free"; })
 [ "$free" -ge $((least * 1024)) ] || fail "only $((free / 1024)) MiB are free in $home"
 if [ -d "$builds" ]; then
-  [ -z "$(find "$builds/" -xdev -mindepth 1 2>/dev/null | head -n 1)" ] || fail "$builds is not empty"
+  [ $keeps_builds = 1 ] || [ -z "$(find "$builds/" -xdev -mindepth 1 2>/dev/null | head -n 1)" ] || fail "$builds is not empty"
   free=$(df -Pk "$builds" | { read -r x; read -r x x x free x; echo "$free"; })
   [ "$free" -ge $((least * 1024)) ] || fail "only $((free / 1024)) MiB are free in $builds"
 fi

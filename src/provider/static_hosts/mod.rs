@@ -37,7 +37,7 @@ pub const REGISTRATION: Registration = Registration {
     suspends: false,
     engines: true,
     orders: None,
-    static_hosts: Some(StaticHostCalls { named, clean: clean::cleaning }),
+    static_hosts: Some(StaticHostCalls { named, most_slots, clean: clean::cleaning }),
     doctor: doctor::doctor,
 };
 
@@ -81,6 +81,13 @@ fn named(context: &BuildContext, table: &toml::Table) -> Result<Vec<NamedHost>, 
         blocked: hosts.jump().err(),
     };
     Ok(jump.into_iter().chain(hosts.settings.hosts.iter().map(of_host)).collect())
+}
+
+/// Reads no more of the table than this: each `config` call needs it.
+fn most_slots(table: &toml::Table) -> Option<u32> {
+    let hosts = table.get("host")?.as_array()?.iter();
+    let capacities = hosts.filter_map(|host| u32::try_from(host.get("capacity")?.as_integer()?).ok());
+    capacities.max()
 }
 
 fn without_key(server: &Server) -> Endpoint {
