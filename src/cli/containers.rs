@@ -14,6 +14,7 @@ use crate::core::container::account::{
     ContainerAccount, FailureAccount, FailureClass, ImageSource, ServiceStart,
 };
 use crate::core::container::daemon::runs_docker;
+use crate::core::container::engine::ContainerEngine;
 use crate::core::container::judge::{JobContext, judge};
 use crate::core::container::request::{ContainerRequest, ImageRequest};
 use crate::core::container::settings::{ContainerSettings, PullPolicy};
@@ -105,6 +106,10 @@ pub(super) fn privileged_pools(config: &Config, request: &ContainerRequest) -> V
 pub(super) struct PoolPulls(pub(super) ContainerSettings);
 
 impl Pulls for PoolPulls {
+    fn engine(&self) -> ContainerEngine {
+        self.0.engine
+    }
+
     fn pull(&self, image: &str) -> Result<ContainerJob, String> {
         let about = operators(&self.0).map_err(|error| error.in_a_line())?;
         let image = ImageRequest { name: image.to_owned(), ..ImageRequest::default() };

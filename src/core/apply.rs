@@ -17,7 +17,7 @@ use super::job::JobFacts;
 use super::pool::{Grant, PoolState};
 use super::reservation::{QueuePlace, Reservation, Ticket};
 use super::time::Stamp;
-use super::unbegun::Unbegun;
+use super::unbegun::{CheckKind, Unbegun};
 
 /// An event that does not fit the state it was applied to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -89,8 +89,10 @@ impl PoolState {
                 self.leave(&grant.instance, attempt, false, at);
                 self.waiting.insert(grant.reservation.ticket, grant.reservation);
             }
-            Change::StageNotBegun { attempt, reason } => return self.stage_not_begun(attempt, reason),
-            Change::StageBegun { instance } => return self.stage_begun(instance),
+            Change::StageNotBegun { attempt, reason, kind } => {
+                return self.stage_not_begun(attempt, (*kind, reason));
+            }
+            Change::StageBegun { instance, kind } => return self.stage_begun(instance, *kind),
             Change::JobEnded { .. } => {}
             Change::Released { attempt, release: leaving } => return self.released(attempt, *leaving, at),
             Change::SlotFreed { attempt } => return self.departed(attempt),
@@ -332,18 +334,26 @@ impl PoolState {
         Ok(())
     }
 
-    fn stage_not_begun(&mut self, attempt: &AttemptName, reason: &str) -> Result<(), InapplicableEvent> {
+    fn stage_not_begun(
+        &mut self,
+        attempt: &AttemptName,
+        met: (CheckKind, &str),
+    ) -> Result<(), InapplicableEvent> {
         let grant = self.granted.get(attempt).ok_or(NO_GRANT)?;
         let (id, domain) = (grant.instance.clone(), grant.reservation.domain.clone());
         let instance = self.change(&id)?;
-        let row = Unbegun::with(instance.unbegun.as_ref(), attempt, &domain, reason);
+        let row = Unbegun::with(instance.unbegun.as_ref(), attempt, &domain, met);
         instance.unbegun = Some(row.ok_or(InapplicableEvent("the job has been counted"))?);
         Ok(())
     }
 
-    fn stage_begun(&mut self, id: &InstanceId) -> Result<(), InapplicableEvent> {
-        let begins_anyway = InapplicableEvent("stages begin there anyway");
-        self.change(id)?.unbegun.take().map(drop).ok_or(begins_anyway)
+    fn stage_begun(&mut self, id: &InstanceId, kind: CheckKind) -> Result<(), InapplicableEvent> {
+        let known = self.change(id)?;
+        if !known.unbegun.as_ref().is_some_and(|row| row.has(kind)) {
+            return Err(InapplicableEvent("stages begin there anyway"));
+        }
+        known.unbegun = known.unbegun.take().and_then(|row| row.without(kind));
+        Ok(())
     }
 
     fn returned_to_service(&mut self, id: &InstanceId, at: Stamp) -> Result<(), InapplicableEvent> {

@@ -268,6 +268,7 @@ pub fn drain_word(reason: &DrainReason) -> &'static str {
         DrainReason::LaunchedAfterRefusal => "launched-after-refusal",
         DrainReason::Announced { .. } => "announced",
         DrainReason::BeginsNoStage { .. } => "begins-no-stage",
+        DrainReason::FailedCheck { .. } => "failed-check",
         DrainReason::Abandoned => "abandoned",
         DrainReason::NotSuspended { .. } => "not-suspended",
         DrainReason::NotResumed { .. } => "not-resumed",

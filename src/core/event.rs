@@ -14,6 +14,7 @@ use super::job_end::JobEnd;
 use super::order::{Ordered, RefusedOrder};
 use super::policy::{Lifetime, Policy};
 use super::time::{Stamp, millis};
+use super::unbegun::CheckKind;
 
 /// Something that happened, and when.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -139,14 +140,18 @@ pub enum Change {
         attempt: AttemptName,
         message: String,
     },
-    /// Its instance answered, and did not begin a stage of the job.
+    /// Its instance answered, and did not begin a stage of the job, or not its containers.
     StageNotBegun {
         attempt: AttemptName,
         reason: String,
+        #[serde(default, skip_serializing_if = "CheckKind::is_stages")]
+        kind: CheckKind,
     },
-    /// A stage has begun on an instance that had not begun one for the jobs before.
+    /// What `kind` names works on an instance where it had not worked for the jobs before.
     StageBegun {
         instance: InstanceId,
+        #[serde(default, skip_serializing_if = "CheckKind::is_stages")]
+        kind: CheckKind,
     },
     /// How the attempt's job ended, as its calls saw it. It changes nothing: it is kept for people.
     JobEnded {

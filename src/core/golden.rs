@@ -15,6 +15,7 @@ use super::attempt::End;
 use super::ids::{JobKey, Location};
 use super::instance::DrainReason;
 use super::job::JobFacts;
+use super::unbegun::CheckKind;
 
 /// The recorded lines of a file in `tests/fixtures/format-2/`.
 macro_rules! recorded {
@@ -75,6 +76,7 @@ pub(crate) fn drain_reasons() -> Vec<DrainReason> {
         DrainReason::Unaccounted,
         DrainReason::LaunchedAfterRefusal,
         DrainReason::BeginsNoStage { message: message() },
+        DrainReason::FailedCheck { message: message() },
         DrainReason::NotSuspended { message: message() },
         DrainReason::NotResumed { message: message() },
         DrainReason::Abandoned,
@@ -258,6 +260,10 @@ mod tests {
         all
     }
 
+    fn not_begun(kind: CheckKind) -> Change {
+        Change::StageNotBegun { attempt: attempt(), reason: "exit status 97".to_owned(), kind }
+    }
+
     fn jobs() -> Vec<Change> {
         let requested = Change::Requested {
             attempt: attempt(),
@@ -273,8 +279,10 @@ mod tests {
             requested,
             Change::Granted { attempt: attempt(), instance: instance() },
             Change::Rejected { attempt: attempt(), message: "no answer".to_owned() },
-            Change::StageNotBegun { attempt: attempt(), reason: "exit status 97".to_owned() },
-            Change::StageBegun { instance: instance() },
+            not_begun(CheckKind::Stages),
+            Change::StageBegun { instance: instance(), kind: CheckKind::Stages },
+            not_begun(CheckKind::Engine),
+            Change::StageBegun { instance: instance(), kind: CheckKind::Network },
             Change::ImagesFound { instance: instance(), images: found_images(), attempt: None },
             Change::ImagesFound { instance: instance(), images: Vec::new(), attempt: Some(attempt()) },
             Change::ImagesRemoved { instance: instance(), images: vec!["docker.io/library/ruby:3.3".into()] },
@@ -488,7 +496,8 @@ mod tests {
         };
         let problem = "`job` is damaged".to_owned();
         let unreadable = Note::AttemptUnreadable { attempt: attempt(), problem };
-        let waiting = vec![(attempt(), WaitingOn::StageCheck { instance })];
+        let check = |kind| vec![(attempt(), WaitingOn::StageCheck { instance: self::instance(), kind })];
+        let waiting = check(CheckKind::Stages);
         let later = Report { waiting, notes: vec![unreadable], ..Report::new(NOW, 43) };
         let suspensions = Note::SuspensionsFail { failures: 2, failure: failure(), until };
         let waiting = vec![(attempt(), WaitingOn::Resume { instance: self::instance() })];
@@ -499,7 +508,8 @@ mod tests {
         let cause = Some("ran out of its 4Gi of memory".to_owned());
         let by_job = Note::Suspect { instance: self::instance(), cause, by_job: true };
         let blamed = Report { notes: vec![by_job], ..Report::new(NOW, 46) };
-        hold(REPORTS, &[report, later, counted, tier, blamed]);
+        let checked = Report { waiting: check(CheckKind::Engine), ..Report::new(NOW, 47) };
+        hold(REPORTS, &[report, later, counted, tier, blamed, checked]);
         covers::<WaitingOn>(REPORTS, r#"{"waiting_for":"?"}"#);
         covers::<Note>(REPORTS, r#"{"note":"?"}"#);
     }

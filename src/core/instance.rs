@@ -15,7 +15,7 @@ use super::images::Images;
 use super::order::Ordered;
 use super::policy::{Lifetime, Policy};
 use super::time::{ManagerId, Stamp};
-use super::unbegun::{Consequence, Unbegun};
+use super::unbegun::{CheckKind, Unbegun};
 
 const FOUND_UNUSABLE: &str = "a job found it unusable: ";
 
@@ -61,7 +61,7 @@ pub struct Instance {
     /// Set while a launched instance that was ready does not respond. It gets no job until it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreachable: Option<Unreachable>,
-    /// The last jobs, if it began no stage of theirs.
+    /// The last jobs, if it began no stage or no container of theirs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unbegun: Option<Unbegun>,
     /// The images that it is known to have.
@@ -209,6 +209,8 @@ pub enum DrainReason {
     Announced { notice: String },
     /// It responds, and stages do not begin there.
     BeginsNoStage { message: String },
+    /// It did not pass the keeper's check, which followed from what a job met there.
+    FailedCheck { message: String },
     /// The job that it was launched for needs it no longer.
     Abandoned,
     /// It could not be suspended.
@@ -234,6 +236,7 @@ impl DrainReason {
             | Self::LaunchedAfterRefusal
             | Self::Announced { .. }
             | Self::BeginsNoStage { .. }
+            | Self::FailedCheck { .. }
             | Self::Abandoned
             | Self::NotSuspended { .. }
             | Self::NotResumed { .. } => false,
@@ -267,6 +270,7 @@ impl fmt::Display for DrainReason {
             Self::LaunchedAfterRefusal => f.write_str("its launch was refused, but it exists"),
             Self::Announced { notice } => write!(f, "it {notice}"),
             Self::BeginsNoStage { message } => write!(f, "it responds, but begins no stages: {message}"),
+            Self::FailedCheck { message } => write!(f, "it did not pass the keeper's check: {message}"),
             Self::Abandoned => f.write_str("the job that it was launched for needs it no longer"),
             Self::NotSuspended { message } => write!(f, "it could not be suspended: {message}"),
             Self::NotResumed { message } => write!(f, "it could not be resumed: {message}"),
@@ -376,15 +380,15 @@ impl Instance {
         self.uses == 0 && self.holders.len() == 1
     }
 
-    /// True if it gets no job until the keeper has seen a stage begin there.
-    pub fn awaits_stage_check(&self) -> bool {
-        self.unbegun.as_ref().is_some_and(|row| row.consequence() == Consequence::Check)
+    /// What the keeper has to check there before it gets a job.
+    pub fn awaits_check(&self) -> Option<CheckKind> {
+        self.unbegun.as_ref().and_then(Unbegun::check)
     }
 
     /// Jobs it can take now: free slots, limited by the uses left. Zero unless ready, reachable, and not to be checked.
     pub fn usable(&self) -> u32 {
         match self.phase {
-            Phase::Ready if self.unreachable.is_some() || self.awaits_stage_check() => 0,
+            Phase::Ready if self.unreachable.is_some() || self.awaits_check().is_some() => 0,
             Phase::Ready => self.free_slots().min(self.uses_left.unwrap_or(u32::MAX)),
             Phase::Launching
             | Phase::Checking
@@ -627,6 +631,6 @@ mod tests {
         let sentences: std::collections::BTreeSet<String> =
             reasons.iter().map(DrainReason::to_string).collect();
         assert_eq!(sentences.len(), reasons.len());
-        assert_eq!(sentences.iter().filter(|sentence| sentence.ends_with(": exit status 3")).count(), 6);
+        assert_eq!(sentences.iter().filter(|sentence| sentence.ends_with(": exit status 3")).count(), 7);
     }
 }

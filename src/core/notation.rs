@@ -11,7 +11,8 @@
 //! (from an earlier boot), its status in the list (`starting`, `running`, `suspended`, `stopping`, `gone`, and `denied`: the
 //! endpoint is unknown, too; `denied-since`: after the list), `named 9` (an open attempt names it), `user 9` (the same,
 //! and it has run a stage), `busy`, `failing 5s`, launched `as c2` (an offering; `refused as c2`: no capacity),
-//! `unbegun` (it began no stage of its past job; `unbegun twice`: nor of one before it), `in there` (its location; the
+//! `unbegun` (it began no stage of its past job; `unbegun twice`: nor of one before it), `suspect` (nor its container),
+//! `disconnected` (nor its container's network), `in there` (its location; the
 //! list's is `here`, with `nowhere` unknown), `ends 2h` or `ends now` (the provider's notice), `announced`
 //! (its metadata service's).
 //! Settings of the tier *stopped*: `tier 2` (`idle_stopped`, and the provider can suspend), `tier 2 unknown`, `tier 2 no`,
@@ -39,6 +40,7 @@ use super::plan::{FailingCall, Fresh, Observed, Plan, View, plan};
 use super::policy::{Lifetime, Policy, Reuse};
 use super::pool::PoolState;
 use super::time::{BootId, ManagerId, Stamp};
+use super::unbegun::CheckKind;
 
 mod images;
 mod rendered;
@@ -513,9 +515,15 @@ impl World {
             self.request(facts(job), at(age + Duration::from_secs(50)));
             let begun = at(age + Duration::from_secs(40));
             self.tell(begun, Change::Granted { attempt: attempt(job), instance: id.clone() });
-            if words.contains(&"unbegun") {
-                let reason = "exit status 97".to_owned();
-                self.tell(begun, Change::StageNotBegun { attempt: attempt(job), reason });
+            for (word, kind) in [
+                ("unbegun", CheckKind::Stages),
+                ("suspect", CheckKind::Engine),
+                ("disconnected", CheckKind::Network),
+            ] {
+                if words.contains(&word) {
+                    let reason = "exit status 97".to_owned();
+                    self.tell(begun, Change::StageNotBegun { attempt: attempt(job), reason, kind });
+                }
             }
             let leaving = Release { how: End::CleanedUp, used: true, closing: false };
             self.tell(at(age), Change::Released { attempt: attempt(job), release: leaving });

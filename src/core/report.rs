@@ -13,6 +13,7 @@ use super::failure::Failure;
 use super::ids::{AttemptName, InstanceId, Location, OfferingName};
 use super::instance::{DrainReason, Instance};
 use super::time::{Pretty, Stamp, millis};
+use super::unbegun::CheckKind;
 
 /// The outcome of one pass over a pool.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -133,7 +134,11 @@ pub enum WaitingOn {
     /// An instance that may serve it does not respond at present.
     Unreachable { instance: InstanceId },
     /// An instance that may serve it began no stage of its last jobs; the keeper checks it.
-    StageCheck { instance: InstanceId },
+    StageCheck {
+        instance: InstanceId,
+        #[serde(default, skip_serializing_if = "CheckKind::is_stages")]
+        kind: CheckKind,
+    },
     /// An operator drained the pool.
     Drained { since: Stamp },
     /// The state directory was copied or moved.
@@ -317,8 +322,11 @@ impl fmt::Display for WaitingOn {
             Self::Resume { instance } => write!(f, "{instance} was stopped and is being resumed"),
             Self::Cleaning { instance } => write!(f, "{instance} is being cleaned"),
             Self::Unreachable { instance } => write!(f, "{instance} does not respond, and is checked again"),
-            Self::StageCheck { instance } => {
+            Self::StageCheck { instance, kind: CheckKind::Stages } => {
                 write!(f, "{instance} began no stages of its last jobs, and is checked")
+            }
+            Self::StageCheck { instance, kind: CheckKind::Engine | CheckKind::Network } => {
+                write!(f, "{instance} did not start the last job's containers, and is checked")
             }
             Self::Drained { .. } => {
                 f.write_str("the operator drained the pool (`greenroom pool resume` resumes it)")

@@ -1,4 +1,9 @@
-//! Whose fault it is that stages do not begin: jobs in a row of which an instance began no stage.
+//! What jobs met that makes an instance suspect, and what follows: nothing yet, the keeper's own check, or out of use.
+//!
+//! A job may have broken the instance for itself, and what a container or an image writes is no evidence. So the keeper
+//! checks what the jobs met, by means of its own, before the instance leaves service.
+
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -7,13 +12,58 @@ use super::ids::{AttemptName, TrustDomain};
 /// A row longer than this decides nothing more.
 const ENOUGH: usize = 2;
 
-/// Jobs in a row that met an instance which answered, and did not begin a stage of theirs. Any stage that begins ends the
-/// row.
+/// What a job met on its instance, and so what the keeper checks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CheckKind {
+    /// The instance answered, and did not begin a stage.
+    #[default]
+    Stages,
+    /// Its engine did not prepare or start a container.
+    Engine,
+    /// The same for a container in a network of its own.
+    Network,
+}
+
+impl CheckKind {
+    pub const ALL: [Self; 3] = [Self::Stages, Self::Engine, Self::Network];
+
+    /// True for the kind that records without one mean.
+    pub fn is_stages(&self) -> bool {
+        *self == Self::Stages
+    }
+
+    /// True if a stage that begins on the instance itself ends the row of this kind.
+    pub fn ends_with_a_stage(self) -> bool {
+        self == Self::Stages
+    }
+
+    /// True if what another job does on the instance meanwhile may fail the keeper's check.
+    pub fn is_disturbed_by_jobs(self) -> bool {
+        match self {
+            Self::Stages => false,
+            Self::Engine | Self::Network => true,
+        }
+    }
+}
+
+/// What the keeper checks: the object of *check*.
+impl fmt::Display for CheckKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stages => "that stages begin",
+            Self::Engine => "that containers start",
+            Self::Network => "that containers start in a network",
+        })
+    }
+}
+
+/// Jobs in a row that met such a thing. What ends the row depends on the kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unbegun {
-    /// In their order, the first few.
+    /// In their order, the first few of each kind.
     pub jobs: Vec<UnbegunJob>,
-    /// The last reason that the connector gave.
+    /// The last reason.
     pub reason: String,
 }
 
@@ -21,16 +71,18 @@ pub struct Unbegun {
 pub struct UnbegunJob {
     pub attempt: AttemptName,
     pub domain: TrustDomain,
+    #[serde(default, skip_serializing_if = "CheckKind::is_stages")]
+    pub kind: CheckKind,
 }
 
 /// What a row means for the instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Consequence {
-    /// One job proves nothing: it may have broken the instance for itself.
+    /// It proves nothing yet: the job may have broken the instance for itself.
     Nothing,
-    /// Two jobs of one domain may share a fault. The instance gets no job until the keeper's own stage has begun there.
+    /// The instance gets no job until the keeper has checked it.
     Check,
-    /// Two domains share nothing but the instance.
+    /// The jobs share nothing but the instance.
     OutOfUse,
 }
 
@@ -40,25 +92,46 @@ impl Unbegun {
         row: Option<&Self>,
         attempt: &AttemptName,
         domain: &TrustDomain,
-        reason: &str,
+        (kind, reason): (CheckKind, &str),
     ) -> Option<Self> {
         let mut jobs = row.map(|row| row.jobs.clone()).unwrap_or_default();
-        if jobs.len() >= ENOUGH || jobs.iter().any(|job| job.attempt == *attempt) {
+        let of_kind = jobs.iter().filter(|job| job.kind == kind);
+        if of_kind.clone().count() >= ENOUGH || of_kind.clone().any(|job| job.attempt == *attempt) {
             return None;
         }
-        jobs.push(UnbegunJob { attempt: attempt.clone(), domain: domain.clone() });
+        jobs.push(UnbegunJob { attempt: attempt.clone(), domain: domain.clone(), kind });
         Some(Self { jobs, reason: reason.to_owned() })
     }
 
-    pub fn consequence(&self) -> Consequence {
-        let Some(first) = self.jobs.first() else { return Consequence::Nothing };
-        if self.jobs.iter().any(|job| job.domain != first.domain) {
-            Consequence::OutOfUse
-        } else if self.jobs.len() >= ENOUGH {
-            Consequence::Check
-        } else {
-            Consequence::Nothing
+    /// The row without its jobs of one kind; `None`: nothing is left.
+    pub fn without(self, kind: CheckKind) -> Option<Self> {
+        let jobs: Vec<UnbegunJob> = self.jobs.into_iter().filter(|job| job.kind != kind).collect();
+        (!jobs.is_empty()).then_some(Self { jobs, ..self })
+    }
+
+    /// True if it has a job of this kind.
+    pub fn has(&self, kind: CheckKind) -> bool {
+        self.jobs.iter().any(|job| job.kind == kind)
+    }
+
+    /// What the jobs of one kind mean.
+    pub fn consequence(&self, kind: CheckKind) -> Consequence {
+        let jobs: Vec<&UnbegunJob> = self.jobs.iter().filter(|job| job.kind == kind).collect();
+        let Some(first) = jobs.first() else { return Consequence::Nothing };
+        let domains_differ = jobs.iter().any(|job| job.domain != first.domain);
+        match kind {
+            CheckKind::Stages if domains_differ => Consequence::OutOfUse,
+            // Two jobs of one domain may share a fault.
+            CheckKind::Stages if jobs.len() >= ENOUGH => Consequence::Check,
+            CheckKind::Stages => Consequence::Nothing,
+            // Images and registries of any number of domains may do the same thing. Only the keeper's check tells.
+            CheckKind::Engine | CheckKind::Network => Consequence::Check,
         }
+    }
+
+    /// What the keeper has to check before the instance gets a job.
+    pub fn check(&self) -> Option<CheckKind> {
+        CheckKind::ALL.into_iter().find(|kind| self.consequence(*kind) == Consequence::Check)
     }
 }
 
@@ -66,14 +139,16 @@ impl Unbegun {
 mod tests {
     use super::*;
 
-    /// What follows from jobs in a row, such as `a1 b2`: attempt 1 of domain a, then attempt 2 of domain b.
-    fn after(jobs: &str) -> Consequence {
-        let mut row: Option<Unbegun> = None;
-        for job in jobs.split_whitespace() {
+    /// The row after jobs such as `a1 b2`: attempt 1 of domain a, then attempt 2 of domain b.
+    fn row(kind: CheckKind, row: Option<Unbegun>, jobs: &str) -> Option<Unbegun> {
+        jobs.split_whitespace().fold(row, |row, job| {
             let (domain, attempt) = (TrustDomain::new(&job[..1]), AttemptName::new(job));
-            row = Unbegun::with(row.as_ref(), &attempt, &domain, "exit status 97").or(row);
-        }
-        row.map_or(Consequence::Nothing, |row| row.consequence())
+            Unbegun::with(row.as_ref(), &attempt, &domain, (kind, "exit status 97")).or(row)
+        })
+    }
+
+    fn after(kind: CheckKind, jobs: &str) -> Consequence {
+        row(kind, None, jobs).map_or(Consequence::Nothing, |row| row.consequence(kind))
     }
 
     #[test]
@@ -88,7 +163,36 @@ mod tests {
             ("a1 a2 a3", Consequence::Check),
             ("a1 b2 b3", Consequence::OutOfUse),
         ] {
-            assert_eq!(after(jobs), expected, "{jobs}");
+            assert_eq!(after(CheckKind::Stages, jobs), expected, "{jobs}");
         }
+    }
+
+    #[test]
+    fn no_number_of_containers_convicts_without_the_keepers_check() {
+        for kind in [CheckKind::Engine, CheckKind::Network] {
+            for jobs in ["a1", "a1 a2", "a1 b2", "a1 b2 c3"] {
+                assert_eq!(after(kind, jobs), Consequence::Check, "{kind:?} {jobs}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_kind_has_a_row_of_its_own() {
+        let stages = row(CheckKind::Stages, None, "a1");
+        let both = row(CheckKind::Engine, stages.clone(), "b2").unwrap();
+        assert_eq!(both.consequence(CheckKind::Stages), Consequence::Nothing, "they met different things");
+        assert_eq!(both.check(), Some(CheckKind::Engine));
+        assert_eq!(both.clone().without(CheckKind::Engine).map(|row| row.jobs), stages.map(|row| row.jobs));
+        let engine = both.without(CheckKind::Stages).unwrap();
+        assert!(engine.has(CheckKind::Engine) && !engine.has(CheckKind::Stages));
+        assert_eq!(engine.without(CheckKind::Engine), None);
+    }
+
+    #[test]
+    fn a_record_without_a_kind_is_about_stages() {
+        let old = r#"{"jobs":[{"attempt":"a1","domain":"a"}],"reason":"exit status 97"}"#;
+        let row: Unbegun = serde_json::from_str(old).unwrap();
+        assert!(row.has(CheckKind::Stages));
+        assert_eq!(serde_json::to_string(&row).unwrap(), old);
     }
 }

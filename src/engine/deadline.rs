@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 
-use super::{Engine, warm};
+use super::{Engine, container, warm};
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::plan::Effect;
 use crate::core::policy::Policy;
 use crate::core::time::Pretty;
+use crate::core::unbegun::CheckKind;
 use crate::port::provider::ProviderError;
 
 /// Limit for one exchange with a provider: a few calls, each with a limit of its own in most providers.
@@ -37,7 +38,10 @@ pub(super) fn of(effect: &Effect, policy: &Policy) -> Duration {
         Effect::Probe { .. } => &[timing.pass_interval, reach, timing.ready_timeout],
         Effect::Resume { .. } => &[CALL, timing.pass_interval, reach, timing.ready_timeout],
         Effect::CheckHealth { .. } => &[CALL, reach, timing.probe_interval, CALL, reach],
-        Effect::CheckStages { .. } => &[reach, timing.connect_timeout * 2],
+        Effect::Check { kind: CheckKind::Stages, .. } => &[reach, timing.connect_timeout * 2],
+        Effect::Check { kind: CheckKind::Engine | CheckKind::Network, .. } => {
+            &[reach, timing.connect_timeout, container::check::WITHIN, STOPPING]
+        }
         Effect::Warm { .. } => &[reach, policy.warm.pull_timeout, warm::MARGIN, STOPPING],
         Effect::Clean { .. } => {
             &[reach, timing.clean_timeout.saturating_add(STOPPING).saturating_mul(CLEAN_COMMANDS)]
@@ -101,7 +105,9 @@ mod tests {
                 > CALL + timing.pass_interval + timing.ready_timeout
         );
         assert!(of(&Effect::CheckHealth { instance: instance() }, &policy) > timing.connect_timeout * 2);
-        assert!(of(&Effect::CheckStages { instance: instance() }, &policy) > timing.connect_timeout * 3);
+        let check = |kind| of(&Effect::Check { instance: instance(), kind }, &policy);
+        assert!(check(CheckKind::Stages) > timing.connect_timeout * 3);
+        assert!(check(CheckKind::Network) > timing.connect_timeout + container::check::WITHIN);
         let warm = of(&Effect::Warm { instance: instance(), image: "ruby".into() }, &policy);
         assert!(warm > policy.warm.pull_timeout + warm::MARGIN);
         assert_eq!(of(&Effect::Terminate { instance: instance() }, &policy), CALL + HERE);

@@ -91,7 +91,7 @@ impl Engine {
             Effect::Resume { instance } => self.resume_stopped(instance, setup).await,
             Effect::Adopt { instance, capacity } => self.adopt(instance, *capacity, setup).await,
             Effect::CheckHealth { instance } => self.check_health(instance, setup).await,
-            Effect::CheckStages { instance } => self.check_stages(instance, setup).await,
+            Effect::Check { instance, kind } => self.check(instance, *kind, setup).await,
             Effect::Warm { instance, image } => self.warm(instance, image, setup).await,
             Effect::Clean { instance } => self.clean(instance, setup).await,
             Effect::Terminate { instance } => self.terminate(instance, setup, Absence::Unproven).await,

@@ -339,7 +339,7 @@ impl PoolKeeper {
         match done.outcome {
             EffectResult::Fine => {
                 self.memory.failing_calls.remove(&id);
-                if matches!(done.effect, Effect::CheckHealth { .. } | Effect::CheckStages { .. }) {
+                if matches!(done.effect, Effect::CheckHealth { .. } | Effect::Check { .. }) {
                     self.memory.healthy.insert(id, now);
                 }
                 if matches!(done.effect, Effect::Launch { .. } | Effect::Resume { .. }) {

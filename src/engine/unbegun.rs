@@ -1,13 +1,16 @@
-//! Instances that answer and begin no stages: what `run` records, and how the keeper checks them.
+//! Instances that answer and begin no stages or no containers: what a job's call records, and how the keeper checks them.
 
 use super::effect::EffectResult;
 use super::stage::{StageError, StageKind};
 use super::{Engine, EngineError};
+use crate::core::container::soundness::Soundness;
+use crate::core::endpoint::Endpoint;
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::{AttemptName, InstanceId};
 use crate::core::instance::{DrainReason, Phase};
 use crate::core::plan::{request, stages};
 use crate::core::pool::PoolState;
+use crate::core::unbegun::CheckKind;
 use crate::port::attempts::Assignment;
 use crate::port::connector::{ConnectError, Mark};
 use crate::port::setup::PoolSetup;
@@ -30,7 +33,7 @@ impl Engine {
                 let broken = DrainReason::Broken { message: why.clone() };
                 request::withdraw(state, &instance, broken, self.now())
             } else {
-                stages::not_begun(state, attempt, &why, self.now())
+                stages::not_begun(state, attempt, (CheckKind::Stages, &why), self.now())
             }
         };
         let next = match self.commit(decide).await {
@@ -57,34 +60,35 @@ impl Engine {
     /// A stage has begun on an instance that had not begun one before. The job goes on even if that cannot be recorded:
     /// then its next stage records it.
     pub(super) async fn stage_begun(&self, id: &InstanceId) {
-        if let Err(problem) = self.commit(|state| stages::begun(state, id, self.now())).await {
+        if let Err(problem) =
+            self.commit(|state| stages::begun(state, id, CheckKind::Stages, self.now())).await
+        {
             tracing::warn!(pool = %self.pool, "{id} begins stages again, which could not be recorded: {problem}");
         }
     }
 
-    /// Begins a stage of the keeper's own. A connection that fails says nothing about stages.
-    pub(super) async fn check_stages(
+    /// Checks what jobs met there, by the keeper's own means. A connection that fails says nothing about it.
+    pub(super) async fn check(
         &self,
         id: &InstanceId,
+        kind: CheckKind,
         setup: &PoolSetup,
     ) -> Result<EffectResult, EngineError> {
         let endpoint = match self.look_up(id, setup).await? {
             Ok(endpoint) => endpoint,
             Err(failure) => return Ok(EffectResult::Failed(failure)),
         };
-        let mark = if setup.has_static_hosts() {
-            Some(Mark::new(&self.host.leadership.identity().await?.owner, &self.pool, id))
-        } else {
-            None
+        let checked = match kind {
+            CheckKind::Stages => self.stage_begins(id, &endpoint, setup).await?,
+            CheckKind::Engine | CheckKind::Network => self.container_starts(id, &endpoint, kind, setup).await,
         };
-        let within = setup.policy.timing.connect_timeout;
-        let problem = match self.connector.begins_stage(id, &endpoint, mark.as_ref(), within).await {
-            Ok(()) => {
-                self.commit(|state| stages::begun(state, id, self.now())).await?;
+        let problem = match checked {
+            Ok(None) => {
+                self.commit(|state| stages::begun(state, id, kind, self.now())).await?;
                 return Ok(EffectResult::Fine);
             }
-            Err(ConnectError::NotBegun { why, .. }) => {
-                self.commit(|state| stages::check_failed(state, id, &why, self.now())).await?;
+            Ok(Some(why)) => {
+                self.commit(|state| stages::check_failed(state, id, (kind, &why), self.now())).await?;
                 return Ok(EffectResult::Fine);
             }
             Err(problem) => problem,
@@ -95,6 +99,43 @@ impl Engine {
         }
         Ok(EffectResult::Failed(Failure { class: ErrorClass::Transient, message }))
     }
+
+    /// Begins a stage of the keeper's own; why it did not begin.
+    async fn stage_begins(
+        &self,
+        id: &InstanceId,
+        endpoint: &Endpoint,
+        setup: &PoolSetup,
+    ) -> Result<Result<Option<String>, ConnectError>, EngineError> {
+        let mark = if setup.has_static_hosts() {
+            Some(Mark::new(&self.host.leadership.identity().await?.owner, &self.pool, id))
+        } else {
+            None
+        };
+        let within = setup.policy.timing.connect_timeout;
+        Ok(match self.connector.begins_stage(id, endpoint, mark.as_ref(), within).await {
+            Ok(()) => Ok(None),
+            Err(ConnectError::NotBegun { why, .. }) => Ok(Some(why)),
+            Err(problem) => Err(problem),
+        })
+    }
+
+    /// Starts a container of the keeper's own; why it did not start. A pool without containers has nothing to check.
+    async fn container_starts(
+        &self,
+        id: &InstanceId,
+        endpoint: &Endpoint,
+        kind: CheckKind,
+        setup: &PoolSetup,
+    ) -> Result<Option<String>, ConnectError> {
+        let Some(pulls) = &setup.pulls else { return Ok(None) };
+        let engine = (pulls.engine(), setup.has_static_hosts());
+        let within = setup.policy.timing.connect_timeout;
+        match self.engine_sound(id, endpoint, engine, (kind, within)).await? {
+            Soundness::Sound => Ok(None),
+            Soundness::Unsound(why) => Ok(Some(why)),
+        }
+    }
 }
 
 /// What happens to an instance that has not begun a stage; `None`: it is gone, or going for another reason.
@@ -104,15 +145,18 @@ fn next(state: &PoolState, id: &InstanceId) -> Option<&'static str> {
         Phase::Draining { reason: DrainReason::BeginsNoStage { .. } } => {
             Some("it gets no more jobs and is terminated, because jobs of two trust domains met this")
         }
-        Phase::Draining { reason: DrainReason::Broken { .. } } => {
+        Phase::Draining { reason: DrainReason::Broken { .. } | DrainReason::FailedCheck { .. } } => {
             Some("it gets no more jobs and is terminated")
         }
         Phase::Draining { .. } => None,
         Phase::OutOfService { .. } => Some("it is out of service and gets no more jobs"),
-        _ if known.awaits_stage_check() => {
-            Some("it gets no more jobs until the keeper has begun a stage there")
-        }
         _ if known.is_used_up() && !known.is_static() => Some("it gets no more jobs in any case"),
-        _ => Some("if the next job meets this too, the instance is checked or taken out of use"),
+        _ => match known.awaits_check() {
+            Some(CheckKind::Stages) => Some("it gets no more jobs until the keeper has begun a stage there"),
+            Some(CheckKind::Engine | CheckKind::Network) => {
+                Some("it gets no more jobs until the keeper has started a container there")
+            }
+            None => Some("if the next job meets this too, the instance is checked or taken out of use"),
+        },
     }
 }

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use super::provider::Provider;
+use crate::core::container::engine::ContainerEngine;
 use crate::core::container::spec::ContainerJob;
 use crate::core::ids::InstanceId;
 use crate::core::policy::Policy;
@@ -31,6 +32,9 @@ pub struct PoolSetup {
 
 /// Pulls for a pool, as its configuration describes them.
 pub trait Pulls {
+    /// What runs the containers of the pool's jobs.
+    fn engine(&self) -> ContainerEngine;
+
     /// What pulls an image with the operator's credentials, as for a job in it; or why it cannot be pulled.
     fn pull(&self, image: &str) -> Result<ContainerJob, String>;
 

@@ -416,7 +416,8 @@ fn thrown_away(world: &mut World, machine: usize, state: &PoolState, drained: &I
 
 /// True if it gets no job until the keeper's own stage has begun there.
 fn waits_for_keeper(world: &World, instance: &Instance) -> bool {
-    world.truth.unbegun.get(&instance.id).is_some_and(|row| row.len() > 1) && instance.awaits_stage_check()
+    world.truth.unbegun.get(&instance.id).is_some_and(|row| row.len() > 1)
+        && instance.awaits_check().is_some()
 }
 
 /// A waiting job whose `prepare` lives, and a healthy idle instance that it could have.

@@ -14,6 +14,7 @@ use super::rng::Rng;
 use super::scenario::{JobPlan, PoolPlan};
 use super::steps::Pid;
 use super::world::World;
+use crate::core::container::engine::ContainerEngine;
 use crate::core::container::judge::{JobContext, judge};
 use crate::core::container::request::{ContainerRequest, ImageRequest, ServiceRequest};
 use crate::core::container::settings::{ContainerSettings, PullPolicy};
@@ -88,6 +89,10 @@ pub(super) fn draw_of_hosts(seed: u64, pool: &PoolPlan, jobs: &mut [JobPlan]) {
 pub struct SimPulls;
 
 impl Pulls for SimPulls {
+    fn engine(&self) -> ContainerEngine {
+        ContainerEngine::default()
+    }
+
     fn pull(&self, image: &str) -> Result<ContainerJob, String> {
         containers([image])?.ok_or_else(|| "no container".to_owned())
     }

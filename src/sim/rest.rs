@@ -132,8 +132,8 @@ fn pool_at_rest(world: &World, pool: &PoolName, policy: &Policy) -> Option<Strin
         if let Some(why) = &instance.unreachable {
             return Some(format!("promise 3: {} is still unreachable: {}", instance.id, why.reason));
         }
-        if instance.awaits_stage_check() {
-            return Some(format!("promise 3: no keeper has begun a stage on {}", instance.id));
+        if instance.awaits_check().is_some() {
+            return Some(format!("promise 3: no keeper has checked {}", instance.id));
         }
         if let Some(ordered) = &instance.ordered {
             return Some(format!(

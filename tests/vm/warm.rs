@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use greenroom::core::container::engine::ContainerEngine;
 use greenroom::core::container::judge::{JobContext, judge};
 use greenroom::core::container::request::{ContainerRequest, ImageRequest};
 use greenroom::core::container::settings::{ContainerSettings, PullPolicy};
@@ -98,6 +99,10 @@ impl Site {
 struct Public(Vec<PublicPull>);
 
 impl Pulls for Public {
+    fn engine(&self) -> ContainerEngine {
+        ContainerEngine::default()
+    }
+
     fn pull(&self, image: &str) -> Result<ContainerJob, String> {
         Err(format!("`{image}` is pulled for a template only"))
     }

@@ -137,6 +137,7 @@ pub(super) fn of_drain(reason: &DrainReason) -> Option<&'static str> {
         | DrainReason::LaunchedAfterRefusal
         | DrainReason::Announced { .. }
         | DrainReason::BeginsNoStage { .. }
+        | DrainReason::FailedCheck { .. }
         | DrainReason::Abandoned => return None,
     })
 }

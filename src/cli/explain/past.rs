@@ -344,7 +344,7 @@ fn named(change: &Change) -> Option<&InstanceId> {
         | Change::Readdressed { instance, .. }
         | Change::BecameUnreachable { instance, .. }
         | Change::Granted { instance, .. }
-        | Change::StageBegun { instance }
+        | Change::StageBegun { instance, .. }
         | Change::ImagesFound { instance, .. }
         | Change::ImagesRemoved { instance, .. }
         | Change::CleaningBegun { instance }

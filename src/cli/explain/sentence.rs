@@ -19,6 +19,7 @@ use crate::core::reservation::Reservation;
 use crate::core::start::StartAccount;
 use crate::core::text::size;
 use crate::core::time::{Pretty, Stamp};
+use crate::core::unbegun::CheckKind;
 
 /// The request of an attempt, waiting or granted.
 pub(super) fn request<'a>(state: &'a PoolState, attempt: &AttemptName) -> Option<&'a Reservation> {
@@ -104,8 +105,12 @@ pub(super) fn sentence(before: &PoolState, event: &Event) -> String {
             let place = place(before, attempt);
             format!("{} found {place} unusable and waits again: {message}", who(before, attempt))
         }
-        Change::StageNotBegun { attempt, reason } => {
-            format!("{} did not begin a stage of {}: {reason}", place(before, attempt), who(before, attempt))
+        Change::StageNotBegun { attempt, reason, kind } => {
+            let what = match kind {
+                CheckKind::Stages => "did not begin a stage of",
+                CheckKind::Engine | CheckKind::Network => "did not start the containers of",
+            };
+            format!("{} {what} {}: {reason}", place(before, attempt), who(before, attempt))
         }
         Change::Released { attempt, release: leaving } => {
             let held = instance_of(before, attempt).and_then(|i| i.holders.get(attempt));
@@ -142,7 +147,12 @@ fn of_instance(before: &PoolState, change: &Change, at: Stamp) -> String {
         Change::BecameUnreachable { instance, reason: why } => {
             format!("{instance} unreachable, gets no jobs until it responds: {why}")
         }
-        Change::StageBegun { instance } => format!("{instance} begins stages again"),
+        Change::StageBegun { instance, kind: CheckKind::Stages } => {
+            format!("{instance} begins stages again")
+        }
+        Change::StageBegun { instance, kind: CheckKind::Engine | CheckKind::Network } => {
+            format!("{instance} starts containers: it passed the keeper's check")
+        }
         Change::SuspendIntended { instance } => {
             format!("suspension of {instance} requested, for the tier of `idle_stopped`")
         }

@@ -10,6 +10,7 @@ use crate::core::notation::{
     NOW, World, ago, attempt, endpoint, facts, failure, generation, instance, world,
 };
 use crate::core::policy::Policy;
+use crate::core::unbegun::CheckKind;
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -509,6 +510,7 @@ fn an_instance_that_dies_while_booting_is_a_failed_launch() {
         (DrainReason::Unaccounted, 0),
         (DrainReason::LaunchedAfterRefusal, 0),
         (DrainReason::BeginsNoStage { message: message() }, 0),
+        (DrainReason::FailedCheck { message: message() }, 0),
         (DrainReason::NotSuspended { message: message() }, 0),
         (DrainReason::NotResumed { message: message() }, 0),
     ] {
@@ -583,10 +585,11 @@ fn setting_aside_keeps_the_reason_and_the_jobs() {
 #[test]
 fn jobs_whose_stages_did_not_begin_are_counted_until_one_begins() {
     let mut world = world("cap 3 | idle 5m; held 5m by 7,8; static out-of-service 5m of b unbegun");
-    let met = |job| Change::StageNotBegun { attempt: attempt(job), reason: "exit status 97".into() };
+    let kind = CheckKind::Stages;
+    let met = |job| Change::StageNotBegun { attempt: attempt(job), reason: "exit status 97".into(), kind };
     assert_eq!(after(&mut world, met(9)), NO_GRANT.0);
     assert_eq!(
-        after(&mut world, Change::StageBegun { instance: instance("i2") }),
+        after(&mut world, Change::StageBegun { instance: instance("i2"), kind }),
         "stages begin there anyway"
     );
     assert_eq!(after(&mut world, met(7)), "");
@@ -594,7 +597,7 @@ fn jobs_whose_stages_did_not_begin_are_counted_until_one_begins() {
     assert_eq!(known(&world, "i2").usable(), 1);
     assert_eq!(after(&mut world, met(8)), "");
     assert_eq!(known(&world, "i2").usable(), 0, "a stage has to begin first");
-    assert_eq!(after(&mut world, Change::StageBegun { instance: instance("i2") }), "");
+    assert_eq!(after(&mut world, Change::StageBegun { instance: instance("i2"), kind }), "");
     assert_eq!(known(&world, "i2").usable(), 1);
     assert!(known(&world, "h1").unbegun.is_some());
     assert_eq!(after(&mut world, Change::ReturnedToService { instance: instance("h1") }), "");

@@ -18,5 +18,6 @@ pub mod registries;
 pub mod report;
 pub mod request;
 pub mod settings;
+pub mod soundness;
 pub mod spec;
 pub mod variables;

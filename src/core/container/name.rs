@@ -36,6 +36,12 @@ impl ContainerName {
         Self(format!("{begin}pull-{}-{}", at.wall_ms, at.uptime_ms))
     }
 
+    /// What the keeper's check of an engine that began at `at` calls its network.
+    pub fn of_check(at: Stamp, rootless: bool) -> Self {
+        let begin = if rootless { ROOTLESS } else { "greenroom-" };
+        Self(format!("{begin}check-{}-{}", at.wall_ms, at.uptime_ms))
+    }
+
     /// True if the account of jobs runs the engine, false if root does.
     pub fn is_rootless(&self) -> bool {
         self.0.starts_with(ROOTLESS)

@@ -36,7 +36,7 @@ pub(super) const CLASSES: [&str; 8] =
     ["not-found", "no-capacity", "quota", "denied", "invalid", "throttled", "transient", "unknown"];
 
 /// The values of the label `reason` of drained instances.
-pub(super) const DRAIN_REASONS: [&str; 19] = [
+pub(super) const DRAIN_REASONS: [&str; 20] = [
     "used-up",
     "surplus",
     "expired",
@@ -53,6 +53,7 @@ pub(super) const DRAIN_REASONS: [&str; 19] = [
     "launched-after-refusal",
     "announced",
     "begins-no-stage",
+    "failed-check",
     "abandoned",
     "not-suspended",
     "not-resumed",

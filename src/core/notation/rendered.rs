@@ -5,6 +5,7 @@ use crate::core::ids::AttemptName;
 use crate::core::instance::DrainReason;
 use crate::core::plan::{Effect, Plan};
 use crate::core::report::{Note, Report};
+use crate::core::unbegun::CheckKind;
 
 use super::{World, world};
 
@@ -98,8 +99,12 @@ fn describe(change: &Change) -> String {
         Change::OrderRefused { attempt, .. } => format!("{attempt} order-refused"),
         Change::Withdrawn { attempt, .. } => format!("{attempt} withdrawn"),
         Change::Rejected { attempt, .. } => format!("{attempt} rejects"),
-        Change::StageNotBegun { attempt, .. } => format!("{attempt} begins no stage"),
-        Change::StageBegun { instance } => format!("{instance} begins a stage"),
+        Change::StageNotBegun { attempt, kind: CheckKind::Stages, .. } => {
+            format!("{attempt} begins no stage")
+        }
+        Change::StageNotBegun { attempt, kind, .. } => format!("{attempt} wants a check {kind}"),
+        Change::StageBegun { instance, kind: CheckKind::Stages } => format!("{instance} begins a stage"),
+        Change::StageBegun { instance, kind } => format!("{instance} passes the check {kind}"),
         Change::Released { attempt, release: leaving } if leaving.closing => format!("{attempt} lingers"),
         Change::Released { attempt, release: leaving } if leaving.used => format!("{attempt} leaves"),
         Change::Released { attempt, .. } => format!("{attempt} leaves unused"),

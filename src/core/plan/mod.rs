@@ -42,6 +42,7 @@ use super::policy::{IdlePolicy, Policy};
 use super::pool::PoolState;
 use super::report::{Note, Report};
 use super::time::Stamp;
+use super::unbegun::CheckKind;
 use builder::PlanBuilder;
 pub use observed::{FailingCall, Fresh, Observed, Pulls};
 use reconcile::Reconciled;
@@ -81,8 +82,8 @@ pub enum Effect {
     Adopt { instance: InstanceId, capacity: Option<u32> },
     /// Check that an idle instance still accepts the login.
     CheckHealth { instance: InstanceId },
-    /// Check that a stage begins on an instance that began none of its last jobs.
-    CheckStages { instance: InstanceId },
+    /// Check what the last jobs met on an instance.
+    Check { instance: InstanceId, kind: CheckKind },
     /// Pull an image on an idle instance. It holds up nothing else about the instance.
     Warm { instance: InstanceId, image: Arc<str> },
     /// Clean a static host between jobs.
@@ -196,7 +197,7 @@ impl Effect {
             | Self::Forget { .. }
             | Self::Reap { .. } => true,
             Self::CheckHealth { .. }
-            | Self::CheckStages { .. }
+            | Self::Check { .. }
             | Self::Warm { .. }
             | Self::Clean { .. }
             | Self::EndAttempt { .. }
@@ -214,7 +215,7 @@ impl Effect {
             | Self::Resume { instance }
             | Self::Adopt { instance, .. }
             | Self::CheckHealth { instance }
-            | Self::CheckStages { instance }
+            | Self::Check { instance, .. }
             | Self::Clean { instance }
             | Self::Terminate { instance }
             | Self::Forget { instance }
@@ -237,7 +238,7 @@ impl fmt::Display for Effect {
             Self::Resume { instance } => write!(f, "resume {instance}"),
             Self::Adopt { instance, .. } => write!(f, "adopt {instance}"),
             Self::CheckHealth { instance } => write!(f, "check the health of {instance}"),
-            Self::CheckStages { instance } => write!(f, "check that stages begin on {instance}"),
+            Self::Check { instance, kind } => write!(f, "check {kind} on {instance}"),
             Self::Warm { instance, image } => write!(f, "pull {image} on {instance}"),
             Self::Clean { instance } => write!(f, "clean {instance}"),
             Self::Terminate { instance } => write!(f, "terminate {instance}"),

@@ -1,4 +1,4 @@
-//! Instances that began no stage of their last jobs: out of use, or checked by the keeper, or used on.
+//! Instances that began no stage or no container of their last jobs: out of use, or checked by the keeper, or used on.
 
 use std::collections::BTreeSet;
 
@@ -13,58 +13,75 @@ use crate::core::instance::{DrainReason, Instance, Phase};
 use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
 use crate::core::time::Stamp;
-use crate::core::unbegun::{Consequence, Unbegun};
+use crate::core::unbegun::{CheckKind, Consequence, Unbegun};
 
-/// An instance answered and did not begin a stage of the attempt's. If that takes it out of use, it does so here: no
-/// third job comes between.
-pub fn not_begun(state: &PoolState, attempt: &AttemptName, why: &str, now: Stamp) -> Vec<Event> {
+/// An instance answered and did not begin a stage of the attempt's, or its containers. If that takes it out of use, it does
+/// so here: no third job comes between.
+pub fn not_begun(
+    state: &PoolState,
+    attempt: &AttemptName,
+    (kind, why): (CheckKind, &str),
+    now: Stamp,
+) -> Vec<Event> {
     let mut draft = PlanBuilder::new(state, now);
     let Some(grant) = state.granted.get(attempt) else { return Vec::new() };
     let (id, domain) = (grant.instance.clone(), &grant.reservation.domain);
     let serves = state.instance(&id).filter(|i| matches!(i.phase, Phase::Ready | Phase::Checking));
-    let row = serves.and_then(|i| Unbegun::with(i.unbegun.as_ref(), attempt, domain, why));
+    let row = serves.and_then(|i| Unbegun::with(i.unbegun.as_ref(), attempt, domain, (kind, why)));
     let Some(row) = row else { return Vec::new() };
-    draft.emit(Change::StageNotBegun { attempt: attempt.clone(), reason: why.to_owned() });
-    match row.consequence() {
+    draft.emit(Change::StageNotBegun { attempt: attempt.clone(), reason: why.to_owned(), kind });
+    match row.consequence(kind) {
         Consequence::Nothing | Consequence::Check => {}
         Consequence::OutOfUse => {
-            request::put_out_of_service(
-                &mut draft,
-                &id,
-                DrainReason::BeginsNoStage { message: why.to_owned() },
-            );
+            request::put_out_of_service(&mut draft, &id, reason(kind, why));
         }
     }
     draft.into_events()
 }
 
-/// A stage has begun on an instance: what its jobs before met is over, and waiting jobs may get it immediately.
-pub fn begun(state: &PoolState, instance: &InstanceId, now: Stamp) -> Vec<Event> {
+/// Why an instance leaves service: by two trust domains, or by the keeper's check.
+fn reason(kind: CheckKind, why: &str) -> DrainReason {
+    let message = why.to_owned();
+    match kind {
+        CheckKind::Stages => DrainReason::BeginsNoStage { message },
+        CheckKind::Engine | CheckKind::Network => DrainReason::FailedCheck { message },
+    }
+}
+
+/// A stage has begun on an instance, or the keeper's check of this kind has passed: what its jobs before met is over, and
+/// waiting jobs may get it immediately.
+pub fn begun(state: &PoolState, instance: &InstanceId, kind: CheckKind, now: Stamp) -> Vec<Event> {
     let mut draft = PlanBuilder::new(state, now);
-    if state.instance(instance).is_none_or(|known| known.unbegun.is_none()) {
+    let row = state.instance(instance).and_then(|known| known.unbegun.as_ref());
+    if !row.is_some_and(|row| row.has(kind)) {
         return Vec::new();
     }
-    draft.emit(Change::StageBegun { instance: instance.clone() });
+    draft.emit(Change::StageBegun { instance: instance.clone(), kind });
     if let Some(policy) = state.policy.clone() {
         assign::step(&mut draft, &policy, &BTreeSet::new());
     }
     draft.into_events()
 }
 
-/// The keeper's own stage did not begin, either.
-pub fn check_failed(state: &PoolState, instance: &InstanceId, why: &str, now: Stamp) -> Vec<Event> {
+/// The keeper's check did not pass, either. While a job may be the cause, the check is repeated later.
+pub fn check_failed(
+    state: &PoolState,
+    instance: &InstanceId,
+    (kind, why): (CheckKind, &str),
+    now: Stamp,
+) -> Vec<Event> {
     let mut draft = PlanBuilder::new(state, now);
-    if state.instance(instance).is_some_and(Instance::awaits_stage_check) {
-        request::put_out_of_service(
-            &mut draft,
-            instance,
-            DrainReason::BeginsNoStage { message: why.to_owned() },
-        );
+    let proves = |known: &Instance| {
+        let awaits = known.unbegun.as_ref().is_some_and(|row| row.consequence(kind) == Consequence::Check);
+        awaits && (known.holders.is_empty() || !kind.is_disturbed_by_jobs())
+    };
+    if state.instance(instance).is_some_and(proves) {
+        request::put_out_of_service(&mut draft, instance, reason(kind, why));
     }
     draft.into_events()
 }
 
-/// Checks the instances that get no job until a stage has begun there.
+/// Checks the instances that get no job until then.
 pub(super) fn check(
     draft: &mut PlanBuilder<'_>,
     observed: &Observed,
@@ -72,14 +89,14 @@ pub(super) fn check(
     reconciled: &Reconciled,
 ) {
     let instances = draft.state().instances.values();
-    let due =
-        instances.filter(|i| i.phase == Phase::Ready && i.unreachable.is_none() && i.awaits_stage_check());
-    let due: Vec<InstanceId> =
-        due.filter(|i| !reconciled.held_back.contains(&i.id)).map(|i| i.id.clone()).collect();
+    let due = instances.filter(|i| i.phase == Phase::Ready && i.unreachable.is_none());
+    let due = due.filter(|i| !reconciled.held_back.contains(&i.id));
+    let due: Vec<(InstanceId, CheckKind)> =
+        due.filter_map(|i| Some((i.id.clone(), i.awaits_check()?))).collect();
     if !due.is_empty() {
         draft.wake_at(draft.now.plus(policy.timing.pass_interval));
     }
-    for instance in due {
-        act(draft, observed, Effect::CheckStages { instance });
+    for (instance, kind) in due {
+        act(draft, observed, Effect::Check { instance, kind });
     }
 }

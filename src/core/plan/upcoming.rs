@@ -171,7 +171,7 @@ fn upcoming<'a>(instance: &'a Instance, policy: &Policy) -> Option<UpcomingInsta
             return Some(UpcomingInstance::fresh(instance));
         }
         // It may respond again, or begin stages after all.
-        Phase::Ready if instance.unreachable.is_some() || instance.awaits_stage_check() => {
+        Phase::Ready if instance.unreachable.is_some() || instance.awaits_check().is_some() => {
             return Some(UpcomingInstance::fresh(instance));
         }
         Phase::Suspended { .. } if instance.phase.is_resuming() => {

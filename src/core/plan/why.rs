@@ -37,7 +37,10 @@ pub(super) fn step(
             Some((Phase::Ready, true, instance)) => WaitingOn::Unreachable { instance },
             // Its own, ready and held back: a pass decides.
             Some((Phase::Ready, false, _)) if job.job.order.is_some() => WaitingOn::NextPass,
-            Some((Phase::Ready, false, instance)) => WaitingOn::StageCheck { instance },
+            Some((Phase::Ready, false, instance)) => {
+                let kind = state.instance(&instance).and_then(Instance::awaits_check).unwrap_or_default();
+                WaitingOn::StageCheck { instance, kind }
+            }
             Some((_, _, instance)) => WaitingOn::Boot { instance },
             None => rest.reason(job),
         };

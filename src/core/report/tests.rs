@@ -8,6 +8,7 @@ use crate::core::notation::{NOW, instance};
 fn each_reason_to_wait_is_a_sentence_without_internals() {
     let failure = || Failure { class: ErrorClass::Quota, message: "vCPU".to_owned() };
     let one = || instance("h1");
+    let check = |kind| WaitingOn::StageCheck { instance: one(), kind };
     for (on, text) in [
         (WaitingOn::Boot { instance: one() }, "h1 is booting"),
         (
@@ -49,7 +50,8 @@ fn each_reason_to_wait_is_a_sentence_without_internals() {
         (WaitingOn::Resume { instance: one() }, "h1 was stopped and is being resumed"),
         (WaitingOn::Cleaning { instance: one() }, "h1 is being cleaned"),
         (WaitingOn::Unreachable { instance: one() }, "h1 does not respond, and is checked again"),
-        (WaitingOn::StageCheck { instance: one() }, "h1 began no stages of its last jobs, and is checked"),
+        (check(CheckKind::Stages), "h1 began no stages of its last jobs, and is checked"),
+        (check(CheckKind::Engine), "h1 did not start the last job's containers, and is checked"),
         (
             WaitingOn::Drained { since: NOW },
             "the operator drained the pool (`greenroom pool resume` resumes it)",

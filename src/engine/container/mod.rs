@@ -1,5 +1,6 @@
 //! `prepare`: the containers of a job on its instance.
 
+pub(super) mod check;
 pub mod debug;
 mod dialect;
 mod docker;

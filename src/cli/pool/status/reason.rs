@@ -9,6 +9,7 @@ use crate::core::pool::PoolState;
 use crate::core::report::WaitingOn;
 use crate::core::reservation::Reservation;
 use crate::core::time::Pretty;
+use crate::core::unbegun::CheckKind;
 
 /// The static hosts of a pool, taken together.
 #[derive(Debug, Serialize)]
@@ -64,11 +65,14 @@ fn ready(instance: &Instance, when: &When) -> Option<String> {
     if let Some(why) = &instance.unreachable {
         return Some(format!("unreachable for {}: {}", when.age(why.since), why.reason));
     }
-    if let Some(row) = instance.unbegun.as_ref().filter(|_| instance.awaits_stage_check()) {
-        return Some(format!(
-            "began no stages of its last jobs, gets none until the keeper's begins: {}",
-            row.reason
-        ));
+    if let Some((row, kind)) = instance.unbegun.as_ref().zip(instance.awaits_check()) {
+        let why = match kind {
+            CheckKind::Stages => "began no stages of its last jobs, gets none until the keeper's begins",
+            CheckKind::Engine | CheckKind::Network => {
+                "did not start the last job's containers, gets no job until the keeper has started one"
+            }
+        };
+        return Some(format!("{why}: {}", row.reason));
     }
     if let Some(since) = instance.missing {
         let age = when.age(since);

@@ -480,7 +480,9 @@ impl<'a> InstanceView<'a> {
             offering: known.offering(),
             location: known.location.as_ref(),
             is_elsewhere: report.is_some_and(|report| report.is_elsewhere(known)),
-            is_troubled: known.unreachable.is_some() || known.missing.is_some() || known.awaits_stage_check(),
+            is_troubled: known.unreachable.is_some()
+                || known.missing.is_some()
+                || known.awaits_check().is_some(),
             images: known.images.iter().map(ImageView::of).collect(),
             ordered: known.ordered.as_ref().map(|own| OrderedView::of(&own.job, &own.order)),
             ordered_text: known.ordered.as_ref().map(ToString::to_string),
@@ -577,7 +579,7 @@ impl<'a> WaitingFor<'a> {
             | WaitingOn::Cleaning { instance }
             | WaitingOn::Unreachable { instance }
             | WaitingOn::Resume { instance }
-            | WaitingOn::StageCheck { instance } => Some(instance),
+            | WaitingOn::StageCheck { instance, .. } => Some(instance),
             _ => None,
         };
         Self { kind: on, text: on_what(on, state, when), instance, until }

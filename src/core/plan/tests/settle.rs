@@ -119,7 +119,9 @@ impl World {
                 self.tell(now, Change::Adopted { instance, endpoint, capacity, uses_left });
             }
             Effect::CheckHealth { instance } => drop(self.observed.healthy.insert(instance.clone(), now)),
-            Effect::CheckStages { instance } => self.carry(&stages::begun(&self.state, instance, now)),
+            Effect::Check { instance, kind } => {
+                self.carry(&stages::begun(&self.state, instance, *kind, now));
+            }
             Effect::Warm { instance, image } => {
                 let found = vec![FoundImage { name: image.clone(), digest: None, bytes: 1 }];
                 let seen = SeenImages { found, removed: Vec::new() };
