@@ -151,6 +151,10 @@ pub(super) async fn run(
                 if let Outcome::Build(code) = outcome {
                     let failure = StageFailure::Exited { stage: stage.to_string(), status: code.get() };
                     note_stage(&call, &stage, &failure);
+                } else if let Err(problem) =
+                    call.context.host.note_stage_success(&call.attempt, &stage.to_string())
+                {
+                    tracing::warn!("cannot note that the stage succeeded: {problem}");
                 }
                 outcome
             }
@@ -181,8 +185,11 @@ pub(super) async fn run(
                     let class = if by_job { FailureClass::Job } else { FailureClass::System };
                     note_failure(&call, class, &reason);
                 }
-                let failure =
-                    if by_job { StageFailure::UsedUp { reason } } else { StageFailure::System { reason } };
+                let failure = if by_job {
+                    StageFailure::UsedUp { reason }
+                } else {
+                    StageFailure::System { reason, stage: Some(stage.to_string()) }
+                };
                 note_stage(&call, &stage, &failure);
                 summary::note(&call, &stage, began.elapsed(), by_job.then_some(Outcome::IMPOSSIBLE));
                 return Err(if by_job { CliError::by_job(error) } else { CliError::system(error) });
@@ -204,14 +211,17 @@ fn note_failure(call: &Call, class: FailureClass, why: &str) {
     }
 }
 
-/// Keeps why a stage did not succeed, for `history` and `explain`. A failure by the job in `after_script`, or in the last
-/// stage, does not fail the job.
+/// Keeps why a stage did not succeed, for `history` and `explain`. A failure in `after_script`, or in the last stage, does
+/// not fail the job.
 fn note_stage(call: &Call, stage: &Stage, failure: &StageFailure) {
-    let is_own = matches!(
+    let is_failure = matches!(
         failure,
-        StageFailure::Exited { .. } | StageFailure::Killed { .. } | StageFailure::UsedUp { .. }
+        StageFailure::Exited { .. }
+            | StageFailure::Killed { .. }
+            | StageFailure::UsedUp { .. }
+            | StageFailure::System { .. }
     );
-    if is_own && (*stage == Stage::AfterScript || stage.is_last()) {
+    if is_failure && (*stage == Stage::AfterScript || stage.is_last()) {
         return;
     }
     if let Err(problem) = call.context.host.note_stage_failure(&call.attempt, failure) {

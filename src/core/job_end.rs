@@ -1,6 +1,7 @@
 //! How a job ended, and who caused it.
 //!
-//! `run` notes the failure that decides, and `cleanup` combines it with the status that GitLab Runner reports.
+//! `run` notes the failure that decides, and `cleanup` combines it with the status that GitLab Runner reports. A variable of
+//! the job may replace that status, so a failure that was noted wins.
 
 use std::fmt;
 use std::sync::Arc;
@@ -120,7 +121,12 @@ pub enum StageFailure {
     /// GitLab Runner stopped the stage.
     Stopped { stage: String },
     /// Greenroom could not run the stage, or lost the instance.
-    System { reason: String },
+    System {
+        reason: String,
+        /// The stage; `None`: it was noted by an earlier version.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        stage: Option<String>,
+    },
 }
 
 impl StageFailure {
@@ -136,6 +142,15 @@ impl StageFailure {
         }
     }
 
+    /// True if the success of this stage after it shows that GitLab Runner repeated the stage.
+    pub fn ends_with_success_of(&self, succeeded: &str) -> bool {
+        match self {
+            Self::Exited { stage, .. } | Self::Killed { stage, .. } => stage == succeeded,
+            Self::System { stage, .. } => stage.as_deref() == Some(succeeded),
+            Self::Impossible { .. } | Self::UsedUp { .. } | Self::Stopped { .. } => false,
+        }
+    }
+
     fn end(&self) -> JobEnd {
         match self {
             Self::Exited { stage, status } => {
@@ -148,7 +163,7 @@ impl StageFailure {
             Self::Stopped { stage } => {
                 JobEnd::new(JobResult::Canceled, &format!("GitLab Runner stopped `{stage}`"))
             }
-            Self::System { reason } => JobEnd::new(JobResult::SystemFailed, reason),
+            Self::System { reason, .. } => JobEnd::new(JobResult::SystemFailed, reason),
         }
     }
 }
@@ -158,7 +173,8 @@ fn is_script(stage: &str) -> bool {
     stage == "build_script" || stage.starts_with("step_")
 }
 
-/// The `CI_JOB_STATUS` that GitLab Runner reports to `cleanup`. It is `running` if the job never came to `after_script`.
+/// The `CI_JOB_STATUS` that GitLab Runner reports to `cleanup`. It is `running` if the job never came to `after_script`. A
+/// variable of the job of this name comes instead, so it only tells what no call of Greenroom's saw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunnerStatus {
     Running,
@@ -200,16 +216,12 @@ pub fn judge(
             let why = format!("the job exceeded its timeout of {}", Pretty(timeout));
             Some(JobEnd::new(JobResult::TimedOut, &why))
         }
-        // A stage that is repeated may succeed in the end.
-        (Some(RunnerStatus::Success), Some(StageFailure::System { .. }) | None) => {
-            Some(JobEnd::new(JobResult::Passed, ""))
-        }
         (Some(RunnerStatus::Canceled), None) => Some(JobEnd::new(JobResult::Canceled, "")),
         (_, Some(failure)) => Some(failure.end()),
         (Some(RunnerStatus::Failed), None) => Some(JobEnd::new(JobResult::Failed, "")),
-        (None, None) if used => Some(JobEnd::new(JobResult::Passed, "")),
+        (Some(RunnerStatus::Success) | None, None) if used => Some(JobEnd::new(JobResult::Passed, "")),
         (Some(RunnerStatus::TimedOut), None) => Some(JobEnd::new(JobResult::TimedOut, "")),
-        (Some(RunnerStatus::Running) | None, None) => None,
+        (Some(RunnerStatus::Running | RunnerStatus::Success) | None, None) => None,
     }
 }
 
@@ -236,7 +248,10 @@ mod tests {
     }
 
     fn lost() -> StageFailure {
-        StageFailure::System { reason: "instance linux-1 was reclaimed".to_owned() }
+        StageFailure::System {
+            reason: "instance linux-1 was reclaimed".to_owned(),
+            stage: Some("build_script".to_owned()),
+        }
     }
 
     fn used_up() -> StageFailure {
@@ -249,7 +264,7 @@ mod tests {
         for (status, noted, lasted, expected) in [
             ("success", None, short, "passed"),
             ("", None, short, "passed"),
-            ("success", Some(lost()), short, "passed"),
+            ("success", Some(lost()), short, "system failure (instance linux-1 was reclaimed)"),
             ("success", Some(exited("build_script")), short, "failed (`build_script` exited with status 7)"),
             ("failed", Some(exited("build_script")), short, "failed (`build_script` exited with status 7)"),
             ("failed", None, short, "failed"),
@@ -269,7 +284,9 @@ mod tests {
         ] {
             assert_eq!(judged(status, noted.as_ref(), lasted), expected, "{status} {noted:?} {lasted:?}");
         }
-        assert_eq!(judge(None, None, false, (short, HOUR)), None, "no stage has begun");
+        for claimed in [None, Some(RunnerStatus::Success)] {
+            assert_eq!(judge(claimed, None, false, (short, HOUR)), None, "no stage has begun");
+        }
         assert_eq!(RunnerStatus::parse("won"), None);
     }
 
@@ -307,6 +324,37 @@ mod tests {
         assert!(
             used_up().outweighs(&lost()) && !lost().outweighs(&used_up()) && script.outweighs(&used_up())
         );
+    }
+
+    #[test]
+    fn a_stage_that_is_repeated_and_succeeds_leaves_no_failure() {
+        assert!(exited("get_sources").ends_with_success_of("get_sources"));
+        assert!(lost().ends_with_success_of("build_script") && !lost().ends_with_success_of("get_sources"));
+        for lasting in [used_up(), stopped()] {
+            assert!(!lasting.ends_with_success_of("build_script"));
+        }
+        let old: StageFailure = serde_json::from_str(r#"{"failure":"system","reason":"lost"}"#).unwrap();
+        assert!(!old.ends_with_success_of("build_script"));
+    }
+
+    /// Statuses that a job can claim for itself by a variable.
+    #[test]
+    fn no_claimed_status_hides_a_failure_that_was_seen() {
+        let failures = [lost(), used_up(), exited("build_script"), exited("get_sources")];
+        let claims = [
+            None,
+            Some(RunnerStatus::Success),
+            Some(RunnerStatus::Failed),
+            Some(RunnerStatus::Canceled),
+            Some(RunnerStatus::TimedOut),
+            Some(RunnerStatus::Running),
+        ];
+        for failure in &failures {
+            let seen = judge(None, Some(failure), true, (Duration::ZERO, HOUR));
+            for claim in claims {
+                assert_eq!(judge(claim, Some(failure), true, (Duration::ZERO, HOUR)), seen, "{claim:?}");
+            }
+        }
     }
 
     #[test]

@@ -34,6 +34,8 @@ mod reconfigured;
 mod rehearsal;
 mod secrets;
 mod setting;
+#[path = "../situations/jobs/blame.rs"]
+mod situation_blame;
 #[path = "../support/skipped.rs"]
 mod skipped;
 mod status;

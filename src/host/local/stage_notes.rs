@@ -23,6 +23,15 @@ impl LocalHost {
         files::replace(&dir, FAILURE, &text, Durable::No).map_err(|e| cannot("write", &path, e))
     }
 
+    /// A stage has succeeded: a noted failure of the same stage is over.
+    pub fn note_stage_success(&self, attempt: &AttemptName, stage: &str) -> Result<(), HostError> {
+        if self.stage_failure(attempt).is_some_and(|known| known.ends_with_success_of(stage)) {
+            let path = self.state.attempt(attempt)?.join(FAILURE);
+            std::fs::remove_file(&path).map_err(|e| cannot("remove", &path, e))?;
+        }
+        Ok(())
+    }
+
     /// The noted failure of an attempt.
     pub fn stage_failure(&self, attempt: &AttemptName) -> Option<StageFailure> {
         let path = self.state.attempt(attempt).ok()?.join(FAILURE);
