@@ -186,7 +186,7 @@ fn note(call: &Call, account: &ContainerAccount) {
 fn failure(error: &ContainerError) -> Option<FailureAccount> {
     let class = match error {
         ContainerError::Impossible(_) => FailureClass::Job,
-        ContainerError::Unavailable(_) | ContainerError::Instance(_) | ContainerError::Trouble(_) => {
+        ContainerError::Unavailable(_) | ContainerError::Doubtful { .. } | ContainerError::Trouble(_) => {
             FailureClass::System
         }
         ContainerError::Stopped | ContainerError::RunnerGone | ContainerError::Closed(_) => return None,

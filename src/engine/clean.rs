@@ -124,7 +124,8 @@ impl Engine {
             Err(
                 problem @ (ConnectError::Lost { .. }
                 | ConnectError::Refused { .. }
-                | ConnectError::NotBegun { .. }),
+                | ConnectError::NotBegun { .. }
+                | ConnectError::NoContainer { .. }),
             ) => CommandResult::Failed(format!("no stage begins on the clean host: {problem}")),
             Err(problem) => CommandResult::Cut(problem.to_string()),
         };

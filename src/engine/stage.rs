@@ -15,6 +15,7 @@ use crate::core::execution::Execution;
 use crate::core::ids::{AttemptName, InstanceId};
 use crate::core::instance::{DrainReason, Phase};
 use crate::core::report::{Note, Report};
+use crate::core::unbegun::CheckKind;
 use crate::port::attempts::Assignment;
 use crate::port::connector::{ConnectError, Mark, Output, Reader, Stage, StageEnd, Trace};
 use crate::port::host_error::HostError;
@@ -133,7 +134,22 @@ impl Engine {
         match self.own_files(attempt, &assignment, record.builds_dir.as_deref(), kind).await {
             Ok(None) => {}
             Ok(Some(stopped)) => return Ok(stopped),
-            Err(cause) => return Err(self.failed(attempt, &assignment, kind, cause).await),
+            // Its script looks at what the job made, so it says nothing about the instance's stages.
+            Err(ConnectError::NotBegun { at, why }) => {
+                let met = (CheckKind::Engine, why.as_str());
+                return Err(match self.stage_not_begun(attempt, &assignment, met).await {
+                    Some(error) => error,
+                    None => {
+                        self.failed(
+                            attempt,
+                            &assignment,
+                            ConnectError::Lost { at, problem: why, sent: false },
+                        )
+                        .await
+                    }
+                });
+            }
+            Err(cause) => return Err(self.failed(attempt, &assignment, cause).await),
         }
         let stage = Stage {
             reader: place.reader,
@@ -175,7 +191,18 @@ impl Engine {
                 }
                 Ok(end)
             }
-            Err(cause) => Err(self.failed(attempt, &assignment, kind, cause).await),
+            Err(ConnectError::NoContainer { at, why, if_ran }) => {
+                let said = (why.as_str(), if_ran.as_str());
+                match self.container_not_begun(attempt, &assignment, said).await {
+                    Ok(end) => Ok(end),
+                    Err(Some(error)) => Err(error),
+                    Err(None) => {
+                        let cause = ConnectError::NoContainer { at, why, if_ran };
+                        Err(self.failed(attempt, &assignment, cause).await)
+                    }
+                }
+            }
+            Err(cause) => Err(self.failed(attempt, &assignment, cause).await),
         }
     }
 
@@ -184,13 +211,12 @@ impl Engine {
         &self,
         attempt: &AttemptName,
         assignment: &Assignment,
-        kind: StageKind,
         cause: ConnectError,
     ) -> StageError {
         let id = &assignment.instance;
         if let ConnectError::NotBegun { why, .. } = &cause
             && self.last_report().await.and_then(|report| reported(&report, id)).is_none()
-            && let Some(error) = self.stage_not_begun(attempt, assignment, kind, why).await
+            && let Some(error) = self.stage_not_begun(attempt, assignment, (CheckKind::Stages, why)).await
         {
             return error;
         }

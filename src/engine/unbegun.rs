@@ -1,7 +1,12 @@
 //! Instances that answer and begin no stages or no containers: what a job's call records, and how the keeper checks them.
 
+use std::pin::pin;
+
+use futures_util::future::{Either, select};
+
+use super::container::check::EngineCheck;
 use super::effect::EffectResult;
-use super::stage::{StageError, StageKind};
+use super::stage::StageError;
 use super::{Engine, EngineError};
 use crate::core::container::soundness::Soundness;
 use crate::core::endpoint::Endpoint;
@@ -12,33 +17,23 @@ use crate::core::plan::{request, stages};
 use crate::core::pool::PoolState;
 use crate::core::unbegun::CheckKind;
 use crate::port::attempts::Assignment;
-use crate::port::connector::{ConnectError, Mark};
+use crate::port::connector::{ConnectError, Mark, StageEnd};
 use crate::port::setup::PoolSetup;
 
 impl Engine {
-    /// Records that a stage did not begin; the error says what follows. `None`: the instance is going anyway, which
-    /// explains more.
+    /// Records that a stage or its container did not begin; the error says what follows. `None`: the instance is going
+    /// anyway, which explains more.
     pub(super) async fn stage_not_begun(
         &self,
         attempt: &AttemptName,
         assignment: &Assignment,
-        kind: StageKind,
-        why: &str,
+        (kind, why): (CheckKind, &str),
     ) -> Option<StageError> {
         let (instance, why) = (assignment.instance.clone(), why.to_owned());
-        // Other stages begin where no container starts, so they would acquit it. A new instance costs one boot.
-        let in_container = kind.in_container && assignment.container.is_some();
-        let decide = |state: &PoolState| {
-            if in_container {
-                let broken = DrainReason::Broken { message: why.clone() };
-                request::withdraw(state, &instance, broken, self.now())
-            } else {
-                stages::not_begun(state, attempt, (CheckKind::Stages, &why), self.now())
-            }
-        };
+        let decide = |state: &PoolState| stages::not_begun(state, attempt, (kind, &why), self.now());
         let next = match self.commit(decide).await {
             Ok(committed) => {
-                if let Err(problem) = self.after_unbegun(attempt, assignment).await {
+                if let Err(problem) = self.after_unbegun(attempt, assignment, kind).await {
                     tracing::warn!(pool = %self.pool, "{instance} began no stage of {attempt}: {problem}");
                 }
                 next(&committed.state, &instance)?.to_owned()
@@ -49,12 +44,50 @@ impl Engine {
     }
 
     /// A later stage of the attempt that begins has to be recorded, and the keeper may have something to do.
-    async fn after_unbegun(&self, attempt: &AttemptName, assignment: &Assignment) -> Result<(), EngineError> {
-        if !assignment.unbegun {
+    async fn after_unbegun(
+        &self,
+        attempt: &AttemptName,
+        assignment: &Assignment,
+        kind: CheckKind,
+    ) -> Result<(), EngineError> {
+        if kind.ends_with_a_stage() && !assignment.unbegun {
             let noted = Assignment { unbegun: true, ..assignment.clone() };
             self.host.attempts.assign(attempt, Some(&noted)).await?;
         }
         Ok(self.summon().await?)
+    }
+
+    /// No shell in the job's container read the script, and the output does not tell why. The container may have written it:
+    /// so the instance is seen to. What has run there ended by itself, which is the job's own failure.
+    pub(super) async fn container_not_begun(
+        &self,
+        attempt: &AttemptName,
+        assignment: &Assignment,
+        (why, if_ran): (&str, &str),
+    ) -> Result<StageEnd, Option<StageError>> {
+        let Some(container) = &assignment.container else {
+            return Err(self.stage_not_begun(attempt, assignment, (CheckKind::Engine, why)).await);
+        };
+        let check = EngineCheck {
+            engine: container.engine,
+            rootless: container.name.is_rootless(),
+            kind: CheckKind::Engine,
+            start_within: assignment.timeouts.start_within,
+            limit: assignment.timeouts.container_start,
+        };
+        let (id, at) = (&assignment.instance, &assignment.endpoint);
+        let seen = self.engine_sound(id, at, check, Some(&container.name));
+        let seen = match select(pin!(seen), self.host.wakeups.stopped(attempt)).await {
+            Either::Left((seen, _)) => seen,
+            Either::Right(_) => return Ok(StageEnd::Stopped),
+        };
+        let why = match seen {
+            Ok(Soundness::Ran) => return Ok(StageEnd::Impossible(if_ran.to_owned())),
+            Ok(Soundness::Unsound(found)) => found,
+            // The keeper looks once more: the engine works, but not for this job.
+            Ok(Soundness::Sound) | Err(_) => why.to_owned(),
+        };
+        Err(self.stage_not_begun(attempt, assignment, (CheckKind::Engine, &why)).await)
     }
 
     /// A stage has begun on an instance that had not begun one before. The job goes on even if that cannot be recorded:
@@ -129,10 +162,16 @@ impl Engine {
         setup: &PoolSetup,
     ) -> Result<Option<String>, ConnectError> {
         let Some(pulls) = &setup.pulls else { return Ok(None) };
-        let engine = (pulls.engine(), setup.has_static_hosts());
-        let within = setup.policy.timing.connect_timeout;
-        match self.engine_sound(id, endpoint, engine, (kind, within)).await? {
-            Soundness::Sound => Ok(None),
+        let timing = &setup.policy.timing;
+        let check = EngineCheck {
+            engine: pulls.engine(),
+            rootless: setup.has_static_hosts(),
+            kind,
+            start_within: timing.connect_timeout,
+            limit: timing.container_start_timeout,
+        };
+        match self.engine_sound(id, endpoint, check, None).await? {
+            Soundness::Sound | Soundness::Ran => Ok(None),
             Soundness::Unsound(why) => Ok(Some(why)),
         }
     }

@@ -172,6 +172,10 @@ pub enum ConnectError {
     /// The connection stood, but the guest never gave the stage's first word: the script has not run.
     #[error("{at} began no stage: {why}")]
     NotBegun { at: String, why: String },
+    /// The instance began the stage, but no shell in the job's container read the script. `why` comes from the output, which
+    /// the container may have written: it is for people. `if_ran`: the sentence for a container that has run.
+    #[error("{at} started no container: {why}")]
+    NoContainer { at: String, why: String, if_ran: String },
     /// A problem on the runner host, such as an unreadable key file.
     #[error("{what}")]
     Local { what: String },

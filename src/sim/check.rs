@@ -26,6 +26,7 @@ use crate::core::job::JobFacts;
 use crate::core::plan::health::HOLD;
 use crate::core::policy::{Policy, Reuse};
 use crate::core::pool::PoolState;
+use crate::core::unbegun::CheckKind;
 use crate::port::provider::LaunchRequest;
 
 /// Promise 5 allows this much waiting, besides a poll and a pass: the missing keeper has to be noticed (3 s for its
@@ -416,8 +417,11 @@ fn thrown_away(world: &mut World, machine: usize, state: &PoolState, drained: &I
 
 /// True if it gets no job until the keeper's own stage has begun there.
 fn waits_for_keeper(world: &World, instance: &Instance) -> bool {
-    world.truth.unbegun.get(&instance.id).is_some_and(|row| row.len() > 1)
-        && instance.awaits_check().is_some()
+    match instance.awaits_check() {
+        None => false,
+        Some(CheckKind::Stages) => world.truth.unbegun.get(&instance.id).is_some_and(|row| row.len() > 1),
+        Some(CheckKind::Engine | CheckKind::Network) => world.truth.suspect.contains(&instance.id),
+    }
 }
 
 /// A waiting job whose `prepare` lives, and a healthy idle instance that it could have.

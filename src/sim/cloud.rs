@@ -55,6 +55,8 @@ pub struct Machine {
     pub orphaned: bool,
     /// It responds, and begins no stages.
     pub begins_no_stage: bool,
+    /// It responds, and its engine starts no containers.
+    pub engine_broken: bool,
     /// A script used up its memory or its disk, which ended it.
     pub used_up: bool,
     pub host_key: String,
@@ -185,6 +187,7 @@ impl Cloud {
             going: false,
             orphaned: false,
             begins_no_stage: false,
+            engine_broken: false,
             used_up: false,
             host_key: request.keys.host_key_public.clone(),
             order: request.order.clone(),
@@ -220,6 +223,7 @@ impl Cloud {
             going: false,
             orphaned: false,
             begins_no_stage: false,
+            engine_broken: false,
             used_up: false,
             host_key: format!("ssh-ed25519 fixed-{name}"),
             order: None,

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use futures_util::future::{Either, pending, select};
 
 use super::check;
+use super::fate;
 use super::fault::Fault;
 use super::images::{self, Pull};
 use super::process::Proc;
@@ -97,6 +98,26 @@ impl SimConnector {
         self.proc.world.borrow().cloud.machines.get(id).is_some_and(|m| m.begins_no_stage)
     }
 
+    fn engine_broken(&self, id: &InstanceId) -> bool {
+        self.proc.world.borrow().cloud.machines.get(id).is_some_and(|m| m.engine_broken)
+    }
+
+    /// A job's containers that cannot be prepared: what its script reports; `None`: they can.
+    fn not_prepared(&self, id: &InstanceId) -> Option<&'static str> {
+        let broken = self.engine_broken(id);
+        let world = &mut *self.proc.world.borrow_mut();
+        let (fault, report) = if broken {
+            (Fault::EngineBroken, "unsound host `podman run` failed: no crun\n")
+        } else if world.streams.images.chance(40) {
+            (Fault::NotPrepared, "broken engine `database`: no space left on device\n")
+        } else {
+            return None;
+        };
+        world.cover.fault(fault);
+        fate::excuse_jobs(world, id, "its containers are not prepared");
+        Some(report)
+    }
+
     /// A stage that the instance does not begin.
     async fn not_begun(
         &self,
@@ -145,7 +166,7 @@ impl SimConnector {
         Ok(StageEnd::Exited(u32::from(fails || written.is_err())))
     }
 
-    /// The keeper's check of an engine, which works here.
+    /// The keeper's check of an engine.
     async fn engine_check(
         &self,
         id: &InstanceId,
@@ -156,7 +177,10 @@ impl SimConnector {
         if !self.work(id, takes).await {
             return Err(lost(at, true));
         }
-        let written = output.write(Stream::Stdout, b"sound\n").await;
+        let broken = self.engine_broken(id);
+        self.proc.log(format_args!("the engine of {id} is checked: broken {broken}"));
+        let found: &[u8] = if broken { b"unsound `podman run` failed: no crun\n" } else { b"sound\n" };
+        let written = output.write(Stream::Stdout, found).await;
         Ok(StageEnd::Exited(u32::from(written.is_err())))
     }
 
@@ -171,6 +195,11 @@ impl SimConnector {
         let takes = self.proc.world.borrow_mut().streams.images.within(100..9_000);
         if !self.work(id, takes).await {
             return Err(lost(at, true));
+        }
+        if let Some(report) = self.not_prepared(id) {
+            self.proc.log(format_args!("no containers of {} on {id}: {report}", images.join(" ")));
+            let _told = output.write(Stream::Stdout, report.as_bytes()).await;
+            return Ok(StageEnd::Exited(1));
         }
         let report = images::prepared(&mut self.proc.world.borrow_mut(), id, images);
         self.proc.log(format_args!("containers of {} on {id}", images.join(" ")));

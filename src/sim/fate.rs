@@ -57,7 +57,8 @@ async fn strike(proc: &Proc, starter: &Starter, moment: Moment) {
             }
         }),
         Fault::Reboots => reboots(proc, dice),
-        Fault::BeginsNoStage => begins_no_stage(proc, dice),
+        Fault::BeginsNoStage => breaks(proc, dice, "begins no more stages", |m| m.begins_no_stage = true),
+        Fault::EngineBroken => breaks(proc, dice, "starts no more containers", |m| m.engine_broken = true),
         Fault::PowerCut => power_cut(proc, starter, dice).await,
         Fault::RecordLost => record_lost(proc, dice),
         Fault::WallSteps => {
@@ -123,7 +124,7 @@ async fn dies_leased(proc: &Proc, dice: u64) {
 }
 
 /// Excuses every job that may be affected by what happens to this instance.
-fn excuse_jobs(world: &mut World, id: &InstanceId, why: &'static str) {
+pub(super) fn excuse_jobs(world: &mut World, id: &InstanceId, why: &'static str) {
     let mut jobs: Vec<u64> = world.truth.jobs_on(id).map(|l| l.job).collect();
     let granted = world.managers[0].journals.values().flat_map(|j| j.state().granted.values());
     jobs.extend(granted.filter(|g| g.instance == *id).map(|g| g.reservation.job.key.id));
@@ -172,16 +173,16 @@ fn reboots(proc: &Proc, dice: u64) {
 }
 
 /// A job has broken its instance for all that follow. Static hosts matter most, because they serve several domains.
-fn begins_no_stage(proc: &Proc, dice: u64) {
+fn breaks(proc: &Proc, dice: u64, what: &str, breaks: fn(&mut Machine)) {
     let mut world = proc.world.borrow_mut();
     let now = world.now;
     let matters = |m: &Machine| m.tags.is_none() || (m.owned && dice.is_multiple_of(3));
     let up = world.cloud.machines.values().filter(|m| m.answers(now) && matters(m));
     let all: Vec<InstanceId> = up.map(|m| m.id.clone()).collect();
     let Some(id) = choose(&all, dice >> 8) else { return };
-    world.log_as("cloud", format_args!("{id} begins no more stages"));
+    world.log_as("cloud", format_args!("{id} {what}"));
     if let Some(m) = world.cloud.machines.get_mut(&id) {
-        m.begins_no_stage = true;
+        breaks(m);
     }
 }
 

@@ -70,6 +70,10 @@ faults! {
     Reboots = "reboots",
     /// An instance responds, and begins no stages until an operator has seen to it.
     BeginsNoStage = "begins-no-stage",
+    /// An instance responds, and its engine starts no container until an operator has seen to it.
+    EngineBroken = "engine-broken",
+    /// A job's containers are not prepared for a reason that looks like the engine's, and is the job's own.
+    NotPrepared = "not-prepared",
     /// Calls are refused for being too many.
     Throttles = "throttles",
     /// A provider call is never answered.

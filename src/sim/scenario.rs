@@ -285,16 +285,17 @@ fn draw_moments(chosen: &[Fault], calm: u64, rng: &mut Rng) -> Vec<Moment> {
     moments
 }
 
-/// Instances that begin no stages, from a stream of their own.
+/// Instances that begin no stages or no containers, from a stream of their own.
 fn draw_unbegun(seed: u64, calm: u64) -> Vec<Moment> {
     let mut rng = Rng::new(seed, "unbegun");
     let times = if rng.chance(500) { rng.within(1..4) } else { 0 };
-    let moment = |rng: &mut Rng| Moment {
-        at: rng.below(calm * 9 / 10),
-        fault: Fault::BeginsNoStage,
-        dice: rng.word(),
-    };
-    (0..times).map(|_| moment(&mut rng)).collect()
+    let mut moments = Vec::new();
+    for fault in [Fault::BeginsNoStage, Fault::EngineBroken] {
+        for _ in 0..times {
+            moments.push(Moment { at: rng.below(calm * 9 / 10), fault, dice: rng.word() });
+        }
+    }
+    moments
 }
 
 /// Kills, of every kind of process; the counts are small where a process has few steps.

@@ -70,6 +70,8 @@ pub struct Truth {
     pub guests: BTreeMap<InstanceId, Guests>,
     /// Jobs in a row that are recorded with an instance that began no stage of theirs: attempt and trust domain.
     pub unbegun: BTreeMap<InstanceId, Vec<(AttemptName, String)>>,
+    /// Instances that did not prepare a job's containers and have not been checked since.
+    pub suspect: BTreeSet<InstanceId>,
     /// Launches that were sent and have not arrived: token, instance, pool.
     pub in_flight: BTreeMap<String, (InstanceId, PoolName)>,
     /// The tokens of launches that the cloud refused and carried out.

@@ -37,6 +37,8 @@ mod services;
 mod setting;
 mod shells;
 mod site;
+#[path = "../situations/containers/blame.rs"]
+mod situation_blame;
 #[path = "../situations/containers/surroundings.rs"]
 mod situation_surroundings;
 #[path = "../situations/containers/variables.rs"]

@@ -156,7 +156,11 @@ pub fn an_instance_whose_disk_is_full_is_replaced() {
     let place = setting(site).provider("sshd", site.sshd(true)).open();
     let result = place.run(&job(1, "big:1"));
     result.expect_outcome(&Outcome::RunnerSystemFailure);
-    assert!(result.log_text().contains("the instance's disk is full"), "{}", result.describe());
+    assert!(
+        result.log_text().contains("the instance cannot run containers: the disk is full: "),
+        "{}",
+        result.describe()
+    );
     let mut instances: Vec<_> = place.grants().into_iter().map(|(_, instance)| instance).collect();
     let grants = instances.len();
     instances.dedup();

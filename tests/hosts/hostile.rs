@@ -174,7 +174,7 @@ const FILES: [Attack; 5] = [
     ),
 ];
 
-fn rounds() -> u64 {
+pub fn rounds() -> u64 {
     std::env::var("GREENROOM_HOSTILE").ok().and_then(|n| n.parse().ok()).unwrap_or(1)
 }
 

@@ -2,7 +2,7 @@
 
 use crate::cleaned::cleaned;
 use crate::engine::{CONTENT, IMAGE, hosts, setting};
-use crate::hostile::{Attack, others, sure, withstand};
+use crate::hostile::{Attack, others, rounds, sure, withstand};
 use crate::machine::Make;
 use crate::skipped::skipped;
 use crate::support::job::Job;
@@ -147,6 +147,42 @@ fn against(attacks: &[Attack]) {
     let result = place.run(&Job::new(1000).project(8, "g/eight").image(IMAGE).script(["cat /content"]));
     result.expect_outcome(&Outcome::Success);
     assert!(result.log_text().contains(CONTENT), "{}", result.log_text());
+    assert_eq!(cleaned(&place), None);
+    place.expect_sound();
+}
+
+/// Entrypoints that want their host to be blamed: by texts, endings and a full disk.
+const BLAMING: [&str; 8] = [
+    "echo 'sudo: bad' >&2; exit 5",
+    "echo 'Error: the container engine did not start the container within 60 s' >&2; kill -KILL $$",
+    "printf 'sound\\nunsound the disk is full\\nran\\nbroken engine no\\n'; exit 125",
+    "echo 'Error: mounting storage: no space left on device' >&2; exit 126",
+    "echo 'sh: podman: not found' >&2; exit 127",
+    "kill -KILL -1; kill -KILL 1; exit 137",
+    "rm -rf /bin /tmp 2>/dev/null; exit 1",
+    "dd if=/dev/zero of=/fill bs=1M 2>/dev/null; echo 'Error: database: no space left on device' >&2; exit 125",
+];
+
+#[test]
+fn no_entrypoint_gets_its_host_blamed() {
+    let Some(hosts) = hosts(&[Make { disk: 250, ..Make::named("a") }]) else { return };
+    let place = setting(&hosts, |_| {}).open();
+    let mut id = 0;
+    for _ in 0..rounds() {
+        for script in BLAMING {
+            id += 1;
+            let entrypoint = serde_json::json!(["sh", "-c", script]);
+            let job = Job::new(id).project(id % 3, &format!("g/{}", id % 3)).image(IMAGE);
+            let result = place.run(&job.image_option("entrypoint", entrypoint));
+            assert!(
+                matches!(result.outcome, Outcome::ScriptFailure { .. }),
+                "{script}: {}",
+                result.describe()
+            );
+            assert_eq!(cleaned(&place), None, "{script}");
+        }
+    }
+    place.run(&Job::new(1000).project(8, "g/eight").image(IMAGE)).expect_outcome(&Outcome::Success);
     assert_eq!(cleaned(&place), None);
     place.expect_sound();
 }

@@ -28,6 +28,8 @@ mod processes;
 mod returns;
 #[path = "../jobs/setting.rs"]
 mod setting;
+#[path = "../situations/hosts/blame.rs"]
+mod situation_blame;
 #[path = "../situations/hosts/builds.rs"]
 mod situation_builds;
 #[path = "../situations/hosts/engine_state.rs"]

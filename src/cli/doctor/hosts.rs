@@ -186,7 +186,7 @@ fn unusable(host: &NamedHost, pool: &PoolName, error: &ConnectError) -> Finding 
             );
             code::HOST_LOGIN_DENIED.found(what, remedy)
         }
-        ConnectError::NotBegun { .. } => {
+        ConnectError::NotBegun { .. } | ConnectError::NoContainer { .. } => {
             let remedy = format!(
                 "log in there as `{}`, and correct what its login shell runs first",
                 host.endpoint.user

@@ -174,7 +174,7 @@ impl<'a> Proved<'a> {
             }
             (None, end) => match unread(&end, &before.text()) {
                 Unread::ByJob(why) => Ok(StageEnd::Impossible(why)),
-                Unread::ByInstance(why) => Err(ConnectError::NotBegun { at, why }),
+                Unread::Unknown { why, if_ran } => Err(ConnectError::NoContainer { at, why, if_ran }),
             },
         }
     }
@@ -389,7 +389,7 @@ mod tests {
         assert_eq!(end.unwrap(), StageEnd::Stopped);
         let lost = |_: &str| "Error: no such container".to_owned();
         let (end, _) = ended("true\n", lost, StageEnd::Exited(125)).await;
-        assert!(matches!(end, Err(ConnectError::NotBegun { .. })), "{end:?}");
+        assert!(matches!(end, Err(ConnectError::NoContainer { .. })), "{end:?}");
     }
 
     #[tokio::test]

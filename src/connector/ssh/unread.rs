@@ -1,4 +1,6 @@
-//! Why a container ended before a shell in it read the script.
+//! Why a container ended before a shell in it read the script, as far as the output tells.
+//!
+//! The container writes to the same streams. So a text may blame its own job, but nothing else.
 
 use super::container::NOT_STARTED;
 use crate::core::text::clean_line;
@@ -9,12 +11,12 @@ use crate::port::connector::StageEnd;
 pub(super) enum Unread {
     /// The image or its settings.
     ByJob(String),
-    /// The engine or the guest.
-    ByInstance(String),
+    /// The engine or the guest, or the container. `if_ran`: the sentence if the container has run.
+    Unknown { why: String, if_ran: String },
 }
 
-/// Podman's client exits with this status for its own errors, and Docker's with 1.
-const ENGINE: u32 = 125;
+/// Podman's client exits with one of these for its own errors and for those of its runtime, and Docker's with 1.
+const ENGINE: [u32; 3] = [125, 126, 127];
 /// How Docker's client begins its own errors.
 const DOCKERS: [&str; 3] =
     ["Error response from daemon: ", "Cannot connect to the Docker daemon", "Error: No such container: "];
@@ -23,40 +25,46 @@ const LONGEST: usize = 400;
 
 /// Judges the end of a container by its status, and by its output and the engine's.
 pub(super) fn unread(end: &StageEnd, output: &str) -> Unread {
-    let by_job = |why: String| Unread::ByJob(why);
-    if let Some(error) = output.lines().rev().find(|line| line.contains(NOT_STARTED)) {
-        return Unread::ByInstance(shown(error.trim_start_matches("Error: ")));
-    }
     let status = match end {
         StageEnd::Exited(status) => *status,
+        // The client's own end: a signal in the container is a status of the client.
         StageEnd::Signalled(_) | StageEnd::Stopped | StageEnd::Impossible(_) => {
-            return Unread::ByInstance(format!("the engine's client ended with {end}"));
+            let late = output.lines().rev().find(|line| line.contains(NOT_STARTED));
+            let client = || format!("the engine's client ended with {end}");
+            let why = late.map_or_else(client, |error| shown(error.trim_start_matches("Error: ")));
+            return Unread::Unknown { why, if_ran: ended(end) };
         }
     };
     if status == 0 {
-        return by_job(format!("the image's entrypoint did not start a shell; {REMEDY}"));
+        return Unread::ByJob(format!("the image's entrypoint did not start a shell; {REMEDY}"));
     }
-    let last = |prefix: &str| output.lines().rev().find(|line| line.contains(prefix));
-    let start = output.lines().rev().find(|line| {
-        (status == ENGINE && line.starts_with("Error: "))
+    let no_client = |line: &str| {
+        let lacks = |program: &str| line.contains(&format!("{program}: not found"));
+        line.starts_with("sudo: ") || lacks("podman") || lacks("docker")
+    };
+    let said = |found: &dyn Fn(&str) -> bool| output.lines().rev().find(|line| found(line));
+    let start = said(&|line| {
+        (ENGINE.contains(&status) && line.starts_with("Error: "))
             || (status == 1 && DOCKERS.iter().any(|begin| line.starts_with(begin)))
             || line.contains("exec container process")
             || (line.starts_with("exec /") && line.contains(": "))
     });
-    if let Some(error) = start {
-        return image_fault(error).map_or_else(|| Unread::ByInstance(shown(error)), by_job);
+    if let Some(why) = start.and_then(image_fault) {
+        return Unread::ByJob(why);
     }
-    let no_client = |line: &&str| {
-        let lacks = |program: &str| line.contains(&format!("{program}: not found"));
-        line.starts_with("sudo: ") || lacks("podman") || lacks("docker")
+    let has_no_shell =
+        matches!(status, 126 | 127) || said(&|line| line.contains("shell not found")).is_some();
+    let if_ran = if has_no_shell && start.is_none() { NO_SHELL.to_owned() } else { ended(end) };
+    let last = start.or_else(|| said(&no_client)).or_else(|| said(&|line| !line.trim().is_empty()));
+    let why = match last {
+        Some(line) => shown(line),
+        None => format!("the engine's client ended with {end}"),
     };
-    if let Some(error) = output.lines().rev().find(no_client) {
-        return Unread::ByInstance(shown(error));
-    }
-    if matches!(status, 126 | 127) || last("shell not found").is_some() {
-        return by_job(NO_SHELL.to_owned());
-    }
-    by_job(format!("the image's entrypoint ended with {end} before a shell read the script; {REMEDY}"))
+    Unread::Unknown { why, if_ran }
+}
+
+fn ended(end: &StageEnd) -> String {
+    format!("the image's entrypoint ended with {end} before a shell read the script; {REMEDY}")
 }
 
 const NO_SHELL: &str = "the image has no shell: a job's image needs `bash` or `sh`";
@@ -108,16 +116,17 @@ fn shown(text: &str) -> String {
 mod tests {
     use super::*;
 
+    /// The sentence if the container has run.
     fn job(end: &StageEnd, output: &str) -> String {
         match unread(end, output) {
             Unread::ByJob(why) => why,
-            other @ Unread::ByInstance(_) => panic!("{output}: {other:?}"),
+            Unread::Unknown { if_ran, .. } => if_ran,
         }
     }
 
     /// Texts of Podman 4.3.1 and Docker 20.10 with crun 1.8.1 and runc 1.1.5.
     #[test]
-    fn what_the_image_causes_is_the_jobs_fault() {
+    fn what_the_image_causes_has_its_sentence() {
         for (status, output, expected) in [
             (0, "sh -c if [ -x /bin/bash ]\n", "did not start a shell; set `entrypoint: [\"\"]`"),
             (
@@ -192,6 +201,11 @@ mod tests {
             (1, "exec /bin/bad: no such file or directory\n", "entrypoint `/bin/bad` cannot be started"),
             (1, "exec /bin/sh: exec format error\n", "another processor architecture"),
             (1, "Error: unknown command sh for tool\n", "ended with exit status 1"),
+            (
+                5,
+                "Error: the container engine did not start the container within 60 s\n",
+                "ended with exit status 5",
+            ),
         ] {
             let why = job(&StageEnd::Exited(status), output);
             assert!(why.contains(expected), "{output}: {why}");
@@ -206,6 +220,7 @@ mod tests {
             (exited(125), "Error: unable to start container a1: mounting storage: no space left on device\n"),
             (exited(125), "Error: statfs /var/lib/containers: no such file or directory\n"),
             (exited(125), "Error: the container still runs\n"),
+            (exited(126), "Error: unable to start container a1: OCI runtime error: crun: cannot mount\n"),
             (exited(1), "sudo: a password is required\n"),
             (exited(127), "/bin/sh: 1: exec: podman: not found\n"),
             (exited(127), "/bin/sh: 1: exec: docker: not found\n"),
@@ -225,7 +240,8 @@ mod tests {
                 "Error: the container engine did not start the container within 60 s\n",
             ),
         ] {
-            assert!(matches!(unread(&end, output), Unread::ByInstance(_)), "{output}");
+            let Unread::Unknown { why, .. } = unread(&end, output) else { panic!("{output}") };
+            assert!(output.is_empty() || output.contains(&why), "{output}: {why}");
         }
     }
 }

@@ -21,27 +21,23 @@ pub enum Cause {
     Network,
     /// `pull_timeout` has passed.
     Late,
-    /// The instance's engine or kernel.
-    Engine,
     /// The engine denies an option.
     InvalidOption,
     Unknown,
 }
 
-/// Who is to blame, and so whether it is of use to try again.
+/// Who is to blame, and so whether it is of use to try again. Never the instance: an engine's text quotes jobs, images and
+/// registries, so only `sound.sh` finds that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blame {
     /// Nothing changes by trying again.
     Job,
-    /// A registry, the network or the pool's settings.
+    /// A registry, the network, the pool's settings, or what is not known.
     Surroundings,
-    Instance,
 }
 
 /// Parts of the engine's texts, in the order in which they decide.
 const TEXTS: &[(&str, Cause)] = &[
-    ("no space left on device", Cause::DiskFull),
-    ("disk quota exceeded", Cause::DiskFull),
     ("toomanyrequests", Cause::RateLimit),
     ("too many requests", Cause::RateLimit),
     ("Too Many Requests", Cause::RateLimit),
@@ -51,7 +47,6 @@ const TEXTS: &[(&str, Cause)] = &[
     ("name unknown", Cause::Missing),
     ("repository name not known", Cause::Missing),
     ("StatusCode: 404", Cause::Missing),
-    ("Cannot connect to the Docker daemon", Cause::Engine),
     ("unauthorized", Cause::Denied),
     ("no basic auth credentials", Cause::Denied),
     ("authentication required", Cause::Denied),
@@ -95,15 +90,9 @@ const TEXTS: &[(&str, Cause)] = &[
     ("remote error: tls", Cause::Network),
     ("unexpected EOF", Cause::Network),
     (": EOF", Cause::Network),
-    ("netavark", Cause::Engine),
-    ("iptables", Cause::Engine),
-    ("cgroup", Cause::Engine),
-    ("conmon", Cause::Engine),
-    ("database", Cause::Engine),
-    ("overlay", Cause::Engine),
-    ("read-only file system", Cause::Engine),
-    ("input/output error", Cause::Engine),
-    ("cannot allocate memory", Cause::Engine),
+    // The last of those that explain a pull: a registry may quote it.
+    ("no space left on device", Cause::DiskFull),
+    ("disk quota exceeded", Cause::DiskFull),
     ("unknown capability", Cause::InvalidOption),
     ("invalid", Cause::InvalidOption),
     ("bad format", Cause::InvalidOption),
@@ -147,9 +136,14 @@ impl Cause {
         parts.find(|(part, _)| text.contains(part)).map_or(Self::Unknown, |(_, cause)| *cause)
     }
 
-    /// The parts of texts, and whether what failed with one of them may pass. The first match decides.
-    pub fn texts() -> impl Iterator<Item = (&'static str, bool)> {
-        TEXTS.iter().map(|(part, cause)| (*part, cause.may_pass()))
+    /// The parts of texts, and their cause. The first match decides.
+    pub fn texts() -> impl Iterator<Item = (&'static str, Self)> {
+        TEXTS.iter().copied()
+    }
+
+    /// True if it says enough of a pull that fails. Otherwise, the script tries the engine.
+    pub fn explains(self) -> bool {
+        !matches!(self, Self::DiskFull | Self::InvalidOption | Self::Unknown)
     }
 
     /// True if the same pull may succeed seconds later. A pull that is limited has been repeated for minutes: by the
@@ -166,7 +160,6 @@ impl Cause {
             | Self::Absent
             | Self::Certificate
             | Self::Late
-            | Self::Engine
             | Self::InvalidOption
             | Self::Unknown => false,
         }
@@ -175,14 +168,14 @@ impl Cause {
     pub fn blame(self) -> Blame {
         match self {
             Self::Missing | Self::Denied | Self::InvalidName | Self::NoPlatform | Self::Absent => Blame::Job,
-            Self::RateLimit
+            Self::DiskFull
+            | Self::RateLimit
             | Self::Certificate
             | Self::RegistryFault
             | Self::Network
             | Self::Late
             | Self::InvalidOption
             | Self::Unknown => Blame::Surroundings,
-            Self::DiskFull | Self::Engine => Blame::Instance,
         }
     }
 
@@ -205,7 +198,6 @@ impl Cause {
             | Self::RegistryFault
             | Self::Network
             | Self::Late
-            | Self::Engine
             | Self::InvalidOption
             | Self::Unknown => format!("{image} cannot be pulled: {text}"),
         }
@@ -232,7 +224,8 @@ impl Cause {
         let registry = wanted.image.split('/').next().unwrap_or_default();
         match self {
             Self::DiskFull => format!(
-                "the instance's disk is full: {image} was not pulled; give its instances a larger disk"
+                "{image} does not fit on the instance's disk: use a smaller image, or give the instances a larger disk \
+                 ({text})"
             ),
             Self::RateLimit => format!(
                 "registry `{registry}` limits the rate of pulls and denied {image}: run the job again later, or set \
@@ -267,7 +260,6 @@ impl Cause {
                 "{image} was not pulled within {} (`pull_timeout`): check registry and network, or raise the limit",
                 Pretty(limit)
             ),
-            Self::Engine => format!("the instance's container engine cannot pull {image}: {text}"),
             Self::InvalidOption | Self::Unknown => format!("{image} cannot be pulled: {text}"),
         }
     }
@@ -276,13 +268,13 @@ impl Cause {
     pub fn of_create(self, wanted: &ContainerSpec, text: &str) -> String {
         let container = format!("the container of image `{}`", wanted.called);
         match self {
-            Self::DiskFull => format!("the instance's disk is full: {container} was not created"),
             Self::InvalidOption => {
                 format!(
                     "{container} cannot be created: correct the pool's `containers` table or the image's options ({text})"
                 )
             }
-            Self::RateLimit
+            Self::DiskFull
+            | Self::RateLimit
             | Self::Missing
             | Self::Denied
             | Self::InvalidName
@@ -292,7 +284,6 @@ impl Cause {
             | Self::RegistryFault
             | Self::Network
             | Self::Late
-            | Self::Engine
             | Self::Unknown => format!("the instance's container engine cannot create {container}: {text}"),
         }
     }
@@ -371,8 +362,13 @@ mod tests {
             Cause::DiskFull,
         ),
         (
+            "Error: initializing source docker://h:1/bb:1: reading manifest 1 in h:1/bb: StatusCode: 403, no space left on \
+             device",
+            Cause::Denied,
+        ),
+        (
             "Error: unable to start container \"1\": netavark: No such file or directory (os error 2)",
-            Cause::Engine,
+            Cause::Unknown,
         ),
         ("Error: \"CAP_FOO\": unknown capability", Cause::InvalidOption),
         (
@@ -394,7 +390,7 @@ mod tests {
         ),
         (
             "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?",
-            Cause::Engine,
+            Cause::Unknown,
         ),
         ("Error response from daemon: invalid CapAdd: unknown capability: \"CAP_FOO\"", Cause::InvalidOption),
         ("Error: something new", Cause::Unknown),

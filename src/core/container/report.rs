@@ -10,6 +10,7 @@ use crate::core::container::settings::PullPolicy;
 use crate::core::container::spec::starts_nothing;
 use crate::core::images::FoundImage;
 use crate::core::text::{clean_line, clean_text};
+use crate::core::unbegun::CheckKind;
 
 /// The longest line that is read, in bytes; the rest of a longer one is dropped.
 const LONGEST: usize = 8 << 10;
@@ -99,6 +100,11 @@ pub enum Report {
         part: Part,
         text: String,
     },
+    /// Greenroom's own container did not start, or a disk is full: the script found this by itself.
+    Unsound {
+        kind: CheckKind,
+        text: String,
+    },
     Done,
 }
 
@@ -180,7 +186,9 @@ pub fn pulled<'a>(image: &str, lines: impl IntoIterator<Item = &'a str>) -> Resu
             Report::Late => {
                 failed = Some(NotPulled { why: "`pull_timeout` has passed".to_owned(), may_pass: true });
             }
-            Report::Broken { text, .. } => failed = Some(NotPulled { why: text, may_pass: true }),
+            Report::Broken { text, .. } | Report::Unsound { text, .. } => {
+                failed = Some(NotPulled { why: text, may_pass: true });
+            }
             Report::Foreign { image, .. } => {
                 failed = Some(NotPulled { why: format!("it is for {image}"), may_pass: false });
             }
@@ -223,6 +231,15 @@ impl Report {
                     _ => return None,
                 };
                 return Some(Self::Broken { part, text: clean(text) });
+            }
+            "unsound" => {
+                let (network, text) = rest.split_once(' ')?;
+                let kind = match network {
+                    "host" => CheckKind::Engine,
+                    "network" => CheckKind::Network,
+                    _ => return None,
+                };
+                return Some(Self::Unsound { kind, text: clean(text) });
             }
             "removed" => {
                 let (seconds, image) = rest.split_once(' ')?;
@@ -390,6 +407,13 @@ mod tests {
             (
                 "broken network no iptables",
                 Report::Broken { part: Part::Network, text: "no iptables".to_owned() },
+            ),
+            (
+                "unsound network the disk is full: 3 MiB free in /v",
+                Report::Unsound {
+                    kind: CheckKind::Network,
+                    text: "the disk is full: 3 MiB free in /v".to_owned(),
+                },
             ),
             ("late", Report::Late),
             ("unreached 127.0.0.1 ::1", Report::Unreached("127.0.0.1 ::1".to_owned())),

@@ -8,6 +8,8 @@ const REASON: usize = 400;
 /// The result of `engine/container/sound.sh`, from lines that no container can write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Soundness {
+    /// The job's container has run.
+    Ran,
     /// The engine started a container, and there is room on the disk.
     Sound,
     /// Why it did not, or which disk is full.
@@ -19,6 +21,7 @@ impl Soundness {
     pub fn parse(output: &str) -> Option<Self> {
         output.lines().find_map(|line| match line.split_once(' ') {
             None if line == "sound" => Some(Self::Sound),
+            None if line == "ran" => Some(Self::Ran),
             Some(("unsound", why)) => Some(Self::Unsound(clean_line(why.as_bytes(), REASON))),
             _ => None,
         })
@@ -39,6 +42,7 @@ mod tests {
                 unsound("the disk is full: 3 MiB free in /var"),
             ),
             ("a remark\nsound\n", Some(Soundness::Sound)),
+            ("ran\n", Some(Soundness::Ran)),
             ("unsound a\x1b[1mb\n", unsound("ab")),
             ("", None),
             ("sound as a bell\n", None),

@@ -25,31 +25,64 @@ pub(in crate::engine) const WITHIN: Duration = Duration::from_mins(3);
 const LINE: usize = 300;
 
 /// The script of the check, for who runs the engine.
-fn script(name: &ContainerName, engine: ContainerEngine, kind: CheckKind) -> String {
+///
+/// `started`: first looks whether this container has run since its last start, which says enough. Podman's file with its
+/// process goes before each start. Docker keeps the error of a start that failed.
+fn script(
+    name: &ContainerName,
+    engine: ContainerEngine,
+    (kind, limit): (CheckKind, Duration),
+    started: Option<&ContainerName>,
+) -> String {
     let rootless = if name.is_rootless() { "yes" } else { "" };
     let network = if kind == CheckKind::Network { "network" } else { "host" };
+    let look = started.map(|container| match engine {
+        ContainerEngine::Podman => {
+            let dir = EnginePlace::of(container).dir();
+            format!("[ ! -s \"{dir}/{container}.pid\" ] || {{ echo ran; return; }}; ")
+        }
+        ContainerEngine::Docker => format!(
+            "case $(limited docker inspect --format '{{{{.State.StartedAt}}}}{{{{.State.Error}}}}' {container} 2>/dev/null) in \
+             0001* | '') ;; *Z) echo ran; return ;; esac; "
+        ),
+    });
     format!(
-        "name={name} engine={} rootless={rootless}\n\
+        "name={name} engine={} rootless={rootless} limit={}\n\
          PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\nexport PATH LC_ALL=C\n\
          {SOUND}\
-         check() {{ if sound {network}; then echo sound; else echo \"unsound $unsound\"; fi; }}\n\
+         check() {{ {}if sound {network}; then echo sound; else echo \"unsound $unsound\"; fi; }}\n\
          check </dev/null\n",
-        engine.program()
+        engine.program(),
+        limit.as_secs().max(1),
+        look.unwrap_or_default(),
     )
 }
 
+/// How the keeper's check of an engine runs.
+pub(in crate::engine) struct EngineCheck {
+    pub(in crate::engine) engine: ContainerEngine,
+    /// True if the account of jobs runs the engine.
+    pub(in crate::engine) rootless: bool,
+    pub(in crate::engine) kind: CheckKind,
+    /// Limit for the connection.
+    pub(in crate::engine) start_within: Duration,
+    /// Limit for each command of the engine: how long a container may take to start.
+    pub(in crate::engine) limit: Duration,
+}
+
 impl Engine {
-    /// Whether the engine of an instance starts containers, by a container of Greenroom's own. An error of the connection
-    /// says nothing about the engine.
+    /// Whether the engine of an instance starts containers, by a container of Greenroom's own; if `started` has run, that is
+    /// all. An error of the connection says nothing about the engine.
     pub(in crate::engine) async fn engine_sound(
         &self,
         id: &InstanceId,
         endpoint: &Endpoint,
-        (engine, rootless): (ContainerEngine, bool),
-        (kind, start_within): (CheckKind, Duration),
+        check: EngineCheck,
+        started: Option<&ContainerName>,
     ) -> Result<Soundness, ConnectError> {
+        let EngineCheck { engine, rootless, kind, start_within, limit } = check;
         let name = ContainerName::of_check(self.now(), rootless);
-        let input = script(&name, engine, kind);
+        let input = script(&name, engine, (kind, limit), started);
         let text = &EnginePlace::of(&name).reader();
         let command = RemoteCommand { text, input: &input, within: WITHIN, start_within, shared: true };
         let mut output = Tail::default();
@@ -103,7 +136,8 @@ mod tests {
                 .stdout(Stdio::piped())
                 .spawn()
                 .unwrap();
-            let script = script(&name, ContainerEngine::Podman, kind);
+            let limit = Duration::from_mins(1);
+            let script = script(&name, ContainerEngine::Podman, (kind, limit), None);
             std::io::Write::write_all(&mut check.stdin.take().unwrap(), script.as_bytes()).unwrap();
             let output = check.wait_with_output().unwrap();
             let calls = fs::read_to_string(at.join("calls")).unwrap_or_default();
@@ -203,5 +237,39 @@ thing' >&2; exit 125;; esac\n{WORKS}"
             "the container engine cannot be tried: exit status 1 (sudo: a password is required)"
         );
         assert_eq!(no_result(&StageEnd::Stopped, ""), "the container engine came to no result within 3m");
+    }
+
+    #[test]
+    fn a_container_that_has_run_is_no_question_of_the_engine() {
+        let dir = tempfile::tempdir().unwrap();
+        program(dir.path(), "podman", "exit 9");
+        program(dir.path(), "docker", "case $1 in inspect) cat $dir/state;; *) exit 9;; esac");
+        for (engine, state, ran) in [
+            (ContainerEngine::Docker, "2026-11-28T08:34:25.1Z", true),
+            (ContainerEngine::Docker, "0001-01-01T00:00:00Z", false),
+            (ContainerEngine::Docker, "2026-11-28T08:34:25.1Zfailed to create shim task", false),
+            (ContainerEngine::Docker, "", false),
+            (ContainerEngine::Podman, "4711", true),
+            (ContainerEngine::Podman, "", false),
+        ] {
+            let job = ContainerName::parse("rootless-greenroom-a1").unwrap();
+            let files = dir.path().join(".greenroom/run");
+            fs::create_dir_all(&files).unwrap();
+            fs::write(files.join(format!("{job}.pid")), state).unwrap();
+            fs::write(dir.path().join("state"), state).unwrap();
+            let limit = Duration::from_mins(1);
+            let text =
+                script(&ContainerName::of_check(NOW, true), engine, (CheckKind::Engine, limit), Some(&job));
+            let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
+            let output = Command::new("sh")
+                .args(["-c", &text])
+                .env("PATH", path)
+                .env("HOME", dir.path())
+                .output()
+                .unwrap();
+            let found = Soundness::parse(&String::from_utf8_lossy(&output.stdout));
+            assert_eq!(found == Some(Soundness::Ran), ran, "{engine:?} {state}: {found:?}");
+            assert!(ran || matches!(found, Some(Soundness::Unsound(_))), "{engine:?} {state}: {found:?}");
+        }
     }
 }

@@ -26,11 +26,10 @@ use crate::core::container::settings::Umask;
 use crate::core::container::spec::ContainerJob;
 use crate::core::ids::AttemptName;
 use crate::core::images::SeenImages;
-use crate::core::instance::DrainReason;
 use crate::core::job_end::{JobEnd, JobResult};
-use crate::core::plan::{request, seen};
-use crate::core::pool::PoolState;
+use crate::core::plan::{seen, stages};
 use crate::core::time::Pretty;
+use crate::core::unbegun::CheckKind;
 use crate::port::attempts::Assignment;
 use crate::port::connector::{ConnectError, RemoteCommand, StageEnd};
 use crate::port::host_error::HostError;
@@ -48,9 +47,9 @@ pub enum ContainerError {
     /// A registry, the network or the pool's settings: it may pass.
     #[error("{0}")]
     Unavailable(String),
-    /// The instance cannot run containers. It gets no more jobs.
-    #[error("{0}")]
-    Instance(String),
+    /// The instance may be unable to run containers: the keeper checks that before it gets another job.
+    #[error("{message}")]
+    Doubtful { kind: CheckKind, message: String },
     #[error("stopped while the job's containers were prepared; the job holds no slot")]
     Stopped,
     #[error("the runner is gone; the job holds no slot")]
@@ -68,7 +67,7 @@ impl ContainerError {
             Self::Impossible(_) => JobResult::Failed,
             Self::Stopped => JobResult::Canceled,
             Self::Closed(_) => return None,
-            Self::Unavailable(_) | Self::Instance(_) | Self::RunnerGone | Self::Trouble(_) => {
+            Self::Unavailable(_) | Self::Doubtful { .. } | Self::RunnerGone | Self::Trouble(_) => {
                 JobResult::SystemFailed
             }
         };
@@ -100,7 +99,7 @@ impl Engine {
     ) -> Result<JobContainer, ContainerError> {
         let prepared = self.create_containers(attempt, acquired, job, dirs, tell).await;
         if let Err(error) = &prepared
-            && let Err(problem) = self.part_with(attempt, &acquired.assignment, error).await
+            && let Err(problem) = self.part_with(attempt, error).await
         {
             // The job log shows the cause. What stays behind ends with the attempt.
             tracing::warn!(pool = %self.pool, %attempt, "cannot release its instance: {problem}");
@@ -174,18 +173,10 @@ impl Engine {
         }
     }
 
-    /// Releases the instance of a job that got no container, and drains it if the fault is its own.
-    async fn part_with(
-        &self,
-        attempt: &AttemptName,
-        assignment: &Assignment,
-        error: &ContainerError,
-    ) -> Result<(), EngineError> {
-        if let ContainerError::Instance(message) = error {
-            let reason = DrainReason::Broken { message: message.clone() };
-            let decide =
-                |s: &PoolState| request::withdraw(s, &assignment.instance, reason.clone(), self.now());
-            self.commit(decide).await?;
+    /// Releases the instance of a job that got no container, and has it checked if the fault may be its own.
+    async fn part_with(&self, attempt: &AttemptName, error: &ContainerError) -> Result<(), EngineError> {
+        if let ContainerError::Doubtful { kind, message } = error {
+            self.commit(|state| stages::not_begun(state, attempt, (*kind, message), self.now())).await?;
         }
         self.give_back(attempt, true, error.end()).await
     }
@@ -205,10 +196,13 @@ fn ended_as(
 ) -> Result<StageEnd, ContainerError> {
     let instance = &assignment.instance;
     match ended {
-        Ok(StageEnd::Stopped) => Err(ContainerError::Unavailable(format!(
-            "instance {instance} did not prepare the job's containers within {}",
-            Pretty(within)
-        ))),
+        Ok(StageEnd::Stopped) => Err(ContainerError::Doubtful {
+            kind: CheckKind::Engine,
+            message: format!(
+                "instance {instance} did not prepare the job's containers within {}",
+                Pretty(within)
+            ),
+        }),
         Ok(end) => Ok(end),
         Err(cause) => Err(ContainerError::Unavailable(format!(
             "instance {instance} was lost while it prepared the job's containers: {cause}"

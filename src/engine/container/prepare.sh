@@ -1,9 +1,9 @@
 # Prepares the containers of a job as who runs the engine: pulls images, starts services, creates the job's container.
 # For any POSIX shell. Each line on standard output is a report. A container's number counts from 0, the job's own.
 # Set above: name, engine, shared (the engine's file of the job's container is there), last, pull_within, wait_within, most,
-# rootless, debug, closed and only_pulls (empty: no), and the functions write_files, pull_each, may_pass, share_all, ports,
-# create, recent, stamp, make_room, own_name, find_mtu, find_servers. The engine's own: facts, log_path, and the functions ready,
-# mirrored, fetch, network, started, last_lines.
+# rootless, debug, closed and only_pulls (empty: no), and the functions write_files, pull_each, may_pass, explains, share_all,
+# ports, create, recent, stamp, make_room, own_name, find_mtu, find_servers, sound. The engine's own: facts, log_path, and the
+# functions ready, mirrored, fetch, network, started, last_lines.
 PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH LC_ALL=C
 unset IFS
@@ -18,7 +18,15 @@ message() {
   printf '%s' "$text" | tail -c 1500 | tr '\n\r\t' '   '
 }
 
-broken() { report "broken $1 $2"; exit 1; }
+# An engine's text may quote a job, an image or a registry. Whether the engine works shows a container of Greenroom's own:
+# try_engine host, or try_engine network.
+try_engine() { sound "$1" || { report "unsound $1 $unsound"; exit 1; }; }
+
+broken() {
+  if [ "$last" = 0 ]; then try_engine host; else try_engine network; fi
+  report "broken $1 $2"
+  exit 1
+}
 
 # A directory whose files never reach a disk.
 memory() {
@@ -103,6 +111,7 @@ pull() {
       fetch "$number" "$reference" "$platform" && present && exit 0
       text=$(message "$work/$number.error")
       report "failed $number $policy $try $text"
+      explains "$text" || touch "$work/unexplained"
       may_pass "$text" && [ "$try" -lt 3 ] || break
       pause $((try * 3))
     done
@@ -139,7 +148,9 @@ pull_all() {
   kill "$watcher" 2>/dev/null
   watcher=''
   rm -rf "$big" "$work/secret"
-  [ -z "$failed" ] || exit 1
+  [ -n "$failed" ] || return 0
+  [ ! -e "$work/unexplained" ] || try_engine host
+  exit 1
 }
 
 # True if one of these ports is open for others in the network of a process. Nothing is sent there.
@@ -216,6 +227,7 @@ serve() {
   if ! (create "$1") >/dev/null 2>"$work/$1.error" ||
     ! "$engine" start "$name-$1" >/dev/null 2>"$work/$1.error"; then
     report "unstarted $1 $(message "$work/$1.error")"
+    touch "$work/unstarted"
     return
   fi
   started "$1"
@@ -300,6 +312,7 @@ main() {
     number=$((number + 1))
   done
   for child in $children; do wait "$child"; done
+  [ ! -e "$work/unstarted" ] || try_engine network
   children='' number=1
   while [ "$number" -le "$last" ]; do
     [ ! -f "$work/$number.unwatched" ] || ended "$number" "$(cat "$shared/$name-$number.pid" 2>/dev/null || echo none)"

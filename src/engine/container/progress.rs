@@ -17,6 +17,7 @@ use crate::core::container::spec::{ContainerJob, ContainerSpec};
 use crate::core::images::{FoundImage, SeenImages};
 use crate::core::text::clean_line;
 use crate::core::time::Stamp;
+use crate::core::unbegun::CheckKind;
 use crate::port::connector::{Output, StageEnd, Stream};
 use crate::port::tail::Tail;
 
@@ -174,19 +175,27 @@ impl<'a> Watcher<'a> {
         if let Some(fault) = self.fault {
             return Err(fault);
         }
-        if self.done
-            && let Some(facts) = self.images.remove(&0)
-        {
-            return Ok((facts, self.owner));
+        if self.done {
+            // What an image says of itself may be anything.
+            let unreadable = || {
+                let image = &self.job.job.called;
+                ContainerError::Impossible(format!(
+                    "image `{image}` describes itself in a way that cannot be read"
+                ))
+            };
+            return self.images.remove(&0).map(|facts| (facts, self.owner)).ok_or_else(unreadable);
         }
         if let Some(error) = self.pull_error() {
             return Err(error);
         }
         let errors = clean_line(self.errors.text().as_bytes(), LINE);
         let errors = if errors.is_empty() { "it gave no reason" } else { &errors };
-        Err(ContainerError::Instance(format!(
-            "the instance could not prepare the job's containers: the script ended with {end} ({errors})"
-        )))
+        Err(ContainerError::Doubtful {
+            kind: CheckKind::Engine,
+            message: format!(
+                "the instance could not prepare the job's containers: the script ended with {end} ({errors})"
+            ),
+        })
     }
 
     /// What it says of the instance's images. Those of another platform are of use to few jobs.
@@ -224,9 +233,8 @@ impl<'a> Watcher<'a> {
             Some((cause, cause.of_pull(wanted, limit, text)))
         });
         let rank = |(cause, _): &(Cause, String)| match cause.blame() {
-            Blame::Instance => 0,
-            Blame::Job => 1,
-            Blame::Surroundings => 2,
+            Blame::Job => 0,
+            Blame::Surroundings => 1,
         };
         errors.min_by_key(rank).map(|(cause, sentence)| error(cause, sentence))
     }
@@ -274,7 +282,10 @@ impl<'a> Watcher<'a> {
                 let waited = self.after(number);
                 self.of_service(number, |service| ContainerProgress::ServiceSilent { service, waited });
             }
-            Report::Unstarted { number, text } => self.unstarted(number, text),
+            // A warning: no container could start only if `Unsound` follows.
+            Report::Unstarted { number, text } => {
+                self.of_service(number, |service| ContainerProgress::ServiceUnstarted { service, why: text });
+            }
             Report::Log { number, line } => {
                 self.of_service(number, |service| ContainerProgress::ServiceLog { service, line });
             }
@@ -291,6 +302,10 @@ impl<'a> Watcher<'a> {
             Report::Owner(owner) => self.owner = Some(owner),
             Report::Unreached(servers) => (self.tell)(ContainerProgress::Remark(unreached(&servers))),
             Report::Broken { part, text } => self.broken(part, &text),
+            Report::Unsound { kind, text } => {
+                let message = format!("the instance cannot run containers: {text}");
+                self.fault = Some(ContainerError::Doubtful { kind, message });
+            }
             Report::Done => self.done = true,
         }
     }
@@ -334,26 +349,21 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// A service that cannot start is a warning, unless no container could.
-    fn unstarted(&mut self, number: usize, text: String) {
-        let Some(wanted) = spec(self.job, number) else { return };
-        if Cause::of(&text, &wanted.image).blame() == Blame::Instance {
-            let sentence = format!("the instance cannot start containers: {text}");
-            self.fault.get_or_insert(ContainerError::Instance(sentence));
-        }
-        self.of_service(number, |service| ContainerProgress::ServiceUnstarted { service, why: text });
-    }
-
+    /// Something failed, and the script found no fault of the engine. A text may quote the job, so it is not known who is to
+    /// blame, unless the job's container was denied.
     fn broken(&mut self, part: Part, text: &str) {
         let wanted = &self.job.job;
-        let cause = Cause::of(text, &wanted.image);
-        self.fault.get_or_insert(match part {
-            _ if cause == Cause::DiskFull => error(cause, cause.of_create(wanted, text)),
-            Part::Engine => ContainerError::Instance(format!("the instance cannot run containers: {text}")),
-            Part::Network => ContainerError::Instance(format!(
-                "the instance cannot connect containers by a network: {text}"
-            )),
-            Part::Create => error(cause, cause.of_create(wanted, text)),
+        let doubtful =
+            |kind, what: &str| ContainerError::Doubtful { kind, message: format!("{what}: {text}") };
+        self.fault.get_or_insert_with(|| match part {
+            Part::Engine => doubtful(CheckKind::Engine, "the instance cannot run containers"),
+            Part::Network => {
+                doubtful(CheckKind::Network, "the instance cannot connect containers by a network")
+            }
+            Part::Create => {
+                let cause = Cause::of(text, &wanted.image);
+                error(cause, cause.of_create(wanted, text))
+            }
         });
     }
 
@@ -410,7 +420,6 @@ fn error(cause: Cause, sentence: String) -> ContainerError {
     match cause.blame() {
         Blame::Job => ContainerError::Impossible(sentence),
         Blame::Surroundings => ContainerError::Unavailable(sentence),
-        Blame::Instance => ContainerError::Instance(sentence),
     }
 }
 

@@ -15,15 +15,8 @@ by_use() {
   done | sort -n -k1,1
 }
 
-# An engine that finds no room for its own files may say something else.
-fail_to_begin() {
-  text=$(message "$work/error") root=$HOME
-  [ "$(room)" -gt 256 ] || text="$text (no space left on device)"
-  broken engine "$text"
-}
-
 make_room() {
-  root=$(podman info --format '{{.Store.GraphRoot}}' 2>"$work/error") || fail_to_begin
+  root=$(podman info --format '{{.Store.GraphRoot}}' 2>"$work/error") || broken engine "$(message "$work/error")"
   used=$root/greenroom
   mkdir -p "$used" 2>/dev/null
   for reference in $(wanted); do

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::iter::once;
 
+use super::check::SOUND;
 use super::debug::{MOST, RECENT};
 use super::dialect::{Dialect, file};
 use super::docker::DockerFiles;
@@ -51,7 +52,7 @@ fn written(name: &ContainerName, job: &ContainerJob, dirs: &[&str], only_pulls: 
     _ = writeln!(
         text,
         "name={name} engine={} shared=\"{}\" rootless={} last={} pull_within={} wait_within={wait} most={MOST} debug={} \
-         closed={} only_pulls={only_pulls} mtu={} dns={}",
+         closed={} only_pulls={only_pulls} mtu={} dns={} limit=60",
         job.engine.program(),
         EnginePlace::of(name).dir(),
         if name.is_rootless() { "yes" } else { "" },
@@ -65,7 +66,14 @@ fn written(name: &ContainerName, job: &ContainerJob, dirs: &[&str], only_pulls: 
     _ = writeln!(text, "added={}", quoted(&job.options.extra_hosts.join(" ")));
     function(&mut text, "write_files", &files(name, job, &containers));
     function(&mut text, "pull_each", &pulls(&containers));
-    function(&mut text, "may_pass", &[choice("$1", retries()), "return 1".to_owned()]);
+    let texts = |holds: fn(Cause) -> bool| {
+        let arms = Cause::texts().map(|(part, cause)| {
+            (format!("*{}*", quoted(part)), format!("return {}", i32::from(!holds(cause))))
+        });
+        [choice("$1", arms), "return 1".to_owned()]
+    };
+    function(&mut text, "may_pass", &texts(Cause::may_pass));
+    function(&mut text, "explains", &texts(Cause::explains));
     let shared: Vec<String> = dirs.iter().map(|dir| format!("share {}", quoted(dir))).collect();
     function(&mut text, "share_all", &shared);
     function(&mut text, "ports", &[choice("$1", probes(&job.services))]);
@@ -86,6 +94,7 @@ fn written(name: &ContainerName, job: &ContainerJob, dirs: &[&str], only_pulls: 
         }
     }
     text.push_str(RECENT);
+    text.push_str(SOUND);
     text.push_str(&Dialect(job.engine).functions(&containers, job));
     text.push_str(TAKEN_OVER);
     text.push_str(include_str!("prepare.sh"));
@@ -152,11 +161,6 @@ fn pulls(containers: &[&ContainerSpec]) -> Vec<String> {
         )
     };
     pulls.into_iter().map(pull).collect()
-}
-
-fn retries() -> impl Iterator<Item = (String, String)> {
-    Cause::texts()
-        .map(|(part, passes)| (format!("*{}*", quoted(part)), format!("return {}", i32::from(!passes))))
 }
 
 /// The ports of which one has to answer.

@@ -1,10 +1,10 @@
 # Whether the engine runs containers, shown by one of Greenroom's own: an empty image with the programs of the machine.
 # Nothing that a job, an image or a registry wrote takes part. For any POSIX shell, as who runs the engine.
-# Set above: name, engine, rootless (empty: root runs the engine).
+# Set above: name, engine, rootless (empty: root runs the engine), limit (of each of its commands, in seconds).
 
-# Runs a command for at most a minute, where the machine can limit it.
+# Runs a command with a limit, where the machine has one.
 limited() {
-  if command -v timeout >/dev/null; then timeout -k 5 60 "$@"; else "$@"; fi
+  if command -v timeout >/dev/null; then timeout -k 5 "$limit" "$@"; else "$@"; fi
 }
 
 # The error of a command, on one line.

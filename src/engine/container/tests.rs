@@ -14,6 +14,7 @@ use crate::core::container::settings::{EngineOptions, PullPolicy, Umask};
 use crate::core::container::spec::{ContainerJob, ContainerSpec, Login, ServiceSpec};
 use crate::core::secret::Secret;
 use crate::core::time::{BootId, ManagerId, Stamp};
+use crate::core::unbegun::CheckKind;
 use crate::port::connector::{Output as _, StageEnd, Stream};
 
 /// Debian's `sh` is dash.
@@ -315,7 +316,19 @@ fn the_worst_failure_decides_whom_it_concerns() {
     assert!(
         matches!(error(&[refused, missing].concat()), ContainerError::Impossible(why) if why.contains("`db`"))
     );
-    assert!(matches!(error(&[refused, full].concat()), ContainerError::Instance(_)));
+    assert!(matches!(error(&[refused, full].concat()), ContainerError::Unavailable(_)));
+    let sees = |lines: &str, sentence: &str| match error(lines) {
+        ContainerError::Doubtful { kind, message } => {
+            assert_eq!(message, format!("the instance cannot {sentence}"));
+            kind
+        }
+        other => panic!("{other:?}"),
+    };
+    let unsound = "unsound host the disk is full: 3 MiB free in /v\n";
+    let measured = "run containers: the disk is full: 3 MiB free in /v";
+    for before in ["", full, missing, "unstarted 1 Error: no such program\n"] {
+        assert_eq!(sees(&[before, unsound].concat(), measured), CheckKind::Engine, "{before}");
+    }
     assert!(
         matches!(error(&[refused, "late\n"].concat()), ContainerError::Unavailable(why) if why.contains("pull_timeout"))
     );
@@ -328,12 +341,11 @@ fn the_worst_failure_decides_whom_it_concerns() {
         matches!(error("foreign 0 arm64 amd64\n"), ContainerError::Impossible(why) if why.contains("is for arm64"))
     );
     assert!(matches!(error("broken create Error: invalid container path\n"), ContainerError::Unavailable(_)));
-    assert!(matches!(error("broken network no iptables\n"), ContainerError::Instance(_)));
-    for part in ["engine", "network", "create"] {
-        let full = error(&format!("broken {part} Error: write bolt_state.db: no space left on device\n"))
-            .to_string();
-        assert!(full.starts_with("the instance's disk is full: "), "{full}");
-    }
+    let network = "connect containers by a network: no iptables";
+    assert_eq!(sees("broken network no iptables\n", network), CheckKind::Network);
+    assert_eq!(sees("broken engine no memory\n", "run containers: no memory"), CheckKind::Engine);
+    let quoted = "broken create Error: database overlay netavark: no space left on device\n";
+    assert!(matches!(error(quoted), ContainerError::Unavailable(_)), "a text convicts nobody");
 }
 
 /// What the job log shows of these lines, each of which comes at its second.
@@ -428,7 +440,17 @@ fn what_a_script_saw_of_images_is_told_whatever_becomes_of_the_job() {
 }
 
 #[test]
-fn a_script_that_says_nothing_is_the_instances_fault() {
+fn an_image_that_cannot_be_described_is_the_jobs_fault() {
+    // An exposed port with a line break in its name comes between.
+    let (result, _) = outcome("image 0 /tcp\ndone\n", "", 0);
+    assert!(
+        matches!(&result, Err(ContainerError::Impossible(why)) if why.contains("image `bb` describes itself")),
+        "{result:?}"
+    );
+}
+
+#[test]
+fn a_script_that_says_nothing_has_the_instance_checked() {
     let (result, told) = outcome("image 0 [1,\"\",null]\n", "sudo: a password is required\n", 1);
     assert_eq!(
         result.unwrap_err().to_string(),
@@ -439,13 +461,18 @@ fn a_script_that_says_nothing_is_the_instances_fault() {
 }
 
 #[test]
-fn a_service_that_cannot_start_is_told_and_a_network_that_cannot_is_the_instances_fault() {
+fn a_service_that_cannot_start_is_told_whatever_its_error_quotes() {
     let image = "image 0 [1,\"\",null]\nimage 1 [1,\"\",null]\n";
     let (result, told) = outcome(&format!("{image}unstarted 1 Error: no such program\ndone\n"), "", 0);
     assert!(
         result.is_ok() && matches!(told.last(), Some(ContainerProgress::ServiceUnstarted { .. })),
         "{told:?}"
     );
-    let (result, _) = outcome(&format!("{image}unstarted 1 Error: netavark: No such file\ndone\n"), "", 0);
-    assert!(matches!(result, Err(ContainerError::Instance(_))), "{result:?}");
+    let quotes =
+        "crun: executable file `/opt/database` not found in $PATH: netavark: no space left on device";
+    let (result, _) = outcome(&format!("{image}unstarted 1 Error: {quotes}\ndone\n"), "", 0);
+    assert!(result.is_ok(), "{result:?}");
+    let unsound = "unsound network `podman network create` failed: no iptables\n";
+    let (result, _) = outcome(&format!("{image}unstarted 1 Error: netavark: No such file\n{unsound}"), "", 1);
+    assert!(matches!(result, Err(ContainerError::Doubtful { kind: CheckKind::Network, .. })), "{result:?}");
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use greenroom::core::execution::Shell;
-use greenroom::port::connector::{Stage, StageEnd};
+use greenroom::port::connector::{ConnectError, Stage, StageEnd};
 
 use super::world::{Guest, Way, at_engine, engines, first_process, has_started, inside, is_inside};
 use crate::link::{only_link, until_ready};
@@ -75,8 +75,8 @@ async fn a_container_that_does_not_wait_is_not_started_again_and_again() {
     let name = Guest::create("ash", &["--entrypoint=counts", &volume]);
     guest.beside(&name, "sleep 3\n").await;
     assert_eq!(fs::read_to_string(count.join("times")).unwrap(), "once\n");
-    let (end, kept) = guest.run_in(Way::Link, &name, "true\n").await;
-    assert!(matches!(end, StageEnd::Impossible(_)), "{end:?} {kept:?}");
+    let (end, kept) = guest.run(Way::Link, inside(&name, "true\n"), never()).await;
+    assert!(matches!(end, Err(ConnectError::NoContainer { .. })), "{end:?} {kept:?}");
     assert_eq!(fs::read_to_string(count.join("times")).unwrap(), "once\nonce\n");
 }
 

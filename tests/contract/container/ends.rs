@@ -60,15 +60,19 @@ async fn a_script_that_no_shell_reads_is_never_a_success() {
     ] {
         let name = Guest::create(image, options);
         for way in WAYS {
-            let (end, kept) = guest.run_in(way, &name, "echo it ran\n").await;
-            let StageEnd::Impossible(found) = &end else { panic!("{way:?} {options:?}: {end:?} {kept:?}") };
+            let (end, kept) = guest.run(way, inside(&name, "echo it ran\n"), never()).await;
+            let (Ok(StageEnd::Impossible(found)) | Err(ConnectError::NoContainer { if_ran: found, .. })) =
+                &end
+            else {
+                panic!("{way:?} {options:?}: {end:?} {kept:?}")
+            };
             assert!(found.contains(why), "{way:?} {options:?}: {found}");
         }
     }
     let nowhere = ContainerName::parse("nowhere").unwrap();
     for way in WAYS {
         let (end, _) = guest.run(way, inside(&nowhere, "true\n"), never()).await;
-        let Err(ConnectError::NotBegun { why, .. }) = &end else { panic!("{way:?}: {end:?}") };
+        let Err(ConnectError::NoContainer { why, .. }) = &end else { panic!("{way:?}: {end:?}") };
         assert!(why.to_lowercase().contains("no such container"), "{why}");
     }
 }

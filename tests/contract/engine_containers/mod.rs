@@ -390,12 +390,14 @@ async fn a_service_that_ends_is_reported_with_its_last_lines_and_the_job_goes_on
 }
 
 #[tokio::test]
-async fn a_full_disk_is_the_instances_fault() {
+async fn a_full_disk_is_measured() {
     let Some(machine) = Machine::start().map(Rc::new) else { return };
     machine.text("mount -o remount,size=1m $DIR/storage");
     let prepared = prepare(&machine, &job("127.0.0.1:5001/bb:1")).await;
-    let Err(ContainerError::Instance(why)) = &prepared.result else { panic!("{:?}", prepared.result) };
-    assert!(why.starts_with("the instance's disk is full"), "{why}");
+    let Err(ContainerError::Doubtful { message, .. }) = &prepared.result else {
+        panic!("{:?}", prepared.result)
+    };
+    assert!(message.starts_with("the instance cannot run containers: the disk is full: "), "{message}");
 }
 
 #[tokio::test]
