@@ -29,6 +29,7 @@ pub(super) fn progress(pool: &PoolName, progress: &Progress, now: Stamp) -> Stri
             format!("{instance} {word} after {}", Pretty(*after))
         }
         Progress::BootFailed(boot) => failed(boot),
+        Progress::Unfit { instance, reason } => format!("{instance} gets no more jobs: {reason}"),
         Progress::NoKeeper { problem } => {
             format!("pool `{pool}` is not being refilled: cannot start a keeper ({problem})")
         }
@@ -60,6 +61,7 @@ fn waiting(pool: &PoolName, on: &WaitingOn, usual_boot: Option<Duration>, now: S
         | WaitingOn::Cleaning { .. }
         | WaitingOn::Unreachable { .. }
         | WaitingOn::StageCheck { .. }
+        | WaitingOn::Recheck { .. }
         | WaitingOn::Drained { .. }
         | WaitingOn::Moved { .. }
         | WaitingOn::Disk { .. }

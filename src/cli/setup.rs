@@ -9,13 +9,14 @@ use async_trait::async_trait;
 
 use super::containers::PoolPulls;
 use super::error::CliError;
+use super::job_dirs::JobDirs;
 use super::program::calls;
 use crate::config::{Config, ConfigError, Diagnostics, PoolConfig, ProviderFacts};
 use crate::core::ids::PoolName;
 use crate::keys::problem::{Place, Problems};
 use crate::port::clock::Clock;
 use crate::port::host_keys::HostKeys;
-use crate::port::setup::{Cleaning, PoolSetup, Pulls, Setup};
+use crate::port::setup::{Cleaning, PoolSetup, Pulls, Recheck, Setup};
 use crate::provider::{self, BuildContext, Calls, CleanDirs, Registration, StaticHostCalls};
 
 /// What a provider is built from, beside its table.
@@ -126,6 +127,9 @@ impl Setup for FileSetup {
     }
 }
 
+/// The value of `recheck_command` that stands for the pool's `ready_command`.
+const READY_COMMAND: &str = "ready_command";
+
 /// Checks, without starting anything, whether an account can run containers.
 const ROOTLESS: &str = "\
 for p in podman newuidmap newgidmap; do
@@ -161,11 +165,17 @@ pub(super) fn build(
         None => None,
     };
     policy.clean_unbinds = unbinds(pool, cleaning.as_deref());
+    let ready_command = ready_command(pool, launches);
+    let recheck = Recheck {
+        builds_dir: JobDirs::of(pool, &around.state_dir)?.builds,
+        command: recheck_command(pool, ready_command.as_deref()),
+    };
     Ok(PoolSetup {
+        recheck,
         cleaning,
         policy: Arc::new(policy),
         provider,
-        ready_command: ready_command(pool, launches),
+        ready_command,
         clean_command: pool.clean_command.clone(),
         pulls: context.pulls,
     })
@@ -191,6 +201,14 @@ fn ready_command(pool: &PoolConfig, launches: bool) -> Option<String> {
         return own.map(str::to_owned);
     }
     Some(format!("{ROOTLESS}{}", own.unwrap_or_default()))
+}
+
+/// The operator's part of the check between jobs. It may be the command that a new instance has to pass.
+fn recheck_command(pool: &PoolConfig, ready_command: Option<&str>) -> Option<String> {
+    match pool.recheck_command.as_deref() {
+        Some(READY_COMMAND) => ready_command.map(str::to_owned),
+        own => own.map(str::to_owned),
+    }
 }
 
 /// Greenroom's part of cleaning the hosts of a pool.

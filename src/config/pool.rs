@@ -41,6 +41,8 @@ pub struct PoolConfig {
     pub dirs_given: bool,
     /// Run on a fresh instance before a job gets it; must exit 0.
     pub ready_command: Option<String>,
+    /// Run on an instance between jobs; must exit 0.
+    pub recheck_command: Option<String>,
     /// Run on a static host between jobs; must exit 0.
     pub clean_command: Option<String>,
     /// True if the job log ends with a table of the job's parts.
@@ -176,6 +178,7 @@ fn read(table: &Table<'_>, name: PoolName, timing: &Timing) -> Option<PoolConfig
         builds_dir,
         cache_dir,
         ready_command: table.text("ready_command").into_value(),
+        recheck_command: table.text("recheck_command").into_value(),
         clean_command: table.text("clean_command").into_value(),
         summary: table.flag("summary").or(false),
         provider: provider(table)?,

@@ -93,9 +93,10 @@ impl PoolState {
                 return self.stage_not_begun(attempt, (*kind, reason));
             }
             Change::StageBegun { instance, kind } => return self.stage_begun(instance, *kind),
+            Change::Rechecked { instance } => return self.rechecked(instance, at),
             Change::JobEnded { .. } => {}
             Change::Released { attempt, release: leaving } => return self.released(attempt, *leaving, at),
-            Change::SlotFreed { attempt } => return self.departed(attempt),
+            Change::SlotFreed { attempt } => return self.departed(attempt, at),
             Change::ImagesFound { instance, images, .. } => return self.images_found(instance, images, at),
             Change::ImagesRemoved { instance, images } => {
                 self.change(instance)?.images.retain(|fact| !images.contains(&fact.image.name));
@@ -313,7 +314,7 @@ impl PoolState {
     fn grant(&mut self, attempt: &AttemptName, id: &InstanceId, at: Stamp) -> Result<(), InapplicableEvent> {
         let ticket = self.waiting_for(attempt).ok_or(NOT_WAITING)?.ticket;
         let instance = self.instance(id).ok_or(NO_INSTANCE)?;
-        if instance.usable() == 0 {
+        if instance.usable_unchecked() == 0 {
             return Err(InapplicableEvent("the instance has no free slot"));
         }
         if !self.waiting.get(&ticket).is_some_and(|r| instance.admits(&r.domain)) {
@@ -353,6 +354,15 @@ impl PoolState {
             return Err(InapplicableEvent("stages begin there anyway"));
         }
         known.unbegun = known.unbegun.take().and_then(|row| row.without(kind));
+        Ok(())
+    }
+
+    fn rechecked(&mut self, id: &InstanceId, at: Stamp) -> Result<(), InapplicableEvent> {
+        let instance = self.change(id)?;
+        if instance.phase != Phase::Ready {
+            return Err(WRONG_PHASE);
+        }
+        instance.rechecked = Some(at);
         Ok(())
     }
 
@@ -408,11 +418,13 @@ impl PoolState {
         }
     }
 
-    fn departed(&mut self, attempt: &AttemptName) -> Result<(), InapplicableEvent> {
+    fn departed(&mut self, attempt: &AttemptName, at: Stamp) -> Result<(), InapplicableEvent> {
         let lingers = |i: &Instance| i.holders.get(attempt).is_some_and(|h| h.closing.is_some());
         let id = self.instances.values().find(|i| lingers(i)).map(|i| i.id.clone());
         let instance = self.change(&id.ok_or(InapplicableEvent("no closing attempt has that name"))?)?;
         instance.holders.remove(attempt);
+        // The call may have changed it since the attempt was closed.
+        instance.released = Some(at);
         Ok(())
     }
 
@@ -497,6 +509,7 @@ fn fresh(id: &InstanceId, capacity: u32, uses_left: Option<u32>, at: Stamp) -> I
         missing: None,
         unreachable: None,
         unbegun: None,
+        rechecked: None,
         images: Images::default(),
         ordered: None,
     }

@@ -166,6 +166,7 @@ impl Count {
             | Change::Requested { .. }
             | Change::StageNotBegun { .. }
             | Change::StageBegun { .. }
+            | Change::Rechecked { .. }
             | Change::OrderRefused { .. }
             | Change::Released { .. }
             | Change::SlotFreed { .. }
@@ -269,6 +270,7 @@ pub fn drain_word(reason: &DrainReason) -> &'static str {
         DrainReason::Announced { .. } => "announced",
         DrainReason::BeginsNoStage { .. } => "begins-no-stage",
         DrainReason::FailedCheck { .. } => "failed-check",
+        DrainReason::Unfit { .. } => "unfit",
         DrainReason::Abandoned => "abandoned",
         DrainReason::NotSuspended { .. } => "not-suspended",
         DrainReason::NotResumed { .. } => "not-resumed",

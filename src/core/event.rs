@@ -153,6 +153,10 @@ pub enum Change {
         #[serde(default, skip_serializing_if = "CheckKind::is_stages")]
         kind: CheckKind,
     },
+    /// The check between two jobs found the instance fit for the next one.
+    Rechecked {
+        instance: InstanceId,
+    },
     /// How the attempt's job ended, as its calls saw it. It changes nothing: it is kept for people.
     JobEnded {
         attempt: AttemptName,

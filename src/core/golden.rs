@@ -80,6 +80,7 @@ pub(crate) fn drain_reasons() -> Vec<DrainReason> {
         DrainReason::NotSuspended { message: message() },
         DrainReason::NotResumed { message: message() },
         DrainReason::Abandoned,
+        DrainReason::Unfit { message: message() },
     ]
 }
 
@@ -283,6 +284,7 @@ mod tests {
             Change::StageBegun { instance: instance(), kind: CheckKind::Stages },
             not_begun(CheckKind::Engine),
             Change::StageBegun { instance: instance(), kind: CheckKind::Network },
+            Change::Rechecked { instance: instance() },
             Change::ImagesFound { instance: instance(), images: found_images(), attempt: None },
             Change::ImagesFound { instance: instance(), images: Vec::new(), attempt: Some(attempt()) },
             Change::ImagesRemoved { instance: instance(), images: vec!["docker.io/library/ruby:3.3".into()] },
@@ -396,14 +398,15 @@ mod tests {
     fn states() -> Vec<PoolState> {
         [
             "",
-            "max 9, cap 2 | requested 5s; booting 20s; checking 30s; idle 5m; held 3m by 7,8 of b; held 1m closing 9; \
+            "max 9, cap 2 | requested 5s; booting 20s; checking 30s; idle 5m; held 3m by 7,8 of b unchecked; held 1m closing 9; \
              cleaning 5s; out-of-service 1h; draining 9s; static idle 2m; idle 4m missing 40s; refused 9s; waits 10",
             "offerings 3, out c1 30s 4, quota c2 1m | refused 5s as c3; booting 10s as c1; waits 11 of b timeout 2h",
             "drained | held 5m by 7; waits 8 dead",
-            "max 9 | idle 5m of b unbegun; static idle 5m of b unbegun twice",
+            "max 9 | idle 5m of b unbegun unchecked; static idle 5m of b unbegun twice unchecked",
             "warm ruby | idle 5m has ruby,go checked 1m; held 5m by 7 has ruby; waits 8 wants ruby,go",
             "learn 2000000 | idle 5m; waits 8 wants ruby; waits 9 wants ruby; idle 5m has ruby",
-            "bound, forgotten | static idle 5m of b; static out-of-service 1h",
+            "bound, forgotten | static idle 5m of b unchecked; static out-of-service 1h",
+            "uses 3 | idle 5m of b",
             "tier 3, unsuspended 2 10s | suspending 5s; stopped 5m; resuming 5s; waits 8",
         ]
         .map(|text| world(text).state)
@@ -499,6 +502,10 @@ mod tests {
         let check = |kind| vec![(attempt(), WaitingOn::StageCheck { instance: self::instance(), kind })];
         let waiting = check(CheckKind::Stages);
         let later = Report { waiting, notes: vec![unreadable], ..Report::new(NOW, 43) };
+        let recheck = WaitingOn::Recheck { instance: self::instance() };
+        let unfit = Note::Unfit { instance: self::instance(), reason: "disk full".to_owned() };
+        let waiting = vec![(attempt(), recheck)];
+        let rechecked = Report { waiting, notes: vec![unfit], ..Report::new(NOW, 47) };
         let suspensions = Note::SuspensionsFail { failures: 2, failure: failure(), until };
         let waiting = vec![(attempt(), WaitingOn::Resume { instance: self::instance() })];
         let notes = vec![Note::CannotSuspend, suspensions];
@@ -508,8 +515,8 @@ mod tests {
         let cause = Some("ran out of its 4Gi of memory".to_owned());
         let by_job = Note::Suspect { instance: self::instance(), cause, by_job: true };
         let blamed = Report { notes: vec![by_job], ..Report::new(NOW, 46) };
-        let checked = Report { waiting: check(CheckKind::Engine), ..Report::new(NOW, 47) };
-        hold(REPORTS, &[report, later, counted, tier, blamed, checked]);
+        let checked = Report { waiting: check(CheckKind::Engine), ..Report::new(NOW, 48) };
+        hold(REPORTS, &[report, later, counted, tier, blamed, rechecked, checked]);
         covers::<WaitingOn>(REPORTS, r#"{"waiting_for":"?"}"#);
         covers::<Note>(REPORTS, r#"{"note":"?"}"#);
     }

@@ -64,6 +64,9 @@ pub struct Instance {
     /// The last jobs, if it began no stage or no container of theirs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unbegun: Option<Unbegun>,
+    /// When the keeper last found it fit for the next job, after a job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rechecked: Option<Stamp>,
     /// The images that it is known to have.
     #[serde(default, skip_serializing_if = "Images::is_empty")]
     pub images: Images,
@@ -211,6 +214,8 @@ pub enum DrainReason {
     BeginsNoStage { message: String },
     /// It did not pass the keeper's check, which followed from what a job met there.
     FailedCheck { message: String },
+    /// It failed the keeper's check between two jobs.
+    Unfit { message: String },
     /// The job that it was launched for needs it no longer.
     Abandoned,
     /// It could not be suspended.
@@ -237,6 +242,7 @@ impl DrainReason {
             | Self::Announced { .. }
             | Self::BeginsNoStage { .. }
             | Self::FailedCheck { .. }
+            | Self::Unfit { .. }
             | Self::Abandoned
             | Self::NotSuspended { .. }
             | Self::NotResumed { .. } => false,
@@ -271,6 +277,7 @@ impl fmt::Display for DrainReason {
             Self::Announced { notice } => write!(f, "it {notice}"),
             Self::BeginsNoStage { message } => write!(f, "it responds, but begins no stages: {message}"),
             Self::FailedCheck { message } => write!(f, "it did not pass the keeper's check: {message}"),
+            Self::Unfit { message } => write!(f, "it failed the check between jobs: {message}"),
             Self::Abandoned => f.write_str("the job that it was launched for needs it no longer"),
             Self::NotSuspended { message } => write!(f, "it could not be suspended: {message}"),
             Self::NotResumed { message } => write!(f, "it could not be resumed: {message}"),
@@ -385,8 +392,24 @@ impl Instance {
         self.unbegun.as_ref().and_then(Unbegun::check)
     }
 
+    /// True if a job has left since the keeper last found it fit: it gets no other one before it has been checked.
+    pub fn awaits_recheck(&self) -> bool {
+        let is_checked = |left: Stamp| self.rechecked.is_some_and(|at| at.seen_from(left).reached(left));
+        self.has_served() && !self.is_used_up() && !self.released.is_some_and(is_checked)
+    }
+
+    /// True if it gets no job until a check of the keeper's has passed there.
+    pub fn must_be_checked(&self) -> bool {
+        self.awaits_check().is_some() || self.awaits_recheck()
+    }
+
     /// Jobs it can take now: free slots, limited by the uses left. Zero unless ready, reachable, and not to be checked.
     pub fn usable(&self) -> u32 {
+        if self.awaits_recheck() { 0 } else { self.usable_unchecked() }
+    }
+
+    /// The same without the check between jobs, which records of earlier versions lack.
+    pub fn usable_unchecked(&self) -> u32 {
         match self.phase {
             Phase::Ready if self.unreachable.is_some() || self.awaits_check().is_some() => 0,
             Phase::Ready => self.free_slots().min(self.uses_left.unwrap_or(u32::MAX)),
@@ -543,7 +566,8 @@ mod tests {
             ("cap 3 | idle 5m uses 2", 3, 2),
             ("cap 3 | held 5m by 7", 2, 2),
             ("cap 3 | held 5m by 7 uses 0", 2, 0),
-            ("cap 3 | held 5m by 7 closing 8", 1, 1),
+            ("cap 3 | held 5m of a by 7 unchecked", 2, 0),
+            ("cap 3 | held 5m by 7 closing 8", 1, 0),
             ("cap 1 | held 5m by 7", 0, 0),
             ("cap 3 | checking 5s", 3, 0),
             ("cap 3 | draining 5s by 7", 2, 0),

@@ -12,7 +12,8 @@
 //! endpoint is unknown, too; `denied-since`: after the list), `named 9` (an open attempt names it), `user 9` (the same,
 //! and it has run a stage), `busy`, `failing 5s`, launched `as c2` (an offering; `refused as c2`: no capacity),
 //! `unbegun` (it began no stage of its past job; `unbegun twice`: nor of one before it), `suspect` (nor its container),
-//! `disconnected` (nor its container's network), `in there` (its location; the
+//! `disconnected` (nor its container's network), `unchecked` (not checked since its
+//! past job), `in there` (its location; the
 //! list's is `here`, with `nowhere` unknown), `ends 2h` or `ends now` (the provider's notice), `announced`
 //! (its metadata service's).
 //! Settings of the tier *stopped*: `tier 2` (`idle_stopped`, and the provider can suspend), `tier 2 unknown`, `tier 2 no`,
@@ -527,6 +528,9 @@ impl World {
             }
             let leaving = Release { how: End::CleanedUp, used: true, closing: false };
             self.tell(at(age), Change::Released { attempt: attempt(job), release: leaving });
+            if !words.contains(&"unchecked") {
+                self.tell(at(age), Change::Rechecked { instance: id.clone() });
+            }
         }
         for (job, closing) in jobs_of(words) {
             self.request(facts(job), at(age));

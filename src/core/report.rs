@@ -139,6 +139,8 @@ pub enum WaitingOn {
         #[serde(default, skip_serializing_if = "CheckKind::is_stages")]
         kind: CheckKind,
     },
+    /// An instance that may serve it is checked after its last job.
+    Recheck { instance: InstanceId },
     /// An operator drained the pool.
     Drained { since: Stamp },
     /// The state directory was copied or moved.
@@ -254,6 +256,11 @@ pub enum Note {
     },
     /// A boot failed; reported for some minutes.
     BootFailed(FailedBoot),
+    /// The check between jobs took an instance out of use; reported for some minutes.
+    Unfit {
+        instance: InstanceId,
+        reason: String,
+    },
     /// The configuration is invalid; the last valid one stays active.
     ConfigInvalid {
         problem: String,
@@ -328,6 +335,7 @@ impl fmt::Display for WaitingOn {
             Self::StageCheck { instance, kind: CheckKind::Engine | CheckKind::Network } => {
                 write!(f, "{instance} did not start the last job's containers, and is checked")
             }
+            Self::Recheck { instance } => write!(f, "{instance} is checked after its last job"),
             Self::Drained { .. } => {
                 f.write_str("the operator drained the pool (`greenroom pool resume` resumes it)")
             }
@@ -428,6 +436,7 @@ impl fmt::Display for Note {
                     None => Ok(()),
                 }
             }
+            Self::Unfit { instance, reason } => write!(f, "{instance} gets no more jobs: {reason}"),
             Self::HostSuspected { unreachable, responding, reason, .. } => {
                 let checked = unreachable.saturating_add(*responding);
                 write!(

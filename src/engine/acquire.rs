@@ -42,6 +42,8 @@ pub enum Progress {
     Boot { instance: InstanceId, offering: Option<OfferingName>, step: BootStep, after: Duration },
     /// The instance that was on its way will never be ready.
     BootFailed(FailedBoot),
+    /// The instance that was checked or cleaned for the job is out of use.
+    Unfit { instance: InstanceId, reason: String },
     /// The job has its instance, but no keeper could be started: the pool is not refilled.
     NoKeeper { problem: String },
     /// An idle instance did not respond; the job takes another one.
@@ -412,10 +414,14 @@ impl Call<'_> {
         let report = self.engine.last_report().await;
         let (waiting, notes) = report.map(|r| (r.waiting, r.notes)).unwrap_or_default();
         for note in notes {
-            let Note::BootFailed(boot) = note else { continue };
-            if let Some(at) = self.awaited.iter().position(|id| *id == boot.instance) {
+            let (id, news) = match note {
+                Note::BootFailed(boot) => (boot.instance.clone(), Progress::BootFailed(boot)),
+                Note::Unfit { instance, reason } => (instance.clone(), Progress::Unfit { instance, reason }),
+                _ => continue,
+            };
+            if let Some(at) = self.awaited.iter().position(|awaited| *awaited == id) {
                 self.awaited.swap_remove(at);
-                (self.report)(Progress::BootFailed(boot));
+                (self.report)(news);
             }
         }
         let on = waiting.into_iter().find(|(name, _)| name == self.attempt).map(|(_, on)| on);
@@ -431,7 +437,10 @@ impl Call<'_> {
         }
         if self.reported.as_ref() != Some(&on) {
             self.reported = Some(on.clone());
-            if let WaitingOn::Boot { instance } = &on {
+            if let WaitingOn::Boot { instance }
+            | WaitingOn::Recheck { instance }
+            | WaitingOn::Cleaning { instance } = &on
+            {
                 self.awaited.push(instance.clone());
             }
             // The pool does not know how long the images of jobs take.

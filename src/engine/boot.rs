@@ -1,4 +1,4 @@
-//! What is kept of a failed boot.
+//! What is kept of a failed boot, and of a failed check between jobs.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::core::failure::ErrorClass;
 use crate::core::ids::InstanceId;
 use crate::core::plan::Effect;
 use crate::core::pool::PoolState;
-use crate::core::report::FailedBoot;
+use crate::core::report::{FailedBoot, Note};
 use crate::core::text::clean_line;
 use crate::core::time::Stamp;
 use crate::port::setup::PoolSetup;
@@ -64,6 +64,23 @@ impl KeeperCache {
         self.boots.push(boot);
         let surplus = self.boots.len().saturating_sub(BOOTS);
         self.boots.drain(..surplus);
+    }
+
+    /// An instance failed the check between jobs.
+    pub(super) fn remember_unfit(&mut self, instance: InstanceId, reason: String, at: Stamp) {
+        self.unfit.push((at, instance, reason));
+        let surplus = self.unfit.len().saturating_sub(BOOTS);
+        self.unfit.drain(..surplus);
+    }
+
+    /// The failed checks that are recent enough to report.
+    pub(super) fn unfit_notes(&mut self, now: Stamp) -> Vec<Note> {
+        self.unfit.retain(|(at, ..)| now.since(*at) < REPORTED_FOR);
+        let note = |(_, instance, reason): &(_, InstanceId, String)| Note::Unfit {
+            instance: instance.clone(),
+            reason: reason.clone(),
+        };
+        self.unfit.iter().map(note).collect()
     }
 
     /// The failed boots that are recent enough to report.

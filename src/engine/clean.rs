@@ -6,7 +6,7 @@ use crate::core::endpoint::Endpoint;
 use crate::core::event::Change;
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::InstanceId;
-use crate::core::instance::{Instance, Phase};
+use crate::core::instance::{DrainReason, Instance, Phase};
 use crate::core::plan::request;
 use crate::port::connector::{ConnectError, Mark, RemoteCommand, StageEnd};
 use crate::port::setup::{KEEP_CACHE, PoolSetup};
@@ -37,16 +37,28 @@ impl Engine {
             }
             (Some(other), _) => other,
         };
-        let why = match result {
-            CommandResult::Passed => {
-                self.commit(|state| request::cleaned(state, id, host.since, &left, self.now())).await?;
-                return Ok(EffectResult::Fine);
-            }
+        let (why, is_unfit) = match result {
+            CommandResult::Passed => match self.fitness(id, &endpoint, setup).await {
+                Ok(CommandResult::Passed) => {
+                    self.commit(|state| request::cleaned(state, id, host.since, &left, self.now())).await?;
+                    return Ok(EffectResult::Fine);
+                }
+                Ok(CommandResult::Failed(message) | CommandResult::Cut(message)) => {
+                    (DrainReason::Unfit { message }.to_string(), true)
+                }
+                // An unreachable host cannot be checked: it is cleaned once more when it is reachable.
+                Err(problem) => {
+                    let message = problem.to_string();
+                    return Ok(EffectResult::Failed(Failure { class: ErrorClass::Transient, message }));
+                }
+            },
             // An unreachable host cannot be cleaned: it waits until it is reachable.
             CommandResult::Cut(message) => {
                 return Ok(EffectResult::Failed(Failure { class: ErrorClass::Transient, message }));
             }
-            CommandResult::Failed(why) => format!("cleaning{} failed: {why}", self.last_job(id).await?),
+            CommandResult::Failed(why) => {
+                (format!("cleaning{} failed: {why}", self.last_job(id).await?), false)
+            }
         };
         let at = self.now();
         self.commit(|state| {
@@ -55,7 +67,7 @@ impl Engine {
             cleaning.then(out_of_service).into_iter().collect()
         })
         .await?;
-        Ok(EffectResult::Fine)
+        Ok(if is_unfit { EffectResult::Unfit(why) } else { EffectResult::Fine })
     }
 
     /// The job that left the host last, as the attempts show: a part of a sentence, or nothing.

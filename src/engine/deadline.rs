@@ -21,7 +21,7 @@ pub(super) const CALL: Duration = Duration::from_mins(2);
 /// Limit for what an effect does on the runner host: locks, records, directories.
 const HERE: Duration = Duration::from_mins(1);
 /// The most commands of one cleaning, each of which may take all of `clean_timeout`: that of root, its proof twice, and
-/// the operator's.
+/// the operator's. The check that follows has limits of its own.
 const CLEAN_COMMANDS: u32 = 4;
 /// Limit for stopping a command that has used up its time.
 const STOPPING: Duration = Duration::from_secs(30);
@@ -42,9 +42,13 @@ pub(super) fn of(effect: &Effect, policy: &Policy) -> Duration {
         Effect::Check { kind: CheckKind::Engine | CheckKind::Network, .. } => {
             &[reach, timing.connect_timeout, container::check::WITHIN, STOPPING]
         }
+        Effect::Recheck { .. } => {
+            &[timing.connect_timeout * 4, timing.ready_timeout.saturating_add(STOPPING).saturating_mul(4)]
+        }
         Effect::Warm { .. } => &[reach, policy.warm.pull_timeout, warm::MARGIN, STOPPING],
         Effect::Clean { .. } => {
-            &[reach, timing.clean_timeout.saturating_add(STOPPING).saturating_mul(CLEAN_COMMANDS)]
+            let checks = timing.ready_timeout.saturating_add(STOPPING).saturating_mul(4);
+            &[reach, timing.clean_timeout.saturating_add(STOPPING).saturating_mul(CLEAN_COMMANDS), checks]
         }
         Effect::Adopt { .. }
         | Effect::Suspend { .. }

@@ -55,6 +55,8 @@ pub(super) enum EffectResult {
     Failed(Failure),
     /// The instance did not respond.
     NoResponse(Failure),
+    /// The instance failed the check between jobs: why it is out of use.
+    Unfit(String),
 }
 
 /// Why an instance was not reached.
@@ -92,6 +94,7 @@ impl Engine {
             Effect::Adopt { instance, capacity } => self.adopt(instance, *capacity, setup).await,
             Effect::CheckHealth { instance } => self.check_health(instance, setup).await,
             Effect::Check { instance, kind } => self.check(instance, *kind, setup).await,
+            Effect::Recheck { instance } => self.recheck(instance, setup).await,
             Effect::Warm { instance, image } => self.warm(instance, image, setup).await,
             Effect::Clean { instance } => self.clean(instance, setup).await,
             Effect::Terminate { instance } => self.terminate(instance, setup, Absence::Unproven).await,

@@ -126,6 +126,7 @@ impl PoolKeeper {
             if is_new {
                 self.memory.distrust_list();
             }
+            self.begin_rechecks(&setup).await;
             self.rest(&setup).await;
             let began = self.engine.now();
             let stepped = self.step(&setup, problem, Launching::Yes).await;
@@ -145,6 +146,23 @@ impl PoolKeeper {
                     self.finish(&setup).await;
                 }
                 return end;
+            }
+        }
+    }
+
+    /// Begins the checks between jobs that are due. An error ends nothing: the pass meets it, too.
+    async fn begin_rechecks(&mut self, setup: &PoolSetup) {
+        let engine = self.engine.clone();
+        let due = Box::pin(async move {
+            let state = engine.store.load().await.ok()?;
+            Some((engine.due_rechecks(&state).await.ok()?, state))
+        });
+        let (due, ended) = beside(&mut self.running, due).await;
+        self.note_all(ended, setup);
+        let Some((effects, state)) = due else { return };
+        for effect in effects {
+            if self.memory.is_free(&effect, self.engine.now()) {
+                self.start(effect, &state, setup);
             }
         }
     }
@@ -339,12 +357,20 @@ impl PoolKeeper {
         match done.outcome {
             EffectResult::Fine => {
                 self.memory.failing_calls.remove(&id);
-                if matches!(done.effect, Effect::CheckHealth { .. } | Effect::Check { .. }) {
+                if matches!(
+                    done.effect,
+                    Effect::CheckHealth { .. } | Effect::Check { .. } | Effect::Recheck { .. }
+                ) {
                     self.memory.healthy.insert(id, now);
                 }
                 if matches!(done.effect, Effect::Launch { .. } | Effect::Resume { .. }) {
                     self.memory.distrust_list();
                 }
+            }
+            EffectResult::Unfit(reason) => {
+                tracing::warn!(pool = %self.engine.pool, "{id}: {reason}");
+                self.memory.failing_calls.remove(&id);
+                self.memory.remember_unfit(id, reason, now);
             }
             EffectResult::Refused => drop(self.memory.failing_calls.remove(&id)),
             EffectResult::Gone => self.memory.forget(&id),

@@ -17,6 +17,7 @@ pub mod operate;
 mod order;
 mod pass;
 pub mod reap;
+pub mod recheck;
 pub mod release;
 pub mod stage;
 mod tier;

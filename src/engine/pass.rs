@@ -50,6 +50,8 @@ pub(super) struct KeeperCache {
     pub(super) tried: BTreeMap<Effect, Option<Stamp>>,
     /// Recent failed boots, oldest first.
     pub(super) boots: Vec<FailedBoot>,
+    /// Instances that failed the check between jobs lately, oldest first: when, and why.
+    pub(super) unfit: Vec<(Stamp, InstanceId, String)>,
 }
 
 /// Whether this pass may launch.
@@ -107,6 +109,7 @@ impl Engine {
         plan.report.listed = self.last_list(memory).await;
         plan.report.api_calls = setup.provider.api_calls();
         self.log_suspicion(memory, &plan.report);
+        plan.report.notes.extend(memory.unfit_notes(now));
         let boots = memory.failed_boots(now).iter().cloned().map(Note::BootFailed);
         plan.report.notes.extend(boots);
         self.forget_with_events(memory, &committed.events);
@@ -318,6 +321,13 @@ impl Engine {
 }
 
 impl KeeperCache {
+    /// True if no call about the instance of this effect is under way, and none has just failed.
+    pub(super) fn is_free(&self, effect: &Effect, now: Stamp) -> bool {
+        effect.instance().is_none_or(|id| {
+            !self.busy.contains(id) && self.failing_calls.get(id).is_none_or(|t| now.reached(t.until))
+        })
+    }
+
     /// True if this effect about an attempt may be started now; it then counts as under way.
     pub(super) fn may_try(&mut self, effect: &Effect, now: Stamp) -> bool {
         self.tried.retain(|_, until| until.is_none_or(|until| !now.reached(until)));

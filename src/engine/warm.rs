@@ -87,7 +87,7 @@ impl Warming {
                 self.failing.insert(place, FailingCall { failures, failure, until });
             }
             EffectResult::Fine => drop(self.failing.remove(&place)),
-            EffectResult::Refused | EffectResult::Gone | EffectResult::Again => {}
+            EffectResult::Refused | EffectResult::Gone | EffectResult::Again | EffectResult::Unfit(_) => {}
         }
     }
 

@@ -22,12 +22,23 @@ pub struct PoolSetup {
     pub provider: Rc<dyn Provider>,
     /// Run on a fresh instance before a job gets it; must exit 0.
     pub ready_command: Option<String>,
+    /// What instances have to pass between two jobs.
+    pub recheck: Recheck,
     /// Greenroom's part of cleaning static hosts; `None`: it is turned off.
     pub cleaning: Option<Rc<Cleaning>>,
     /// The operator's part of cleaning, run on a static host after Greenroom's part; must exit 0.
     pub clean_command: Option<String>,
     /// How images are pulled for the pool; `None`: its instances run no containers.
     pub pulls: Option<Rc<dyn Pulls>>,
+}
+
+/// What an instance has to pass between two jobs, beside Greenroom's own limits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recheck {
+    /// The directory of jobs' sources on the instance.
+    pub builds_dir: String,
+    /// The operator's part; must exit 0.
+    pub command: Option<String>,
 }
 
 /// Pulls for a pool, as its configuration describes them.

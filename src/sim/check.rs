@@ -13,6 +13,7 @@ use super::keeping;
 use super::orders;
 use super::provider::HERE;
 use super::rig::Order;
+use super::sick;
 use super::stages;
 use super::steps::Pid;
 use super::stopped;
@@ -26,12 +27,15 @@ use crate::core::job::JobFacts;
 use crate::core::plan::health::HOLD;
 use crate::core::policy::{Policy, Reuse};
 use crate::core::pool::PoolState;
+use crate::core::time::Stamp;
 use crate::core::unbegun::CheckKind;
 use crate::port::provider::LaunchRequest;
 
 /// Promise 5 allows this much waiting, besides a poll and a pass: the missing keeper has to be noticed (3 s for its
 /// lock), its list and load have to return (up to 1.5 s), and a wake-up may be lost.
 pub(super) const ALLOWANCE_MS: u64 = 15_000;
+/// A keeper checks an instance within this after its job, although a call of the provider may hang meanwhile.
+const UNTIL_CHECKED: Duration = Duration::from_mins(3);
 /// How long a termination may wait on a full disk, besides the pause after a failed call.
 const HELD_UP_MS: u64 = 60_000;
 
@@ -322,6 +326,7 @@ pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, even
     for event in events {
         choosing::committed(world, machine, pool, event);
         stages::committed(world, machine, &state, event);
+        sick::committed(world, machine, &state, event);
         stopped::committed(world, &event.change);
         match &event.change {
             Change::LaunchIntended { instance, location, .. } => {
@@ -415,8 +420,13 @@ fn thrown_away(world: &mut World, machine: usize, state: &PoolState, drained: &I
     }
 }
 
-/// True if it gets no job until the keeper's own stage has begun there.
-fn waits_for_keeper(world: &World, instance: &Instance) -> bool {
+/// True if it gets no job until the keeper's own stage has begun there, or until the keeper has had time to check it after
+/// its last job.
+fn waits_for_keeper(world: &World, now: Stamp, instance: &Instance) -> bool {
+    let is_new = |left: Stamp| now.since(left) < UNTIL_CHECKED;
+    if instance.awaits_recheck() && instance.released.is_some_and(is_new) {
+        return true;
+    }
     match instance.awaits_check() {
         None => false,
         Some(CheckKind::Stages) => world.truth.unbegun.get(&instance.id).is_some_and(|row| row.len() > 1),
@@ -446,11 +456,9 @@ fn unserved(world: &World, machine: usize, state: &PoolState) -> Option<String> 
         if !dir.is_some_and(|dir| dir.closed.is_none() && !dir.shared.is_empty()) {
             continue;
         }
-        for instance in state
-            .instances
-            .values()
-            .filter(|i| i.phase == Phase::Ready && i.unreachable.is_none() && !waits_for_keeper(world, i))
-        {
+        for instance in state.instances.values().filter(|i| {
+            i.phase == Phase::Ready && i.unreachable.is_none() && !waits_for_keeper(world, now, i)
+        }) {
             let room = instance.free_slots().min(instance.uses_left.unwrap_or(u32::MAX)) > 0;
             let here = instance.ready.is_some_and(|ready| manager.trusts(ready));
             let trusted = instance.domain.as_ref().is_none_or(|d| *d == reservation.domain);

@@ -24,7 +24,7 @@ pub struct OfferingAnswers {
 }
 
 /// A moment of machine 0, on the simulation's clock.
-fn ms(world: &World, at: Stamp) -> u64 {
+pub(super) fn ms(world: &World, at: Stamp) -> u64 {
     let age = world.stamp(0).since(at).as_millis();
     world.now.saturating_sub(u64::try_from(age).unwrap_or(u64::MAX))
 }

@@ -57,6 +57,8 @@ pub struct Machine {
     pub begins_no_stage: bool,
     /// It responds, and its engine starts no containers.
     pub engine_broken: bool,
+    /// When a job filled its disk.
+    pub sick: Option<u64>,
     /// A script used up its memory or its disk, which ended it.
     pub used_up: bool,
     pub host_key: String,
@@ -188,6 +190,7 @@ impl Cloud {
             orphaned: false,
             begins_no_stage: false,
             engine_broken: false,
+            sick: None,
             used_up: false,
             host_key: request.keys.host_key_public.clone(),
             order: request.order.clone(),
@@ -224,6 +227,7 @@ impl Cloud {
             orphaned: false,
             begins_no_stage: false,
             engine_broken: false,
+            sick: None,
             used_up: false,
             host_key: format!("ssh-ed25519 fixed-{name}"),
             order: None,

@@ -12,6 +12,7 @@ use super::fault::Fault;
 use super::images::{self, Pull};
 use super::process::Proc;
 use super::scenario::IMPOSSIBLE;
+use super::sick;
 use super::stages;
 use super::steps::Channel;
 use super::stopped;
@@ -20,6 +21,7 @@ use super::world::World;
 use crate::core::container::place::EnginePlace;
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::{AttemptName, InstanceId};
+use crate::engine::recheck;
 use crate::port::connector::{
     ConnectError, Connector, Mark, Output, RemoteCommand, Stage, StageEnd, Stop, Stream,
 };
@@ -333,6 +335,7 @@ impl Connector for SimConnector {
         let (takes, passes) = {
             let mut world = self.proc.world.borrow_mut();
             let passes = match command {
+                _ if input == recheck::SCRIPT => sick::is_fit(&mut world, id),
                 "ready" => world.cloud.machines.get(id).is_some_and(|m| m.plan.passes),
                 _ => !world.strikes(Fault::CleanFails),
             };

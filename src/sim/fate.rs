@@ -11,6 +11,7 @@ use super::operator;
 use super::process::{Kind, Proc, Shared};
 use super::rig::{Command, Order, Starter};
 use super::scenario::{Moment, PoolPlan};
+use super::sick;
 use super::stages;
 use super::steps::{Channel, Pid};
 use super::truth::JobResult;
@@ -59,6 +60,7 @@ async fn strike(proc: &Proc, starter: &Starter, moment: Moment) {
         Fault::Reboots => reboots(proc, dice),
         Fault::BeginsNoStage => breaks(proc, dice, "begins no more stages", |m| m.begins_no_stage = true),
         Fault::EngineBroken => breaks(proc, dice, "starts no more containers", |m| m.engine_broken = true),
+        Fault::FallsSick => sick::falls(proc, dice).await,
         Fault::PowerCut => power_cut(proc, starter, dice).await,
         Fault::RecordLost => record_lost(proc, dice),
         Fault::WallSteps => {

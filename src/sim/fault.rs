@@ -74,6 +74,8 @@ faults! {
     EngineBroken = "engine-broken",
     /// A job's containers are not prepared for a reason that looks like the engine's, and is the job's own.
     NotPrepared = "not-prepared",
+    /// A job fills the disk of its instance, until an operator has seen to it.
+    FallsSick = "falls-sick",
     /// Calls are refused for being too many.
     Throttles = "throttles",
     /// A provider call is never answered.

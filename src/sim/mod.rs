@@ -27,6 +27,7 @@ pub mod rig;
 pub mod rng;
 pub mod run;
 pub mod scenario;
+mod sick;
 mod stages;
 pub mod steps;
 pub mod stock;

@@ -62,7 +62,7 @@ async fn return_hosts(proc: &Proc, starter: &Starter) {
     };
     for (pool, instance) in aside {
         if let Some(host) = proc.world.borrow_mut().cloud.machines.get_mut(&instance) {
-            (host.begins_no_stage, host.engine_broken) = (false, false);
+            (host.begins_no_stage, host.engine_broken, host.sick) = (false, false, None);
         }
         command(proc, starter, &pool, Order::Return(instance)).await;
     }

@@ -17,7 +17,7 @@ use crate::core::instance::Answer;
 use crate::core::pool::PoolState;
 use crate::core::time::Stamp;
 use crate::port::clock::Clock;
-use crate::port::setup::{PoolSetup, Pulls, Setup};
+use crate::port::setup::{PoolSetup, Pulls, Recheck, Setup};
 use crate::port::store::{Committed, Decide, Store, StoreError};
 
 /// A machine's clocks.
@@ -181,6 +181,7 @@ impl Setup for SimSetup {
         let plan = Rc::clone(&world.config[&self.pool]);
         drop(world);
         let setup = PoolSetup {
+            recheck: Recheck { builds_dir: "/builds".to_owned(), command: None },
             cleaning: None,
             policy: Arc::clone(&plan.policy),
             provider: Rc::<SimProvider>::clone(&self.provider),

@@ -135,6 +135,9 @@ fn pool_at_rest(world: &World, pool: &PoolName, policy: &Policy) -> Option<Strin
         if instance.awaits_check().is_some() {
             return Some(format!("promise 3: no keeper has checked {}", instance.id));
         }
+        if instance.phase == Phase::Ready && instance.awaits_recheck() {
+            return Some(format!("promise 3: no keeper has checked {} since its last job", instance.id));
+        }
         if let Some(ordered) = &instance.ordered {
             return Some(format!(
                 "promise 3: {} is kept for job {}, which has ended",

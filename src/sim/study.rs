@@ -21,7 +21,7 @@ use crate::core::inventory::{Capabilities, Listed, Listing, Status, Suspends, Ta
 use crate::core::job::JobFacts;
 use crate::core::order::{Order, RefusedOrder};
 use crate::core::plan::request::{self, Ask};
-use crate::core::plan::{Effect, Fresh, Observed, View, plan};
+use crate::core::plan::{Effect, Fresh, Observed, View, plan, recheck};
 use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
 use crate::core::time::{BootId, ManagerId, Stamp};
@@ -34,6 +34,8 @@ enum Happens {
     Boots(InstanceId),
     Dies(InstanceId),
     Slept(InstanceId),
+    /// A check between jobs that began after the job that left then.
+    Checked(InstanceId, u64),
     Gone(InstanceId),
     JobEnds(AttemptName),
     Cancelled(AttemptName),
@@ -175,6 +177,11 @@ impl Study {
                 if let Some(listed) = self.listed(&id) {
                     listed.status = Status::Stopping;
                 }
+            }
+            Happens::Checked(id, left) => {
+                self.moving.remove(&id);
+                let events = recheck::passed(&self.state, &id, stamp(left), now);
+                self.apply(&events);
             }
             Happens::Slept(id) => {
                 self.moving.remove(&id);
@@ -331,6 +338,12 @@ impl Study {
                 Effect::Resume { instance } if self.moving.insert(instance.clone()) => {
                     let takes = self.about(3_000);
                     self.later(takes, Happens::Boots(instance));
+                }
+                Effect::Recheck { instance } if self.moving.insert(instance.clone()) => {
+                    let Some(left) = self.state.instance(&instance).and_then(|i| i.released) else {
+                        continue;
+                    };
+                    self.later(200, Happens::Checked(instance, left.uptime_ms));
                 }
                 Effect::Terminate { instance } | Effect::Forget { instance } | Effect::Reap { instance }
                     if self.ending.insert(instance.clone()) =>

@@ -72,6 +72,8 @@ pub struct Truth {
     pub unbegun: BTreeMap<InstanceId, Vec<(AttemptName, String)>>,
     /// Instances that did not prepare a job's containers and have not been checked since.
     pub suspect: BTreeSet<InstanceId>,
+    /// Instances that a job has ever spoiled.
+    pub spoiled: BTreeSet<InstanceId>,
     /// Launches that were sent and have not arrived: token, instance, pool.
     pub in_flight: BTreeMap<String, (InstanceId, PoolName)>,
     /// The tokens of launches that the cloud refused and carried out.

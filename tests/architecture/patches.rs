@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The kinds of code with seeded bugs, at least two in each.
-const PLACES: [&str; 20] = [
+const PLACES: [&str; 21] = [
     "adopt",
     "assign",
     "blame",
@@ -24,6 +24,7 @@ const PLACES: [&str; 20] = [
     "matrix",
     "order",
     "orders",
+    "recheck",
     "reconcile",
     "repeat",
     "stages",

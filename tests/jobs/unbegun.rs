@@ -13,6 +13,8 @@ use crate::support::job::Job;
 
 const SSHD: &str = "/usr/sbin/sshd";
 
+/// What the check between jobs is called with. It begins here: otherwise, it would find the instance unfit.
+const CHECK: &str = " 102400 1000";
 /// All stages, the keeper's included, and those of jobs.
 const ALL: &str = "";
 const OF_JOBS: &str = "exec bash";
@@ -36,8 +38,8 @@ impl Guest {
         write(
             "login",
             &format!(
-                "[ ! -e {at}/broken ] || case \"$SSH_ORIGINAL_COMMAND\" in *greenroom-session-*\"$(cat {at}/broken)\"*) \
-                 exit 97;; esac\nexec /bin/sh -c \"$SSH_ORIGINAL_COMMAND\"\n"
+                "[ ! -e {at}/broken ] || case \"$SSH_ORIGINAL_COMMAND\" in *\"{CHECK}\"*) ;; \
+                 *greenroom-session-*\"$(cat {at}/broken)\"*) exit 97;; esac\nexec /bin/sh -c \"$SSH_ORIGINAL_COMMAND\"\n"
             ),
         );
         write("sshd", &format!("#!/bin/sh\nexec {SSHD} \"$@\" -o 'ForceCommand=exec /bin/sh {at}/login'\n"));

@@ -182,6 +182,11 @@ fn noted(pool: &PoolName, note: &Note, when: &When) -> Option<Finding> {
             );
             code::POOL_SUSPENSIONS_FAIL.found(what, remedy)
         }
+        Note::Unfit { .. } => {
+            let remedy = "see what the jobs before left there; more space for builds helps, or `max_use_count = 1`, which gives \
+                          each job an instance of its own";
+            code::POOL_UNFIT.found(what, remedy)
+        }
         // The provider's own findings have it.
         Note::CannotSuspend => return None,
         Note::Suspect { .. } | Note::BootFailed(_) | Note::ConfigInvalid { .. } | Note::Moved { .. } => {

@@ -103,6 +103,9 @@ pub(super) fn of_wait(on: &WaitingOn, pool: &PoolName, policy: Option<&Policy>) 
         WaitingOn::TooLong { .. } => "`max_lifetime` must exceed the timeouts of jobs".to_owned(),
         WaitingOn::Drained { .. } => format!("`greenroom pool resume {pool}` ends the drain"),
         WaitingOn::NextPass => "`pass_interval` is the longest time between passes".to_owned(),
+        WaitingOn::Recheck { .. } => {
+            "`recheck_command` adds to the check between jobs; `ready_timeout` is its longest time".to_owned()
+        }
         WaitingOn::StageCheck { .. }
         | WaitingOn::Moved { .. }
         | WaitingOn::Disk { .. }
@@ -128,6 +131,9 @@ pub(super) fn of_drain(reason: &DrainReason) -> Option<&'static str> {
         DrainReason::NotSuspended { .. } => "`suspend_timeout` sets how long a suspension may take",
         DrainReason::NotResumed { .. } => "`resume_timeout` sets how long a resume may take",
         DrainReason::Unresponsive { .. } => "`health_interval` sets how often idle instances are probed",
+        DrainReason::Unfit { .. } => {
+            "`max_use_count = 1` gives each job an instance of its own; `recheck_command` has to pass"
+        }
         DrainReason::ByOperator
         | DrainReason::Stopped
         | DrainReason::Vanished

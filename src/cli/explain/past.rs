@@ -207,6 +207,7 @@ impl Past {
             Change::Released { .. }
             | Change::Rejected { .. }
             | Change::JobEnded { .. }
+            | Change::Rechecked { .. }
             | Change::SlotFreed { .. } => None,
             _ => Some(job),
         }
@@ -314,6 +315,7 @@ fn is_notable(change: &Change) -> bool {
         Change::LaunchIntended { .. }
         | Change::Reached { .. }
         | Change::BecameReady { .. }
+        | Change::Rechecked { .. }
         | Change::SuspendIntended { .. }
         | Change::Suspended { .. }
         | Change::ResumeIntended { .. }
@@ -345,6 +347,7 @@ fn named(change: &Change) -> Option<&InstanceId> {
         | Change::BecameUnreachable { instance, .. }
         | Change::Granted { instance, .. }
         | Change::StageBegun { instance, .. }
+        | Change::Rechecked { instance }
         | Change::ImagesFound { instance, .. }
         | Change::ImagesRemoved { instance, .. }
         | Change::CleaningBegun { instance }

@@ -153,6 +153,7 @@ fn of_instance(before: &PoolState, change: &Change, at: Stamp) -> String {
         Change::StageBegun { instance, kind: CheckKind::Engine | CheckKind::Network } => {
             format!("{instance} starts containers: it passed the keeper's check")
         }
+        Change::Rechecked { instance } => format!("{instance} passed the check between jobs"),
         Change::SuspendIntended { instance } => {
             format!("suspension of {instance} requested, for the tier of `idle_stopped`")
         }

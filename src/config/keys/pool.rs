@@ -38,6 +38,7 @@ pub(in crate::config) const POOL: KeyTable = KeyTable {
         BUILDS_DIR,
         CACHE_DIR,
         READY_COMMAND,
+        RECHECK_COMMAND,
         CLEAN_COMMAND,
     ],
 };
@@ -235,6 +236,17 @@ const READY_COMMAND: Key = key("ready_command", Text, Words("none"), Pass)
     .interacts(
         "Without it, an instance is ready when it accepts the login. `ready_timeout` bounds the command. After a \
          failure the instance is replaced; a static host goes out of service.",
+    );
+
+const RECHECK_COMMAND: Key = key("recheck_command", Text, Words("none"), Pass)
+    .means(
+        "Command that runs on an instance between two jobs, before it gets the next one; it must exit with status 0. \
+         The value `\"ready_command\"` stands for that command.",
+    )
+    .interacts(
+        "It follows Greenroom's own check. Jobs can write to `builds_dir` and to the directory for temporary files, and at \
+         least 100 MiB and 1,000 inodes are free. `ready_timeout` bounds the command. An instance that fails is \
+         replaced; a static host goes out of service. No effect where each instance serves one job: see `max_use_count`.",
     );
 
 const CLEAN_COMMAND: Key = key("clean_command", Text, Words("none"), Pass)

@@ -389,9 +389,10 @@ fn a_cleaned_host_is_not_used_up() {
 fn a_closing_attempt_keeps_its_slot_until_it_departs() {
     let departed = || Change::SlotFreed { attempt: attempt(7) };
     let mut world = world("cap 2 | held 5s by 6 closing 7");
-    assert_eq!(known(&world, "i1").usable(), 0);
+    assert_eq!(known(&world, "i1").free_slots(), 0);
     assert_eq!(after(&mut world, departed()), "");
-    assert_eq!(known(&world, "i1").usable(), 1);
+    assert_eq!((known(&world, "i1").free_slots(), known(&world, "i1").usable()), (1, 0), "not checked yet");
+    assert_eq!(known(&world, "i1").released, Some(NOW), "its last call has just exited");
     assert_eq!(after(&mut world, departed()), "no closing attempt has that name");
     assert_eq!(misfit("held 5m by 7", departed()), "no closing attempt has that name");
 }

@@ -78,6 +78,7 @@ impl PartBuilder {
             | Change::OrderRefused { .. }
             | Change::StageNotBegun { .. }
             | Change::StageBegun { .. }
+            | Change::Rechecked { .. }
             | Change::SlotFreed { .. }
             | Change::ImagesFound { .. }
             | Change::ImagesRemoved { .. }

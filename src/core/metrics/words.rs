@@ -54,6 +54,7 @@ pub(super) const DRAIN_REASONS: [&str; 20] = [
     "announced",
     "begins-no-stage",
     "failed-check",
+    "unfit",
     "abandoned",
     "not-suspended",
     "not-resumed",
@@ -84,7 +85,7 @@ pub(super) const BLOCKED: [&str; 20] = [
 ];
 
 /// The values of the label `note`.
-pub(super) const NOTES: [&str; 19] = [
+pub(super) const NOTES: [&str; 20] = [
     "list-failed",
     "list-incomplete",
     "owner-conflict",
@@ -102,6 +103,7 @@ pub(super) const NOTES: [&str; 19] = [
     "cannot-suspend",
     "suspensions-fail",
     "boot-failed",
+    "unfit",
     "config-invalid",
     "moved",
 ];
@@ -146,6 +148,7 @@ pub(super) fn blocked(on: &WaitingOn) -> &'static str {
         WaitingOn::Cleaning { .. } => "cleaning",
         WaitingOn::Unreachable { .. } => "unreachable",
         WaitingOn::StageCheck { .. } => "stage-check",
+        WaitingOn::Recheck { .. } => "recheck",
         WaitingOn::Drained { .. } => "drained",
         WaitingOn::Moved { .. } => "moved",
         WaitingOn::Disk { .. } => "disk",
@@ -176,6 +179,7 @@ pub(super) fn note(note: &Note) -> &'static str {
         Note::CannotSuspend => "cannot-suspend",
         Note::SuspensionsFail { .. } => "suspensions-fail",
         Note::BootFailed(_) => "boot-failed",
+        Note::Unfit { .. } => "unfit",
         Note::ConfigInvalid { .. } => "config-invalid",
         Note::Moved { .. } => "moved",
     }

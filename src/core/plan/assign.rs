@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::builder::PlanBuilder;
-use crate::core::event::Change;
+use crate::core::event::{Change, Event};
 use crate::core::ids::InstanceId;
 use crate::core::images::Marks;
 use crate::core::instance::{DrainReason, Instance, Phase};
@@ -45,6 +45,14 @@ pub(super) fn step(draft: &mut PlanBuilder<'_>, policy: &Policy, held_back: &BTr
             return;
         }
     }
+}
+
+/// The first waiting jobs get what has become free.
+pub(super) fn give_out(mut draft: PlanBuilder<'_>) -> Vec<Event> {
+    if let Some(policy) = draft.state().policy.clone() {
+        step(&mut draft, &policy, &BTreeSet::new());
+    }
+    draft.into_events()
 }
 
 /// Ready, with room. An instance that was recorded as idle before a reboot may have been granted.

@@ -14,6 +14,7 @@ pub mod health;
 mod notices;
 mod observed;
 mod orders;
+pub mod recheck;
 mod reconcile;
 pub mod request;
 mod retire;
@@ -84,6 +85,8 @@ pub enum Effect {
     CheckHealth { instance: InstanceId },
     /// Check what the last jobs met on an instance.
     Check { instance: InstanceId, kind: CheckKind },
+    /// Check that an instance is fit for the next job.
+    Recheck { instance: InstanceId },
     /// Pull an image on an idle instance. It holds up nothing else about the instance.
     Warm { instance: InstanceId, image: Arc<str> },
     /// Clean a static host between jobs.
@@ -132,6 +135,7 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
     tier::resume_idle(&mut draft, &input);
     let scaled = scale::step(&mut draft, &input, &mut report);
     stages::check(&mut draft, view.observed, policy, &reconciled);
+    recheck::step(&mut draft, view.observed, policy, &reconciled);
     health::check(&mut draft, view.observed, policy, &reconciled);
     warm::step(&mut draft, view.observed, policy, &reconciled, &mut report);
     why::step(&draft, &input, &scaled, &mut report);
@@ -198,6 +202,7 @@ impl Effect {
             | Self::Reap { .. } => true,
             Self::CheckHealth { .. }
             | Self::Check { .. }
+            | Self::Recheck { .. }
             | Self::Warm { .. }
             | Self::Clean { .. }
             | Self::EndAttempt { .. }
@@ -216,6 +221,7 @@ impl Effect {
             | Self::Adopt { instance, .. }
             | Self::CheckHealth { instance }
             | Self::Check { instance, .. }
+            | Self::Recheck { instance }
             | Self::Clean { instance }
             | Self::Terminate { instance }
             | Self::Forget { instance }
@@ -239,6 +245,7 @@ impl fmt::Display for Effect {
             Self::Adopt { instance, .. } => write!(f, "adopt {instance}"),
             Self::CheckHealth { instance } => write!(f, "check the health of {instance}"),
             Self::Check { instance, kind } => write!(f, "check {kind} on {instance}"),
+            Self::Recheck { instance } => write!(f, "check {instance} between jobs"),
             Self::Warm { instance, image } => write!(f, "pull {image} on {instance}"),
             Self::Clean { instance } => write!(f, "clean {instance}"),
             Self::Terminate { instance } => write!(f, "terminate {instance}"),

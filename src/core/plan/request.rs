@@ -1,6 +1,7 @@
 //! What `prepare` and `cleanup` decide inside their own transactions.
 //!
-//! Each also assigns over all waiting requests: a freed slot reaches the next job without a pass.
+//! Each also assigns over all waiting requests: a slot that its job has not used reaches the next job without a pass. One
+//! that was used waits for the check between jobs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -84,7 +85,7 @@ pub fn ready(state: &PoolState, instance: &InstanceId, now: Stamp) -> Vec<Event>
         )
         | None => return Vec::new(),
     }
-    give_out(draft)
+    assign::give_out(draft)
 }
 
 /// A cleaning that began at `begun` succeeded, and left these images by name and digest. If the host has to be cleaned
@@ -106,15 +107,7 @@ pub fn cleaned(
     let images = images.map(|image| Arc::clone(&image.name)).collect();
     let mut draft = PlanBuilder::new(state, now);
     draft.emit(Change::Cleaned { instance: instance.clone(), images });
-    give_out(draft)
-}
-
-/// The first waiting jobs get what has become free.
-fn give_out(mut draft: PlanBuilder) -> Vec<Event> {
-    if let Some(policy) = draft.state().policy.clone() {
-        assign::step(&mut draft, &policy, &BTreeSet::new());
-    }
-    draft.into_events()
+    assign::give_out(draft)
 }
 
 /// Returns a slot or a place in the queue. Without either: no events.
@@ -138,7 +131,7 @@ pub fn end(
     if !give_up(&mut draft, attempt, leaving) {
         return Vec::new();
     }
-    give_out(draft)
+    assign::give_out(draft)
 }
 
 /// The job found its instance unusable before using it. The instance gets no job until it responds, and the keeper decides
@@ -152,7 +145,7 @@ pub fn reject(state: &PoolState, attempt: &AttemptName, message: &str, now: Stam
     if draft.state().instance(&id).is_some_and(ready) {
         draft.emit(Change::BecameUnreachable { instance: id, reason: Unreachable::by_job(message) });
     }
-    give_out(draft)
+    assign::give_out(draft)
 }
 
 /// A ready instance is unreachable or denies the login. It gets no job until that has changed, and its present jobs

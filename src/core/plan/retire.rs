@@ -88,7 +88,7 @@ fn longest_idle<'a>(draft: &'a PlanBuilder<'_>, input: &ScaleInput<'_>) -> Vec<&
     let now = draft.now;
     let instances = draft.state().instances.values().map(AsRef::as_ref);
     let mut idle: Vec<&Instance> = instances
-        .filter(|i| is_disposable(i, input) && i.unreachable.is_none() && i.awaits_check().is_none())
+        .filter(|i| is_disposable(i, input) && i.unreachable.is_none() && !i.must_be_checked())
         .filter(|i| i.ordered.is_none())
         .collect();
     idle.sort_by(|a, b| {

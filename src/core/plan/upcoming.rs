@@ -170,8 +170,8 @@ fn upcoming<'a>(instance: &'a Instance, policy: &Policy) -> Option<UpcomingInsta
         Phase::Launching | Phase::Checking if !instance.is_refused() => {
             return Some(UpcomingInstance::fresh(instance));
         }
-        // It may respond again, or begin stages after all.
-        Phase::Ready if instance.unreachable.is_some() || instance.awaits_check().is_some() => {
+        // It may respond again, begin stages after all, or be fit for the next job.
+        Phase::Ready if instance.unreachable.is_some() || instance.must_be_checked() => {
             return Some(UpcomingInstance::fresh(instance));
         }
         Phase::Suspended { .. } if instance.phase.is_resuming() => {

@@ -31,12 +31,14 @@ pub(super) fn step(
     for job in state.waiting.values() {
         let drained = scaled.blocked.as_ref().filter(|on| matches!(on, WaitingOn::Drained { .. }));
         let serving = if drained.is_none() { upcoming.serve(job) } else { None };
+        let is_rechecked = serving.is_some_and(|i| i.awaits_check().is_none() && i.awaits_recheck());
         let on = match serving.map(|i| (&i.phase, i.unreachable.is_some(), i.id.clone())) {
             Some((Phase::Cleaning, _, instance)) => WaitingOn::Cleaning { instance },
             Some((Phase::Suspended { .. }, _, instance)) => WaitingOn::Resume { instance },
             Some((Phase::Ready, true, instance)) => WaitingOn::Unreachable { instance },
             // Its own, ready and held back: a pass decides.
             Some((Phase::Ready, false, _)) if job.job.order.is_some() => WaitingOn::NextPass,
+            Some((Phase::Ready, false, instance)) if is_rechecked => WaitingOn::Recheck { instance },
             Some((Phase::Ready, false, instance)) => {
                 let kind = state.instance(&instance).and_then(Instance::awaits_check).unwrap_or_default();
                 WaitingOn::StageCheck { instance, kind }

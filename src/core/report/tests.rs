@@ -52,6 +52,7 @@ fn each_reason_to_wait_is_a_sentence_without_internals() {
         (WaitingOn::Unreachable { instance: one() }, "h1 does not respond, and is checked again"),
         (check(CheckKind::Stages), "h1 began no stages of its last jobs, and is checked"),
         (check(CheckKind::Engine), "h1 did not start the last job's containers, and is checked"),
+        (WaitingOn::Recheck { instance: one() }, "h1 is checked after its last job"),
         (
             WaitingOn::Drained { since: NOW },
             "the operator drained the pool (`greenroom pool resume` resumes it)",
@@ -148,6 +149,7 @@ fn each_note_is_a_sentence_and_outlives_its_file() {
             Note::Announced { instance: one(), notice: "will be reclaimed by EC2 (spot)".to_owned() },
             "h1 will be reclaimed by EC2 (spot), while a job uses it",
         ),
+        (Note::Unfit { instance: one(), reason: "no space".into() }, "h1 gets no more jobs: no space"),
         (Note::BootFailed(boot(&[])), "h1 did not come up: not ready within `launch_timeout`"),
         (
             Note::BootFailed(boot(&["booting", "no root"])),

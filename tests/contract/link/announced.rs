@@ -31,7 +31,7 @@ use greenroom::port::host::Host;
 use greenroom::port::leadership::Leadership as _;
 use greenroom::port::provider::{LaunchRequest, Provider, ProviderError, Termination};
 use greenroom::port::reports::Reports as _;
-use greenroom::port::setup::{PoolSetup, Setup};
+use greenroom::port::setup::{PoolSetup, Recheck, Setup};
 use greenroom::port::store::Store as _;
 use greenroom::store::memory::MemoryStore;
 
@@ -145,6 +145,7 @@ impl Bench {
         let (provider, store) = (Rc::new(provider), Rc::new(MemoryStore::new()));
         let policy = Arc::new(Policy { max_instances: 1, max_use_count: None, ..Policy::default() });
         let setup = PoolSetup {
+            recheck: Recheck { builds_dir: "/builds".to_owned(), command: None },
             policy: Arc::clone(&policy),
             provider: Rc::clone(&provider) as Rc<dyn Provider>,
             ready_command: None,

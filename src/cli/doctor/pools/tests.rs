@@ -165,11 +165,29 @@ fn of_the_tier() -> (Note, &'static str) {
     )
 }
 
+fn over_limit() -> (Note, &'static str) {
+    (
+        Note::OverLimit { alive: 3, max_instances: 2 },
+        "note [pool-over-limit]: pool `linux`: 3 instances exist, limit 2 (`max_instances`)",
+    )
+}
+
+/// An instance that failed the check between jobs.
+fn unfit() -> (Note, &'static str) {
+    (
+        Note::Unfit { instance: id(1), reason: "it failed the check between jobs: no space".into() },
+        "warning [pool-unfit]: pool `linux`: linux-7f3a-1 gets no more jobs: it failed the check between jobs: no \
+             space\n  help: see what the jobs before left there; more space for builds helps, or `max_use_count = 1`, \
+             which gives each job an instance of its own",
+    )
+}
+
 fn of_reports() -> Vec<Trouble> {
     let mut all = Vec::new();
     let trouble = Note::CallsFailing { instance: id(1), failure: failure(), until: at(90.0) };
     for (note, expected) in [
         of_the_tier(),
+        unfit(),
         (
             Note::ListFailed { failure: failure() },
             "warning [pool-list-failing]: pool `linux`: the provider's instances cannot be listed (quota reached: 20 vCPU)\n  \
@@ -216,10 +234,7 @@ fn of_reports() -> Vec<Trouble> {
             Note::Announced { instance: id(1), notice: "will be reclaimed by EC2 (spot)".into() },
             "note [pool-announced]: pool `linux`: linux-7f3a-1 will be reclaimed by EC2 (spot), while a job uses it",
         ),
-        (
-            Note::OverLimit { alive: 3, max_instances: 2 },
-            "note [pool-over-limit]: pool `linux`: 3 instances exist, limit 2 (`max_instances`)",
-        ),
+        over_limit(),
         (
             trouble,
             "warning [pool-calls-failing]: pool `linux`: calls about linux-7f3a-1 fail repeatedly (quota reached: 20 \

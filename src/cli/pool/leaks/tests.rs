@@ -29,7 +29,7 @@ use crate::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir};
 use crate::port::clock::Clock as _;
 use crate::port::leadership::Leadership as _;
 use crate::port::provider::{LaunchRequest, Provider, ProviderError, Termination};
-use crate::port::setup::PoolSetup;
+use crate::port::setup::{PoolSetup, Recheck};
 use crate::port::store::Store as _;
 use crate::store::memory::MemoryStore;
 
@@ -196,6 +196,7 @@ impl Bench {
     async fn check(&self, cloud: &Rc<Cloud>, options: &LeaksOptions) -> Result<LeakCheck, LookError> {
         let timing = Timing { probe_interval: Duration::from_millis(1), ..Timing::default() };
         let setup = PoolSetup {
+            recheck: Recheck { builds_dir: "/builds".to_owned(), command: None },
             policy: Arc::new(Policy { timing, ..Policy::default() }),
             provider: Rc::clone(cloud) as Rc<dyn Provider>,
             ready_command: None,

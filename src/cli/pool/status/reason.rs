@@ -83,6 +83,9 @@ fn ready(instance: &Instance, when: &When) -> Option<String> {
     if !closing.is_empty() {
         return Some(format!("closing, the last call is still running: job {}", closing.join(", ")));
     }
+    if instance.awaits_recheck() {
+        return Some("checked before it gets the next job".to_owned());
+    }
     // Longer in its phase than idle: it has served a job in between.
     (instance.is_idle() && instance.idle_since() != instance.since)
         .then(|| format!("idle for {}", when.age(instance.idle_since())))

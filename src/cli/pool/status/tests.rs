@@ -55,6 +55,7 @@ fn busy() -> EventFixture {
     story.asks_as("a", protected, 60.0).gets("a", 1, 60.2);
     story.asks("b", 4712, "acme/shop", 61.0).gets("b", 2, 61.2);
     story.leaves("b", End::CleanedUp, 100.0);
+    story.then(100.0, Change::Rechecked { instance: id(2) });
     let broken = "the clean command ended with 1".to_owned();
     story.then(110.0, Change::OutOfService { instance: id(3), reason: broken });
     story.then(111.0, Change::DrainingBegun { instance: id(4), reason: DrainReason::Expired });
@@ -234,6 +235,9 @@ fn an_instance_in_doubt_says_so() {
     let leaving = Release { how: End::CleanedUp, used: true, closing: true };
     story.then(90.0, Change::Released { attempt: attempt("a"), release: leaving });
     assert_eq!(why(&story, 91.0), "closing, the last call is still running: job 7");
+    let mut left = EventFixture::of(Policy { max_use_count: None, ..Policy::default() });
+    left.ready(1, 1.0).asks("a", 7, "p/q", 80.0).gets("a", 1, 80.0).leaves("a", End::CleanedUp, 90.0);
+    assert_eq!(why(&left, 91.0), "checked before it gets the next job");
     story.then(92.0, Change::DrainingBegun { instance: id(1), reason: DrainReason::UsedUp });
     assert_eq!(why(&story, 93.0), "it has served its last job; waiting for its jobs to finish");
 }

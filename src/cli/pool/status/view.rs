@@ -579,6 +579,7 @@ impl<'a> WaitingFor<'a> {
             | WaitingOn::Cleaning { instance }
             | WaitingOn::Unreachable { instance }
             | WaitingOn::Resume { instance }
+            | WaitingOn::Recheck { instance }
             | WaitingOn::StageCheck { instance, .. } => Some(instance),
             _ => None,
         };

@@ -112,7 +112,7 @@ fn a_mark_that_stands_releases_what_the_dead_cleanup_did_not() {
             change(w.seen(7));
         })
     };
-    assert_eq!(closed(|_| ()), "a7 leaves");
+    assert_eq!(closed(|_| ()), "a7 leaves; check i1 between jobs");
     assert_eq!(closed(|s| s.used = false), "a7 leaves unused");
     assert_eq!(closed(|s| s.lease_held = true), "a7 lingers");
     // Its `cleanup` holds it, and is about to commit how the attempt ended.
@@ -145,9 +145,9 @@ fn a_pass_that_goes_on_for_a_dead_call_records_why_the_attempt_was_closed() {
 }
 
 #[test]
-fn a_freed_slot_goes_to_the_next_job_in_the_same_pass() {
+fn a_freed_slot_is_checked_for_the_next_job_in_the_same_pass() {
     let closed = |w: &mut World| w.seen(7).closed = Some(cleaned(NOW));
-    assert_eq!(changed("max 1 | held 5m by 7; waits 8", closed), "a7 leaves; a8 gets i1");
+    assert_eq!(changed("max 1 | held 5m by 7; waits 8", closed), "a7 leaves; check i1 between jobs");
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn an_attempt_without_a_directory_is_over_unless_it_came_after_the_look() {
             w.observed.attempts_at = ago(Duration::from_secs(30));
         })
     };
-    assert_eq!(lost("max 1 | held 5m by 7"), "a7 leaves");
+    assert_eq!(lost("max 1 | held 5m by 7"), "a7 leaves; check i1 between jobs");
     assert_eq!(lost("max 1 | held 29s by 7"), "");
     assert_eq!(lost("max 1 | held 30s by 7"), "");
     assert_eq!(lost("max 0 | waits 8 5m"), "a8 withdrawn");
@@ -169,7 +169,8 @@ fn an_attempt_without_a_directory_is_over_unless_it_came_after_the_look() {
     let some =
         |w: &mut World| w.observed.attempts.retain(|name, _| *name == attempt(3) || *name == attempt(5));
     let left = changed("max 5 | held 5m by 2; held 5m by 3; held 5m by 4; held 5m by 5; held 5m by 6", some);
-    assert_eq!(left, "a2 leaves; a4 leaves; a6 leaves");
+    let checks = "check i1 between jobs; check i3 between jobs; check i5 between jobs";
+    assert_eq!(left, format!("a2 leaves; a4 leaves; a6 leaves; {checks}"));
 }
 
 #[test]
@@ -194,7 +195,7 @@ fn a_closing_call_keeps_its_slot_for_a_minute_at_most() {
         does,
         &[
             ("max 1 | held 59s closing 7; waits 8", ""),
-            ("max 1 | held 60s closing 7; waits 8", "a7 departs; a8 gets i1"),
+            ("max 1 | held 60s closing 7; waits 8", "a7 departs; check i1 between jobs"),
             ("static held 60s closing 7", "a7 departs; h1 to clean; clean h1"),
             ("uses 1 | held 60s closing 7 uses 0", "a7 departs; i1 drains: usedup; terminate i1"),
             ("uses 1 | held 59s closing 7 uses 0", ""),
@@ -203,9 +204,10 @@ fn a_closing_call_keeps_its_slot_for_a_minute_at_most() {
         ],
     );
     let ended = |w: &mut World| w.seen(7).lease_held = false;
-    assert_eq!(changed("held 5s closing 7", ended), "a7 departs");
+    let departed = "a7 departs; check i1 between jobs";
+    assert_eq!(changed("held 5s closing 7", ended), departed);
     let forgotten = |w: &mut World| w.observed.attempts.clear();
-    assert_eq!(changed("held 5s closing 7", forgotten), "a7 departs");
+    assert_eq!(changed("held 5s closing 7", forgotten), departed);
 }
 
 #[test]
@@ -229,7 +231,7 @@ fn the_keeper_looks_in_on_open_attempts_at_each_pass_and_when_their_time_is_up()
     assert_eq!(next("held 4495s by 7", |_| ()), seconds(5), "its job's timeout and a quarter of an hour");
     let unjudged = |w: &mut World| w.seen(7).runner = Presence::Unknown;
     assert_eq!(next("held 597s by 7", unjudged), seconds(3), "unused for ten minutes");
-    assert_eq!(next("held 5m by 7", |w| w.seen(7).closed = Some(cleaned(NOW))), seconds(20 * 60));
+    assert_eq!(next("held 5m by 7", |w| w.seen(7).closed = Some(cleaned(NOW))), seconds(10), "its check");
     let cleanup_at_work =
         |w: &mut World| (w.seen(7).closed, w.seen(7).lease_held) = (Some(cleaned(NOW)), true);
     assert_eq!(next("held 5m by 7", cleanup_at_work), seconds(1));

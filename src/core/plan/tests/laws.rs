@@ -56,7 +56,7 @@ pub(super) fn could_serve(world: &World, instance: &Instance, job: &Reservation)
     let is_held_back = is_claimed(world, instance) || (rebooting && is_recent && instance.holders.is_empty());
     let of_this_boot = instance.ready.is_some_and(|ready| ready.boot == world.now.boot);
     let has_room = instance.holders.len() < instance.capacity as usize && instance.uses_left != Some(0);
-    let has_room = has_room && instance.awaits_check().is_none();
+    let has_room = has_room && !instance.must_be_checked();
     let is_trusted = instance.domain.is_none() || instance.domain.as_ref() == Some(&job.domain);
     let has_time = match (world.policy.max_lifetime, instance.ready) {
         (Some(limit), Some(ready)) if !instance.is_static() => {

@@ -10,6 +10,7 @@ mod notices;
 mod order_laws;
 mod orders;
 mod random;
+mod recheck;
 mod reconcile;
 mod request;
 mod retire;

@@ -60,7 +60,7 @@ fn item(number: usize) -> impl Strategy<Value = String> {
     let host = one_of(&["static checking", "static idle", "static cleaning", "static out-of-service"]);
     let held = one_of(&["held", "held", "draining", "static held", "static out-of-service"]);
     let uses = (1..4_u32).prop_map(|uses| format!("uses {uses}"));
-    let row = one_of(&["", "", "", " unbegun", " unbegun twice"]);
+    let row = one_of(&["", "", "", " unbegun", " unbegun twice", " unchecked", " unbegun twice unchecked"]);
     let bound = (project(), protection(), row)
         .prop_map(|(project, protection, row)| format!("of {project}{protection}{row}"));
     let job = 10 * (number + 1);

@@ -12,7 +12,7 @@ use crate::core::instance::{Answer, Instance, Phase, Release};
 use crate::core::invariants::check;
 use crate::core::inventory::{Listed, Status, Tags};
 use crate::core::notation::{World, cleaned, endpoint, render, world};
-use crate::core::plan::{Effect, Plan, request, seen, stages};
+use crate::core::plan::{Effect, Plan, recheck, request, seen, stages};
 use crate::core::report::WaitingOn;
 
 /// How many passes may act before the plan must have settled.
@@ -121,6 +121,10 @@ impl World {
             Effect::CheckHealth { instance } => drop(self.observed.healthy.insert(instance.clone(), now)),
             Effect::Check { instance, kind } => {
                 self.carry(&stages::begun(&self.state, instance, *kind, now));
+            }
+            Effect::Recheck { instance } => {
+                let left = self.state.instance(instance).and_then(|i| i.released).expect("a job has left");
+                self.carry(&recheck::passed(&self.state, instance, left, now));
             }
             Effect::Warm { instance, image } => {
                 let found = vec![FoundImage { name: image.clone(), digest: None, bytes: 1 }];

@@ -1,0 +1,110 @@
+//! The check between two jobs: whether an instance that a job has left is fit for the next one.
+
+use super::effect::{CommandResult, EffectResult};
+use super::{Engine, EngineError};
+use crate::core::endpoint::Endpoint;
+use crate::core::failure::{ErrorClass, Failure};
+use crate::core::ids::InstanceId;
+use crate::core::instance::DrainReason;
+use crate::core::plan::{Effect, recheck, request};
+use crate::core::pool::PoolState;
+use crate::core::text::quoted;
+use crate::port::connector::{ConnectError, RemoteCommand};
+use crate::port::setup::PoolSetup;
+
+/// Greenroom's part of the check, a script for `/bin/sh`.
+pub const SCRIPT: &str = include_str!("recheck.sh");
+/// The space that has to be free for builds.
+const KIB: u32 = 100 * 1024;
+/// The inodes that have to be free for builds, on file systems that count them.
+const INODES: u32 = 1_000;
+
+impl Engine {
+    /// The checks to begin before the next pass: a job may wait for their end, and a pass may wait for the provider.
+    pub(super) async fn due_rechecks(&self, state: &PoolState) -> Result<Vec<Effect>, EngineError> {
+        let due = recheck::due(state, self.now()).map(|i| Effect::Recheck { instance: i.id.clone() });
+        let due: Vec<Effect> = due.collect();
+        if due.is_empty() || self.host.leadership.identity().await?.moved.is_some() {
+            return Ok(Vec::new());
+        }
+        Ok(due)
+    }
+
+    /// Checks an instance that a job has left. A connection that fails says nothing about its fitness.
+    pub(super) async fn recheck(
+        &self,
+        id: &InstanceId,
+        setup: &PoolSetup,
+    ) -> Result<EffectResult, EngineError> {
+        let state = self.store.load().await?;
+        let due = state.instance(id).filter(|i| i.awaits_recheck());
+        // As a job would reach it: a job may wait, and a call of the provider takes time.
+        let Some((left, endpoint)) = due.and_then(|i| i.released.zip(i.endpoint.clone())) else {
+            return Ok(EffectResult::Fine);
+        };
+        let problem = match self.fitness(id, &endpoint, setup).await {
+            Ok(CommandResult::Passed) => {
+                self.commit(|state| recheck::passed(state, id, left, self.now())).await?;
+                return Ok(EffectResult::Fine);
+            }
+            Ok(CommandResult::Failed(message) | CommandResult::Cut(message)) => {
+                self.commit(|state| recheck::failed(state, id, &message, self.now())).await?;
+                return Ok(EffectResult::Unfit(DrainReason::Unfit { message }.to_string()));
+            }
+            Err(problem) => problem,
+        };
+        let message = problem.to_string();
+        if !matches!(problem, ConnectError::HostFault { .. } | ConnectError::Local { .. }) {
+            self.commit(|state| request::doubt(state, id, &message, self.now())).await?;
+        }
+        Ok(EffectResult::Failed(Failure { class: ErrorClass::Transient, message }))
+    }
+
+    /// Whether the next job can begin there: Greenroom's part of the check, then the operator's.
+    pub(super) async fn fitness(
+        &self,
+        id: &InstanceId,
+        endpoint: &Endpoint,
+        setup: &PoolSetup,
+    ) -> Result<CommandResult, ConnectError> {
+        let timing = &setup.policy.timing;
+        let (within, start_within) = (timing.ready_timeout, timing.connect_timeout);
+        let text = format!("exec /bin/sh -s -- {} {KIB} {INODES}", quoted(&setup.recheck.builds_dir));
+        let own = RemoteCommand { text: &text, input: SCRIPT, within, start_within, shared: true };
+        match self.command_on(id, endpoint, own).await? {
+            CommandResult::Passed => {}
+            CommandResult::Failed(why) => {
+                // What the script prints is the reason.
+                let reason = why.strip_prefix("exit status 1: ").unwrap_or(&why);
+                return Ok(CommandResult::Failed(reason.to_owned()));
+            }
+            cut @ CommandResult::Cut(_) => return Ok(cut),
+        }
+        let Some(command) = &setup.recheck.command else { return Ok(CommandResult::Passed) };
+        let operators = RemoteCommand { text: command, input: "", within, start_within, shared: false };
+        let result = self.command_on(id, endpoint, operators).await?;
+        Ok(match result {
+            CommandResult::Failed(why) => CommandResult::Failed(format!("`recheck_command`: {why}")),
+            other => other,
+        })
+    }
+
+    /// A command that does not begin twice in a row does not begin for a job, either.
+    async fn command_on(
+        &self,
+        id: &InstanceId,
+        endpoint: &Endpoint,
+        command: RemoteCommand<'_>,
+    ) -> Result<CommandResult, ConnectError> {
+        let mut tried = self.command_at(id, endpoint, command).await;
+        if matches!(tried, Err(ConnectError::NotBegun { .. } | ConnectError::Lost { .. })) {
+            tried = self.command_at(id, endpoint, command).await;
+        }
+        match tried {
+            Err(ConnectError::NotBegun { why, .. }) => {
+                Ok(CommandResult::Failed(format!("no command begins there: {why}")))
+            }
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Jobs that spoil their instance for the next ones, such as by filling its disk, and the check between two jobs.
+//!
+//! Promise 4: what a job has spoiled before it left serves no other job, and no instance is thrown away as unfit that
+//! never was.
+
+use super::choosing;
+use super::fault::Fault;
+use super::process::Proc;
+use super::rng::Rng;
+use super::scenario::Moment;
+use super::world::World;
+use crate::core::event::{Change, Event};
+use crate::core::ids::{AttemptName, InstanceId};
+use crate::core::instance::DrainReason;
+use crate::core::pool::PoolState;
+
+/// The beginning of the reason for which a host goes out of service.
+const REASON: &str = "it failed the check between jobs";
+
+/// Some seeds have jobs that spoil their instances.
+pub(super) fn draw(seed: u64, calm: u64) -> Vec<Moment> {
+    let mut rng = Rng::new(seed, "sick");
+    let times = if rng.chance(500) { rng.within(1..6) } else { 0 };
+    let moment =
+        |rng: &mut Rng| Moment { at: rng.below(calm * 9 / 10), fault: Fault::FallsSick, dice: rng.word() };
+    (0..times).map(|_| moment(&mut rng)).collect()
+}
+
+/// Waits some time for an instance with a job, which fills the disk. Static hosts are cleaned of that, unless it is the
+/// operator's disk.
+pub(super) async fn falls(proc: &Proc, dice: u64) {
+    for _ in 0..60 {
+        let struck = {
+            let mut world = proc.world.borrow_mut();
+            let now = world.now;
+            let live = world.truth.live.values().map(|live| live.instance.clone());
+            let held: Vec<InstanceId> =
+                live.filter(|id| world.cloud.machines.get(id).is_some_and(|m| m.answers(now))).collect();
+            let index = usize::try_from(dice).unwrap_or(0).checked_rem(held.len());
+            index.map(|index| {
+                let id = &held[index];
+                world.log_as("cloud", format_args!("a job fills the disk of {id}"));
+                world.truth.spoiled.insert(id.clone());
+                if let Some(m) = world.cloud.machines.get_mut(id) {
+                    m.sick = m.sick.or(Some(now));
+                }
+            })
+        };
+        if struck.is_some() {
+            return;
+        }
+        proc.pause(5_000).await;
+    }
+}
+
+/// The outcome of the check on an instance.
+pub(super) fn is_fit(world: &mut World, id: &InstanceId) -> bool {
+    let is_sick = world.cloud.machines.get(id).is_some_and(|m| m.sick.is_some());
+    if is_sick {
+        world.cover.fault(Fault::FallsSick);
+    }
+    !is_sick
+}
+
+/// An event was recorded; `state` is the result of its transaction.
+pub(super) fn committed(world: &mut World, machine: usize, state: &PoolState, event: &Event) {
+    if machine != 0 {
+        return; // a copy serves no jobs
+    }
+    match &event.change {
+        Change::Granted { attempt, instance } => granted(world, state, attempt, instance),
+        Change::OutOfService { instance, reason } if reason.starts_with(REASON) => {
+            thrown_away(world, instance);
+        }
+        Change::DrainingBegun { instance, reason: DrainReason::Unfit { .. } } => thrown_away(world, instance),
+        _ => {}
+    }
+}
+
+fn granted(world: &mut World, state: &PoolState, attempt: &AttemptName, id: &InstanceId) {
+    let Some(spoiled) = world.cloud.machines.get(id).and_then(|m| m.sick) else { return };
+    let left = state.instance(id).and_then(|i| i.released).map(|left| choosing::ms(world, left));
+    if left.is_some_and(|left| left > spoiled) {
+        world.broken(format!("promise 4: a job has spoiled {id} and left, and {attempt} gets it"));
+    }
+}
+
+fn thrown_away(world: &mut World, id: &InstanceId) {
+    if world.cloud.machines.contains_key(id) && !world.truth.spoiled.contains(id) {
+        world.broken(format!("promise 4: {id} is thrown away as unfit, and it is fit"));
+    }
+}
