@@ -16,7 +16,7 @@ use crate::core::ids::PoolName;
 use crate::keys::problem::{Place, Problems};
 use crate::port::clock::Clock;
 use crate::port::host_keys::HostKeys;
-use crate::port::setup::{Cleaning, PoolSetup, Pulls, Recheck, Setup};
+use crate::port::setup::{CLOUD_INIT, Cleaning, PoolSetup, Pulls, Recheck, Setup};
 use crate::provider::{self, BuildContext, Calls, CleanDirs, Registration, StaticHostCalls};
 
 /// What a provider is built from, beside its table.
@@ -165,7 +165,7 @@ pub(super) fn build(
         None => None,
     };
     policy.clean_unbinds = unbinds(pool, cleaning.as_deref());
-    let ready_command = ready_command(pool, launches);
+    let ready_command = ready_command(pool, registration);
     let recheck = Recheck {
         builds_dir: JobDirs::of(pool, &around.state_dir)?.builds,
         command: recheck_command(pool, ready_command.as_deref()),
@@ -194,10 +194,12 @@ pub(super) fn objection(
     config.objection(pool, ProviderFacts { disposable, suspends, engines, stays_bound })
 }
 
-/// What an instance has to pass before its first job: on a static host, also what containers without root need.
-fn ready_command(pool: &PoolConfig, launches: bool) -> Option<String> {
-    let own = pool.ready_command.as_deref();
-    if launches || pool.containers.is_none() {
+/// What an instance has to pass before its first job: on a static host, also what containers without root need. The
+/// operator's own command replaces the wait for cloud-init.
+fn ready_command(pool: &PoolConfig, registration: &Registration) -> Option<String> {
+    let default = registration.cloud_init.then_some(CLOUD_INIT);
+    let own = pool.ready_command.as_deref().or(default);
+    if registration.launches() || pool.containers.is_none() {
         return own.map(str::to_owned);
     }
     Some(format!("{ROOTLESS}{}", own.unwrap_or_default()))
@@ -277,6 +279,28 @@ pub(super) mod tests {
         let clock = Rc::new(ManualClock::default());
         let around = ProviderContext { state_dir: "/s".into(), program: "/p".into(), clock };
         build(&config, config.pools.values().next().unwrap(), &around)
+    }
+
+    #[test]
+    fn instances_of_clouds_wait_for_cloud_init_unless_the_operator_has_a_command() {
+        for known in provider::all() {
+            let mut table: toml::Table = known.example.parse().unwrap();
+            table.insert("kind".to_owned(), known.kind.into());
+            if table.contains_key("allow_root") {
+                table.insert("allow_root".to_owned(), true.into());
+            }
+            let mut pool: toml::Table = "max_instances = 2".parse().unwrap();
+            pool.insert("provider".to_owned(), table.into());
+            let command = |pool: &toml::Table| {
+                let pools = toml::Table::from_iter([("a".to_owned(), pool.clone().into())]);
+                let all = toml::Table::from_iter([("pool".to_owned(), pools.into())]);
+                built(&toml::to_string(&all).unwrap()).unwrap().ready_command
+            };
+            let waits = ["aws-ec2", "gce", "external", "fleeting"].contains(&known.kind);
+            assert_eq!(command(&pool).as_deref(), waits.then_some(CLOUD_INIT), "{}", known.kind);
+            pool.insert("ready_command".to_owned(), "true".into());
+            assert_eq!(command(&pool).as_deref(), Some("true"), "{}", known.kind);
+        }
     }
 
     #[test]

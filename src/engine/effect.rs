@@ -21,7 +21,7 @@ use crate::core::text::clean_line;
 use crate::core::time::Pretty;
 use crate::port::connector::{ConnectError, RemoteCommand, StageEnd};
 use crate::port::provider::{LaunchRequest, ProviderError, Termination};
-use crate::port::setup::PoolSetup;
+use crate::port::setup::{CLOUD_INIT, PoolSetup};
 use crate::port::tail::Tail;
 
 /// The longest output of a command that is reported in one line, in characters.
@@ -358,6 +358,8 @@ impl Engine {
                 self.commit(|state| request::ready(state, id, self.now())).await?;
             }
             CommandResult::Failed(message) | CommandResult::Cut(message) => {
+                let by_default = setup.ready_command.as_deref() == Some(CLOUD_INIT);
+                let message = if by_default { format!("cloud-init: {message}") } else { message };
                 let why = DrainReason::NotReady { message };
                 self.commit(|state| request::withdraw(state, id, why.clone(), self.now())).await?;
             }

@@ -67,6 +67,18 @@ pub struct PublicPull {
     pub within: Duration,
 }
 
+/// The default of `ready_command` in clouds, whose machines may accept logins before they are set up. Errors that
+/// cloud-init recovered from (status 2) are no reason to replace the machine: the next one would have them, too.
+pub const CLOUD_INIT: &str = "\
+command -v cloud-init >/dev/null 2>&1 || exit 0
+cloud-init status --wait >/dev/null 2>&1
+case $? in
+  0 | 2) exit 0 ;;
+esac
+cloud-init status --long 2>&1
+exit 1
+";
+
 /// The argument of cleaning scripts that leaves the cache as it is.
 pub const KEEP_CACHE: &str = "--keep-cache";
 

@@ -123,6 +123,8 @@ pub struct Registration {
     pub suspends: bool,
     /// False if its instances cannot have a container engine.
     pub engines: bool,
+    /// True if its instances may still be set up by cloud-init when their SSH server answers.
+    pub cloud_init: bool,
     /// What jobs may order in a pool; its result is `None` if the table does not allow it. Takes a table that builds.
     pub orders: Option<fn(&PoolName, &toml::Table) -> Option<OrderSettings>>,
     /// Set for a provider of static hosts; `None`: instances are launched and terminated.

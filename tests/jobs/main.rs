@@ -36,6 +36,8 @@ mod secrets;
 mod setting;
 #[path = "../situations/jobs/blame.rs"]
 mod situation_blame;
+#[path = "../situations/jobs/ready.rs"]
+mod situation_ready;
 #[path = "../situations/jobs/sick.rs"]
 mod situation_sick;
 #[path = "../support/skipped.rs"]

@@ -231,11 +231,14 @@ const CACHE_DIR: Key = key("cache_dir", GuestPath, Value("\"/cache\""), Job)
          keys is given.",
     );
 
-const READY_COMMAND: Key = key("ready_command", Text, Words("none"), Pass)
+const READY_COMMAND: Key = key("ready_command", Text, Words("`cloud-init status --wait` in clouds, else none"), Pass)
     .means("Command that runs on each new instance before a job gets it; it must exit with status 0.")
     .interacts(
-        "Without it, an instance is ready when it accepts the login. `ready_timeout` bounds the command. After a \
-         failure the instance is replaced; a static host goes out of service.",
+        "`ready_timeout` bounds the command. After a failure the instance is replaced, and counts for `breaker_failures`; a \
+         static host goes out of service. With providers `aws-ec2`, `gce`, `external` and `fleeting`, the default waits for \
+         cloud-init where an instance has it. Errors that cloud-init recovered from (exit status 2) do not count. A command of your own \
+         replaces that: `\"true\"` waits for nothing. With other providers, and without a command, an instance is ready when \
+         it accepts the login.",
     );
 
 const RECHECK_COMMAND: Key = key("recheck_command", Text, Words("none"), Pass)

@@ -32,6 +32,7 @@ pub const REGISTRATION: Registration = Registration {
     lifetime: Some(LIFETIME),
     suspends: false,
     engines: true,
+    cloud_init: true,
     orders: None,
     static_hosts: None,
     doctor: doctor::without_calls,

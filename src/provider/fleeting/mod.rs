@@ -64,6 +64,7 @@ pub const REGISTRATION: Registration = Registration {
     lifetime: Some(LIFETIME),
     suspends: true,
     engines: true,
+    cloud_init: true,
     orders: None,
     static_hosts: None,
     doctor: doctor::without_calls,

@@ -36,6 +36,7 @@ pub const REGISTRATION: Registration = Registration {
     static_hosts: None,
     suspends: false,
     engines: false,
+    cloud_init: false,
     orders: Some(orders_of),
     doctor: doctor::without_calls,
 };

@@ -45,6 +45,7 @@ pub const REGISTRATION: Registration = Registration {
     lifetime: None,
     suspends: false,
     engines: true,
+    cloud_init: false,
     orders: None,
     static_hosts: None,
     doctor: doctor::doctor,

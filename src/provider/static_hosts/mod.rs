@@ -36,6 +36,7 @@ pub const REGISTRATION: Registration = Registration {
     lifetime: None,
     suspends: false,
     engines: true,
+    cloud_init: false,
     orders: None,
     static_hosts: Some(StaticHostCalls { named, most_slots, clean: clean::cleaning }),
     doctor: doctor::doctor,

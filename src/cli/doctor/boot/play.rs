@@ -30,7 +30,7 @@ use crate::host::local::Role;
 use crate::port::connector::{RemoteCommand, StageEnd};
 use crate::port::finding::Finding;
 use crate::port::host::Host;
-use crate::port::setup::{PoolSetup, Setup};
+use crate::port::setup::{CLOUD_INIT, PoolSetup, Setup};
 use crate::port::store::OperatorStore;
 use crate::port::tail::Tail;
 
@@ -144,7 +144,11 @@ impl<'a> Boot<'a> {
         let timing = &self.setup.policy.timing;
         let within = timing.launch_timeout + timing.ready_timeout + SLACK;
         let until = engine.clock.now().plus(within);
-        course.has_ready_command = self.setup.ready_command.is_some();
+        course.ready_step = match self.setup.ready_command.as_deref() {
+            None => "ready",
+            Some(CLOUD_INIT) => "cloud-init finished, or is absent",
+            Some(_) => "ready command passed",
+        };
         say(HEADER);
         let mut has_address = false;
         loop {

@@ -20,8 +20,8 @@ pub(super) struct BootTimeline {
     pub(super) accepted: Option<InstanceId>,
     /// Why it will not become ready.
     given_up: Option<DrainReason>,
-    /// Whether the pool has a ready command.
-    pub(super) has_ready_command: bool,
+    /// The name of the step at whose end the instance is ready.
+    pub(super) ready_step: &'static str,
     begun: Option<Stamp>,
     last: Option<Stamp>,
 }
@@ -45,8 +45,7 @@ impl BootTimeline {
                 Answer::Pending => return None,
             },
             Change::Reached { .. } => "reachable by SSH".to_owned(),
-            Change::BecameReady { .. } if self.has_ready_command => "ready command passed".to_owned(),
-            Change::BecameReady { .. } => "ready".to_owned(),
+            Change::BecameReady { .. } => self.ready_step.to_owned(),
             Change::DrainingBegun { reason: DrainReason::ByOperator, .. } => {
                 "termination requested".to_owned()
             }
@@ -93,8 +92,8 @@ mod tests {
     use crate::core::failure::{ErrorClass, Failure};
     use crate::core::policy::Policy;
 
-    fn rows(story: &EventFixture, has_ready_command: bool) -> String {
-        let mut course = BootTimeline { has_ready_command, ..BootTimeline::default() };
+    fn rows(story: &EventFixture, ready_step: &'static str) -> String {
+        let mut course = BootTimeline { ready_step, ..BootTimeline::default() };
         story.events.iter().filter_map(|event| course.take(event)).collect()
     }
 
@@ -112,8 +111,8 @@ mod tests {
      30 s      5.3 s  termination requested
    1m 32s      1m 2s  gone
 ";
-        assert_eq!(rows(&story, true), expected);
-        assert!(rows(&story, false).contains("  ready\n"));
+        assert_eq!(rows(&story, "ready command passed"), expected);
+        assert!(rows(&story, "ready").contains("  ready\n"));
     }
 
     #[test]
@@ -125,7 +124,7 @@ mod tests {
         story.refused(1, 1, none, 0.0).intended(1, 2, 1.0);
         let why = DrainReason::NeverReady;
         story.then(601.0, Change::DrainingBegun { instance: id(1), reason: why });
-        let rows = rows(&story, false);
+        let rows = rows(&story, "ready");
         assert!(rows.contains("launch of linux-7f3a-1 requested (a spot)\n"), "{rows}");
         assert!(rows.contains("launch refused: no capacity (a): none left\n"), "{rows}");
         assert!(rows.contains("launch of linux-7f3a-1 requested (b)\n"), "{rows}");
