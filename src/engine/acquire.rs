@@ -75,6 +75,8 @@ pub struct Acquired {
     pub images: Images,
     /// True if another job may find there what this one pulls.
     pub shares_images: bool,
+    /// How many jobs the instance may run concurrently.
+    pub capacity: u32,
 }
 
 /// Why a job got no instance.
@@ -206,7 +208,7 @@ impl Engine {
         };
         let outcome = call.until_answering(&ask, state).await;
         match outcome {
-            Ok(Answering { assignment, account, booted, granted_after, images, shares_images }) => {
+            Ok(Answering { assignment, account, booted, granted_after, images, shares_images, capacity }) => {
                 let waited = self.now().since(began);
                 let acquired = Acquired {
                     lease,
@@ -217,6 +219,7 @@ impl Engine {
                     granted_after,
                     images,
                     shares_images,
+                    capacity,
                 };
                 Ok(acquired)
             }
@@ -263,6 +266,7 @@ struct Answering {
     granted_after: Duration,
     images: Images,
     shares_images: bool,
+    capacity: u32,
 }
 
 impl Call<'_> {
@@ -511,6 +515,7 @@ impl Granted<'_> {
             booted: boot_since(instance, began),
             images: instance.images.clone(),
             shares_images: policy.is_some_and(|policy| seen::is_shared(instance, policy)),
+            capacity: instance.capacity,
             assignment,
             account,
             granted_after,

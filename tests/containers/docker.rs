@@ -10,7 +10,7 @@ use crate::support::job::Job;
 use crate::support::record::Outcome;
 use crate::{
     accounts, debug, examples, limits, owners, pipelines, platforms, registries, secrets, services, shells,
-    starts, stopping,
+    situation_apart, starts, stopping,
 };
 
 macro_rules! with_docker {
@@ -69,6 +69,8 @@ with_docker! {
     secrets::a_password_is_gone_before_the_first_step_and_a_token_is_not_in_services;
     services::a_service_that_dies_is_reported_with_its_code_and_last_lines_and_the_job_goes_on;
     services::services_reach_each_other_and_the_job_reaches_both_by_all_their_names;
+    situation_apart::a_jobs_server_answers_no_other_job_on_the_machine;
+    situation_apart::in_a_network_of_its_own_a_job_has_its_names_and_reaches_others;
     shells::a_script_runs_in_its_image_or_the_job_fails_with_the_reason;
     starts::an_engine_that_hangs_is_a_system_failure_within_its_limit;
     #[ignore = "in `scripts/test --full`"]

@@ -43,6 +43,8 @@ mod situation_blame;
 mod situation_surroundings;
 #[path = "../situations/containers/variables.rs"]
 mod situation_variables;
+#[path = "../situations/containers/apart.rs"]
+mod situation_apart;
 #[path = "../support/skipped.rs"]
 mod skipped;
 mod starts;

@@ -17,6 +17,7 @@ use futures_util::future::{Either, select};
 
 pub use self::progress::ContainerProgress;
 use self::progress::Watcher;
+use self::script::JobNetwork;
 use super::acquire::Acquired;
 use super::{Engine, EngineError};
 use crate::core::attempt::Closed;
@@ -123,7 +124,7 @@ impl Engine {
         // Static hosts stay, so no job may be root there.
         let name =
             if assignment.is_static { ContainerName::rootless(attempt) } else { ContainerName::of(attempt) };
-        let script = script::script(&name, job, dirs);
+        let script = script::script(&name, job, dirs, JobNetwork::of(job, acquired.capacity));
         let wait = job.wait_for_services.unwrap_or_default();
         let within = job.pull_timeout.saturating_add(wait).saturating_add(MARGIN);
         let start_within = assignment.timeouts.start_within;

@@ -41,9 +41,10 @@ forward() {
   esac
 }
 
-# Creates the job's network, without a name server; its subnet. The engine's error goes to standard error.
+# Creates the job's network, without a name server; its subnet. No other job's network reaches it. The engine's error goes
+# to standard error.
 network() {
-  podman network create --disable-dns ${mtu:+--opt "mtu=$mtu"} "$name" >/dev/null &&
+  podman network create --disable-dns --opt isolate=true ${mtu:+--opt "mtu=$mtu"} "$name" >/dev/null &&
     podman network inspect --format '{{range .Subnets}}{{.Subnet}}{{end}}' "$name"
 }
 

@@ -1,7 +1,7 @@
 # Prepares the containers of a job as who runs the engine: pulls images, starts services, creates the job's container.
 # For any POSIX shell. Each line on standard output is a report. A container's number counts from 0, the job's own.
 # Set above: name, engine, shared (the engine's file of the job's container is there), last, pull_within, wait_within, most,
-# rootless, debug, closed and only_pulls (empty: no), and the functions write_files, pull_each, may_pass, explains, share_all,
+# rootless, debug, closed, own_network and only_pulls (empty: no), and the functions write_files, pull_each, may_pass, explains, share_all,
 # ports, create, recent, stamp, make_room, own_name, find_mtu, find_servers, sound. The engine's own: facts, log_path, and the
 # functions ready, mirrored, fetch, network, started, last_lines.
 PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -300,7 +300,7 @@ main() {
   if [ -n "$only_pulls" ]; then report done; return; fi
   share_all
   own_name
-  [ "$last" = 0 ] || connect
+  [ -z "$own_network" ] || connect
   # First of all, because it creates the volumes: containers that are created concurrently would conflict.
   (create 0) >/dev/null 2>"$work/error" || broken create "$(message "$work/error")"
   [ -z "$closed" ] || owner

@@ -33,26 +33,47 @@ pub const TAKEN_OVER: &str = include_str!("machine.sh");
 /// The option for a container in the machine's network.
 const MACHINES: &str = "--network host";
 
+/// The network of a job's containers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobNetwork {
+    /// That of the instance.
+    Shared,
+    /// One that only containers of the job are in.
+    Own,
+}
+
+impl JobNetwork {
+    /// `capacity`: of the job's instance. A job that is alone there has the instance's network, unless it has services.
+    pub fn of(job: &ContainerJob, capacity: u32) -> Self {
+        if job.services.is_empty() && capacity <= 1 { Self::Shared } else { Self::Own }
+    }
+}
+
 /// The script for POSIX shells. It has secrets in it, and is read from standard input only.
 ///
 /// `dirs`: directories of the guest that all containers have at the same path.
-pub fn script(name: &ContainerName, job: &ContainerJob, dirs: &[&str]) -> String {
-    written(name, job, dirs, "")
+pub fn script(name: &ContainerName, job: &ContainerJob, dirs: &[&str], network: JobNetwork) -> String {
+    written(name, job, dirs, (network, ""))
 }
 
 /// The same, but it only pulls.
 pub(in crate::engine) fn pulling(name: &ContainerName, job: &ContainerJob) -> String {
-    written(name, job, &[], "yes")
+    written(name, job, &[], (JobNetwork::Shared, "yes"))
 }
 
-fn written(name: &ContainerName, job: &ContainerJob, dirs: &[&str], only_pulls: &str) -> String {
+fn written(
+    name: &ContainerName,
+    job: &ContainerJob,
+    dirs: &[&str],
+    (network, only_pulls): (JobNetwork, &str),
+) -> String {
     let containers: Vec<&ContainerSpec> = job.containers().collect();
     let mut text = String::new();
     let wait = job.wait_for_services.map_or(0, |wait| wait.as_secs().max(1));
     _ = writeln!(
         text,
         "name={name} engine={} shared=\"{}\" rootless={} last={} pull_within={} wait_within={wait} most={MOST} debug={} \
-         closed={} only_pulls={only_pulls} mtu={} dns={} limit=60",
+         closed={} own_network={} only_pulls={only_pulls} mtu={} dns={} limit=60",
         job.engine.program(),
         EnginePlace::of(name).dir(),
         if name.is_rootless() { "yes" } else { "" },
@@ -60,6 +81,7 @@ fn written(name: &ContainerName, job: &ContainerJob, dirs: &[&str], only_pulls: 
         job.pull_timeout.as_secs().max(1),
         if job.debug_services { "yes" } else { "" },
         if job.umask == Umask::Closed { "yes" } else { "" },
+        if network == JobNetwork::Own { "yes" } else { "" },
         job.options.network_mtu.map(|mtu| mtu.to_string()).unwrap_or_default(),
         if job.options.dns.is_empty() { "" } else { "yes" },
     );
@@ -77,10 +99,9 @@ fn written(name: &ContainerName, job: &ContainerJob, dirs: &[&str], only_pulls: 
     let shared: Vec<String> = dirs.iter().map(|dir| format!("share {}", quoted(dir))).collect();
     function(&mut text, "share_all", &shared);
     function(&mut text, "ports", &[choice("$1", probes(&job.services))]);
-    let creations = containers
-        .iter()
-        .enumerate()
-        .map(|(number, container)| (number.to_string(), creation(name, job, dirs, (number, container))));
+    let creations = containers.iter().enumerate().map(|(number, container)| {
+        (number.to_string(), creation(name, job, (dirs, network), (number, container)))
+    });
     function(&mut text, "create", &[choice("$1", creations)]);
     if name.is_rootless() {
         let references: Vec<String> =
@@ -190,7 +211,7 @@ fn environment(job: &ContainerJob, (number, container): (usize, &ContainerSpec))
 fn creation(
     name: &ContainerName,
     job: &ContainerJob,
-    dirs: &[&str],
+    (dirs, network): (&[&str], JobNetwork),
     (number, container): (usize, &ContainerSpec),
 ) -> String {
     let all = environment(job, (number, container));
@@ -205,14 +226,13 @@ fn creation(
     } else {
         words.push(job.engine.pids_option(job.options.pids_limit));
     }
-    let network = network(name, &job.services, number);
     // `named` and `resolvers` are variables of the script.
-    if network.contains(MACHINES) {
+    if network == JobNetwork::Shared {
         words.push("$named".to_owned());
     } else {
         words.extend(dialect.in_own_network(name.is_rootless()));
     }
-    words.push(network);
+    words.push(network_options(name, network, &job.services, number));
     words.extend(options::of(job, container));
     words.extend(options::volumes(name, job, dirs));
     let docker = DockerFiles::of(name, job, (number, container));
@@ -233,9 +253,14 @@ fn creation(
     lines.join("\n")
 }
 
-/// Without services, the guest's network. Otherwise one of the job's own, in which all containers have all names.
-fn network(name: &ContainerName, services: &[ServiceSpec], number: usize) -> String {
-    if services.is_empty() {
+/// In a network of the job's own, all containers have all names.
+fn network_options(
+    name: &ContainerName,
+    network: JobNetwork,
+    services: &[ServiceSpec],
+    number: usize,
+) -> String {
+    if network == JobNetwork::Shared {
         return MACHINES.to_owned();
     }
     // The first address of the network is the guest's.

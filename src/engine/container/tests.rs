@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::progress::{ContainerProgress, Watcher};
-use super::script::script;
+use super::script::{JobNetwork, script};
 use super::{ContainerError, options};
 use crate::core::container::engine::ContainerEngine;
 use crate::core::container::name::ContainerName;
@@ -83,7 +83,12 @@ fn every_shell_reads_the_whole_script() {
     for (shell, engine) in
         SHELLS.into_iter().flat_map(|shell| ContainerEngine::ALL.map(|engine| (shell, engine)))
     {
-        let text = script(&ContainerName::parse("greenroom-a1").unwrap(), &with(engine), &["/b 'x"]);
+        let text = script(
+            &ContainerName::parse("greenroom-a1").unwrap(),
+            &with(engine),
+            &["/b 'x"],
+            JobNetwork::Own,
+        );
         let mut reader = Command::new(shell[0]);
         reader.args(&shell[1..]).arg("-n").stdin(Stdio::piped()).stderr(Stdio::piped());
         let Ok(mut reader) = reader.spawn() else { continue };
@@ -95,7 +100,8 @@ fn every_shell_reads_the_whole_script() {
 
 /// What a played engine is given to create a service: its arguments and a variable.
 fn created(job: &ContainerJob) -> String {
-    let text = script(&ContainerName::parse("greenroom-a1").unwrap(), job, &["/b 'x"]);
+    let text =
+        script(&ContainerName::parse("greenroom-a1").unwrap(), job, &["/b 'x"], JobNetwork::of(job, 1));
     let functions = text.split("# Prepares the containers").next().unwrap();
     let play = "net=10.89.0 work=/dev/null/x shared=/run/greenroom init= resolvers='--dns 192.0.2.53' \n\
                 export PATH=\"$PLAYED:$PATH\"\n(create 1 2>/dev/null)\n";
@@ -134,7 +140,7 @@ fn docker_gets_the_registrys_credentials_the_mirrors_name_and_the_certificates()
     let mut job = with(ContainerEngine::Docker);
     job.ca = Some("PEM".to_owned());
     job.job.image = "docker.io/library/bb:1".to_owned();
-    let text = script(&ContainerName::parse("greenroom-a1").unwrap(), &job, &[]);
+    let text = script(&ContainerName::parse("greenroom-a1").unwrap(), &job, &[], JobNetwork::of(&job, 1));
     for part in [
         "printf %s '{\"auths\":{\"https://index.docker.io/v1/\":",
         "printf %s '{\"auths\":{\"h:1\":",
@@ -170,7 +176,7 @@ fn docker(image: &str, change: impl FnOnce(&mut ContainerJob)) -> Vec<String> {
     job.ca = Some("PEM".to_owned());
     job.services[0].container = ContainerSpec { command: None, ..spec(image) };
     change(&mut job);
-    let text = script(&ContainerName::parse("greenroom-a1").unwrap(), &job, &[]);
+    let text = script(&ContainerName::parse("greenroom-a1").unwrap(), &job, &[], JobNetwork::of(&job, 1));
     let lines = text.lines().filter(|line| line.contains("a1-1.docker\""));
     lines
         .map(|line| line.trim().trim_end_matches(" \\").replace("\"$shared/greenroom-a1-1.docker\"", "DIR"))
@@ -393,7 +399,7 @@ fn same_image(change: impl FnOnce(&mut ContainerSpec)) -> ContainerJob {
 #[test]
 fn containers_that_want_an_image_in_the_same_way_share_its_pull() {
     let pulls = |job: &ContainerJob| {
-        let text = script(&ContainerName::parse("greenroom-a1").unwrap(), job, &[]);
+        let text = script(&ContainerName::parse("greenroom-a1").unwrap(), job, &[], JobNetwork::of(job, 1));
         let lines = text.lines().filter_map(|line| line.strip_prefix("pull '")?.split_once('\''));
         lines.map(|(numbers, _)| numbers.to_owned()).collect::<Vec<_>>()
     };

@@ -20,7 +20,7 @@ use greenroom::core::secret::Secret;
 use greenroom::core::start::{Start, StartAccount};
 use greenroom::engine::Engine;
 use greenroom::engine::acquire::Acquired;
-use greenroom::engine::container::script::script;
+use greenroom::engine::container::script::{JobNetwork, script};
 use greenroom::engine::container::{ContainerError, ContainerProgress};
 use greenroom::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir};
 use greenroom::port::attempts::{Assignment, AttemptRecord, Attempts as _, StageTimeouts};
@@ -88,6 +88,7 @@ async fn prepare(machine: &Rc<Machine>, job: &ContainerJob) -> Prepared {
         granted_after: Duration::ZERO,
         images: Images::default(),
         shares_images: false,
+        capacity: 1,
     };
     let engine = Engine {
         pool,
@@ -406,7 +407,7 @@ async fn a_preparation_without_a_reader_ends_and_leaves_nothing() {
     machine.answer("");
     let mut job = with_password("127.0.0.1:5003/bb:1", PASSWORD);
     job.pull_timeout = Duration::from_mins(10);
-    let script = script(&ContainerName::of(&AttemptName::new("a1")), &job, &[]);
+    let script = script(&ContainerName::of(&AttemptName::new("a1")), &job, &[], JobNetwork::of(&job, 1));
     let begun = Instant::now();
     let first = machine.sh("sh | head -n 1; sleep 1", &script);
     assert_eq!(String::from_utf8_lossy(&first.stdout), "pulling 0 always 1\n");
