@@ -29,7 +29,7 @@ use crate::engine::warm::{MARGIN, public_script};
 use crate::gitlab::env::added_by_runner;
 use crate::gitlab::response::JobResponse;
 use crate::port::clock::Clock as _;
-use crate::port::setup::{PublicPull, Pulls};
+use crate::port::setup::{PublicPull, Pulls, Traces};
 use crate::provider;
 
 /// The containers of a job, or `None` if it runs on the instance itself. Judged before the job takes an instance.
@@ -84,10 +84,23 @@ fn judged(
     }
     let about = JobContext {
         single_use: known.launches() && pool.policy.max_use_count == Some(1),
+        meets_others: jobs_meet(pool, known.launches()),
         runner_variables: added_by_runner(|name| std::env::var_os(name)),
         ..operators(settings)?
     };
     judge(settings, request, &about).map_err(CliError::impossible)
+}
+
+/// True if another job may run beside a job of the pool, or have left a process on its instance. Static hosts that run
+/// containers are cleaned by root between jobs.
+pub(super) fn jobs_meet(pool: &PoolConfig, launches: bool) -> bool {
+    if launches {
+        return pool.policy.max_use_count != Some(1);
+    }
+    let hosts = pool.provider.table.get("host").and_then(toml::Value::as_array);
+    let capacity = |host: &toml::Value| host.get("capacity").and_then(toml::Value::as_integer);
+    let most = hosts.into_iter().flatten().filter_map(capacity).max().unwrap_or(0);
+    pool.policy.capacity_per_instance > 1 || most > 1
 }
 
 /// The pools that run a job in containers, and its Docker daemons in privileged ones.
@@ -110,8 +123,9 @@ impl Pulls for PoolPulls {
         self.0.engine
     }
 
-    fn pull(&self, image: &str) -> Result<ContainerJob, String> {
+    fn pull(&self, image: &str, traces: Traces) -> Result<ContainerJob, String> {
         let about = operators(&self.0).map_err(|error| error.in_a_line())?;
+        let about = JobContext { meets_others: traces == Traces::Possible, ..about };
         let image = ImageRequest { name: image.to_owned(), ..ImageRequest::default() };
         let request = ContainerRequest { image: Some(image), ..ContainerRequest::default() };
         // The operator's own choice, whatever jobs may name. The registry is asked in any case.
@@ -123,7 +137,7 @@ impl Pulls for PoolPulls {
     fn public(&self) -> Vec<PublicPull> {
         let public = self.0.images_warm.iter().filter_map(|image| {
             let image = image.to_string();
-            let job = self.pull(&image).ok()?;
+            let job = self.pull(&image, Traces::None).ok()?;
             let (script, within) = (public_script(&job)?, job.pull_timeout.saturating_add(MARGIN));
             Some(PublicPull { image: image.into(), script, within })
         });
@@ -252,6 +266,36 @@ mod tests {
             let pool = config.pools.values().next().unwrap();
             let error = judged(&config, pool, pool.containers.as_ref().unwrap(), &request).unwrap_err();
             assert!(error.in_a_line().contains(wrong), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn jobs_meet_where_an_instance_serves_several_of_them() {
+        for (kind, pool, host, expected) in [
+            ("qemu", "", "", false),
+            ("qemu", "max_use_count = 2", "", true),
+            ("qemu", "max_use_count = 0", "", true),
+            ("qemu", "max_use_count = 2\ncapacity_per_instance = 2", "", true),
+            // Root cleans each host between two jobs.
+            ("static", "", "", false),
+            ("static", "capacity_per_instance = 2", "", true),
+            ("static", "", "capacity = 2", true),
+        ] {
+            let registration = provider::find(kind).unwrap();
+            let mut provider: toml::Table = registration.example.parse().unwrap();
+            provider.insert("kind".to_owned(), kind.into());
+            let hosts = provider.get_mut("host").and_then(toml::Value::as_array_mut);
+            for known in hosts.into_iter().flatten() {
+                let more: toml::Table = host.parse().unwrap();
+                known.as_table_mut().unwrap().extend(more);
+            }
+            let mut pool: toml::Table = format!("max_instances = 2\n{pool}").parse().unwrap();
+            pool.insert("provider".to_owned(), provider.into());
+            let pools = toml::Table::from_iter([("a".to_owned(), pool.into())]);
+            let text = toml::to_string(&toml::Table::from_iter([("pool".to_owned(), pools.into())])).unwrap();
+            let config = Config::parse(&text, "greenroom.toml").unwrap();
+            let meet = jobs_meet(config.pools.values().next().unwrap(), registration.launches());
+            assert_eq!(meet, expected, "{text}");
         }
     }
 

@@ -242,6 +242,7 @@ fn one_line(error: &ConfigError) -> String {
 pub(super) mod tests {
     use super::*;
     use crate::port::clock::tests::ManualClock;
+    use crate::port::setup::Traces;
 
     /// Configurations that their provider cannot satisfy, each with the error that all commands show.
     pub(in crate::cli) fn refused() -> Vec<(String, &'static str)> {
@@ -350,7 +351,8 @@ pub(super) mod tests {
         let clock = Rc::new(ManualClock::default());
         let around = ProviderContext { state_dir: "/s".into(), program: "/p".into(), clock };
         let pulls = build(&config, config.pools.values().next().unwrap(), &around).unwrap().pulls.unwrap();
-        assert!(pulls.pull("corp.test/app:1").unwrap().job.login.is_some());
+        let login = |traces| pulls.pull("corp.test/app:1", traces).unwrap().job.login;
+        assert!(login(Traces::None).is_some() && login(Traces::Possible).is_none());
         let public = pulls.public();
         assert_eq!(
             public.iter().map(|pull| &*pull.image).collect::<Vec<_>>(),

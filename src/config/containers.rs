@@ -58,6 +58,7 @@ pub(super) fn read(pool: &Table<'_>, around: &Surroundings<'_>) -> Option<Contai
         allowed_pull_policies: policies.1,
         mirrors: syntax::mirrors(&table).into_iter().collect(),
         registry_auth: table.text("registry_auth").into_value().map(PathBuf::from),
+        registry_auth_shared: table.flag("registry_auth_shared").or(false),
         ca: table.text("ca").into_value().map(PathBuf::from),
         privileged: privileged(&table),
         volumes: volumes(&table, &around.dirs).unwrap_or(default.volumes),

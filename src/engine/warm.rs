@@ -17,12 +17,14 @@ use crate::core::container::place::EnginePlace;
 use crate::core::container::spec::ContainerJob;
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::InstanceId;
+use crate::core::images::SeenImages;
+use crate::core::instance::{Instance, Phase};
 use crate::core::plan::{FailingCall, Pulls, backoff, seen, warm};
 use crate::core::policy::Timing;
 use crate::core::pool::PoolState;
 use crate::core::time::Stamp;
 use crate::port::connector::RemoteCommand;
-use crate::port::setup::PoolSetup;
+use crate::port::setup::{PoolSetup, Traces};
 
 /// What the script needs beside the pull.
 pub const MARGIN: Duration = Duration::from_mins(1);
@@ -97,6 +99,12 @@ impl Warming {
     }
 }
 
+/// What a job may have left there. A static host in service was cleaned by root since its last job.
+fn traces(instance: &Instance) -> Traces {
+    let is_clean = if instance.is_static() { instance.phase == Phase::Ready } else { instance.uses == 0 };
+    if is_clean && instance.holders.is_empty() { Traces::None } else { Traces::Possible }
+}
+
 impl Engine {
     /// Checks an instance that has just booted, and pulls what the first waiting job needs meanwhile. The check decides
     /// when the job gets the instance: then the pulls stop.
@@ -140,12 +148,20 @@ impl Engine {
     ) -> Result<EffectResult, EngineError> {
         let failed = |class, message| Ok(EffectResult::Failed(Failure { class, message }));
         let Some(pulls) = &setup.pulls else { return Ok(EffectResult::Fine) };
-        let job = match pulls.pull(image) {
+        let state = self.store.load().await?;
+        let Some(known) = state.instance(id) else { return Ok(EffectResult::Fine) };
+        let job = match pulls.pull(image, traces(known)) {
             Ok(job) => job,
             Err(why) => return failed(ErrorClass::Invalid, why),
         };
-        let state = self.store.load().await?;
-        let Some(known) = state.instance(id) else { return Ok(EffectResult::Fine) };
+        if let Some(fact) =
+            known.images.get(image).filter(|_| job.job.login_withheld && job.job.login.is_none())
+        {
+            // Without credentials, the registry would deny it: the image that is there stays, and counts as checked.
+            let seen = SeenImages { found: vec![fact.image.clone()], removed: Vec::new() };
+            self.commit(|state| seen::by_keeper(state, id, &seen, self.now())).await?;
+            return Ok(EffectResult::Fine);
+        }
         let Some(endpoint) = known.endpoint.clone() else { return Ok(EffectResult::Fine) };
         let name = ContainerName::of_pull(self.now(), known.is_static());
         let script = pulling(&name, &job);

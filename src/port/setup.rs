@@ -46,13 +46,22 @@ pub trait Pulls {
     /// What runs the containers of the pool's jobs.
     fn engine(&self) -> ContainerEngine;
 
-    /// What pulls an image with the operator's credentials, as for a job in it; or why it cannot be pulled.
-    fn pull(&self, image: &str) -> Result<ContainerJob, String>;
+    /// What pulls an image, as for a job in it; or why it cannot be pulled. The operator's credentials go to instances
+    /// without traces of jobs only, unless the operator shares them.
+    fn pull(&self, image: &str, traces: Traces) -> Result<ContainerJob, String>;
 
     /// Those of `images_warm` that need no credentials: all instances of the pool may have them from their start.
     fn public(&self) -> Vec<PublicPull> {
         Vec::new()
     }
+}
+
+/// Whether what a job has left on an instance could read along.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Traces {
+    /// No job has used the instance, or root has cleaned it since.
+    None,
+    Possible,
 }
 
 /// A pull without credentials.

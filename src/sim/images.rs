@@ -27,7 +27,7 @@ use crate::core::plan::warm::AT_MOST;
 use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
 use crate::core::warm::WarmPolicy;
-use crate::port::setup::Pulls;
+use crate::port::setup::{Pulls, Traces};
 
 const NAMES: [&str; 4] = ["registry.sim/a:1", "registry.sim/b:1", "registry.sim/c:1", "registry.sim/d:1"];
 /// A tag of the registry gets another digest this often.
@@ -93,7 +93,7 @@ impl Pulls for SimPulls {
         ContainerEngine::default()
     }
 
-    fn pull(&self, image: &str) -> Result<ContainerJob, String> {
+    fn pull(&self, image: &str, _: Traces) -> Result<ContainerJob, String> {
         containers([image])?.ok_or_else(|| "no container".to_owned())
     }
 }

@@ -71,6 +71,7 @@ with_docker! {
     services::services_reach_each_other_and_the_job_reaches_both_by_all_their_names;
     situation_apart::a_jobs_server_answers_no_other_job_on_the_machine;
     situation_apart::in_a_network_of_its_own_a_job_has_its_names_and_reaches_others;
+    situation_apart::where_jobs_run_beside_each_other_the_operators_password_stays_away_unless_it_is_shared;
     shells::a_script_runs_in_its_image_or_the_job_fails_with_the_reason;
     starts::an_engine_that_hangs_is_a_system_failure_within_its_limit;
     #[ignore = "in `scripts/test --full`"]

@@ -14,7 +14,7 @@ use greenroom::core::container::request::{ContainerRequest, ImageRequest};
 use greenroom::core::container::settings::{ContainerSettings, PullPolicy};
 use greenroom::core::container::spec::ContainerJob;
 use greenroom::engine::warm::public_script;
-use greenroom::port::setup::{PublicPull, Pulls};
+use greenroom::port::setup::{PublicPull, Pulls, Traces};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -103,7 +103,7 @@ impl Pulls for Public {
         ContainerEngine::default()
     }
 
-    fn pull(&self, image: &str) -> Result<ContainerJob, String> {
+    fn pull(&self, image: &str, _: Traces) -> Result<ContainerJob, String> {
         Err(format!("`{image}` is pulled for a template only"))
     }
 

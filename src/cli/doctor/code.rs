@@ -75,6 +75,7 @@ codes! {
     CONTAINERS_AUTH_UNREADABLE Error "containers-auth-unreadable" "The file `registry_auth` of a pool cannot be read: pulls that need its passwords fail.";
     CONTAINERS_AUTH_INVALID Error "containers-auth-invalid" "The file `registry_auth` of a pool is not in the format of Docker's `config.json`, or has no passwords.";
     CONTAINERS_AUTH_MODE Warning "containers-auth-mode" "Other users can read the passwords in `registry_auth`.";
+    CONTAINERS_AUTH_WITHHELD Warning "containers-auth-withheld" "Jobs of a pool do not get the passwords in `registry_auth`, because other jobs could read them on the instance.";
     CONTAINERS_CA_UNREADABLE Error "containers-ca-unreadable" "The file `ca` of a pool cannot be read, or contains no certificate: registries that need it are refused.";
     CONTAINERS_PRIVILEGED_SHARED Warning "containers-privileged-shared" "Privileged containers of concurrent jobs share an instance, so each job can control the others.";
     CONTAINERS_WARM_REFUSED Warning "containers-warm-refused" "The keeper pulls an image of `images_warm` that no job of the pool may use.";

@@ -7,11 +7,13 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::code;
+use crate::cli::containers::jobs_meet;
 use crate::config::PoolConfig;
 use crate::core::container::image::ImageName;
 use crate::core::container::settings::{ContainerSettings, Privileged};
 use crate::core::glob::Glob;
 use crate::port::finding::Finding;
+use crate::provider;
 use crate::provider::qemu::store_use::PoolStore;
 
 /// Checks one pool's settings. Static hosts are refused elsewhere: with the configuration.
@@ -19,6 +21,7 @@ pub(super) fn check(pool: &PoolConfig, settings: &ContainerSettings) -> Vec<Find
     let mut found = Vec::new();
     if let Some(path) = &settings.registry_auth {
         found.extend(auth(pool, path));
+        found.extend(withheld(pool, settings));
     }
     if let Some(path) = &settings.ca {
         found.extend(ca(pool, path));
@@ -49,6 +52,28 @@ fn auth(pool: &PoolConfig, path: &Path) -> Vec<Finding> {
         found.push(code::CONTAINERS_AUTH_MODE.found(what, format!("run `chmod 600 {shown}`")));
     }
     found
+}
+
+/// Passwords that no job gets, because its instance serves several jobs.
+fn withheld(pool: &PoolConfig, settings: &ContainerSettings) -> Option<Finding> {
+    let launches = provider::find(&pool.provider.kind).ok()?.launches();
+    if settings.registry_auth_shared || !jobs_meet(pool, launches) {
+        return None;
+    }
+    let (name, policy) = (&pool.name, &pool.policy);
+    let (why, remedy) = if policy.capacity_per_instance > 1 || !launches {
+        ("run beside others on an instance (`capacity_per_instance`)", "capacity_per_instance")
+    } else {
+        ("follow others on an instance (`max_use_count`)", "max_use_count")
+    };
+    let what = format!(
+        "pool `{name}`: jobs do not get the passwords in `registry_auth`, because they {why}: they pull with DOCKER_AUTH_CONFIG, \
+         or with the credentials that GitLab gives them"
+    );
+    let remedy = format!(
+        "set `{remedy} = 1`, or `registry_auth_shared = true` if all jobs of the pool may know the passwords"
+    );
+    Some(code::CONTAINERS_AUTH_WITHHELD.found(what, remedy))
 }
 
 fn read(path: &Path) -> io::Result<(String, u32)> {
@@ -203,6 +228,30 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn passwords_that_jobs_do_not_get_are_a_warning() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("auth.json");
+        std::fs::write(&path, AUTH).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let table = format!("registry_auth = {path:?}");
+        for (pool, table, key) in [
+            ("", table.clone(), None),
+            ("max_use_count = 5", table.clone(), Some("max_use_count")),
+            ("max_use_count = 0", table.clone(), Some("max_use_count")),
+            ("capacity_per_instance = 2\nmax_use_count = 2", table.clone(), Some("capacity_per_instance")),
+            ("max_use_count = 5", format!("{table}\nregistry_auth_shared = true"), None),
+            ("max_use_count = 5", String::new(), None),
+        ] {
+            let found = checked(pool, &table);
+            assert_eq!(found.len(), usize::from(key.is_some()), "{pool} {table}: {found:?}");
+            for (found, key) in found.iter().zip(key) {
+                assert_eq!(found.code, "containers-auth-withheld");
+                assert!(found.message.contains(&format!("(`{key}`)")), "{found:?}");
+            }
+        }
+    }
+
+    #[test]
     fn passwords_that_others_can_read_are_a_warning() {
         for mode in [0o640, 0o604] {
             let found = file("registry_auth", AUTH, mode);
@@ -280,6 +329,7 @@ pub(super) mod tests {
         let missing = checked("", "registry_auth = \"/no/such/file\"\nca = \"/no/such/file\"");
         let shared = checked("capacity_per_instance = 2\nmax_use_count = 2", "privileged = true");
         let warm = checked("", "images_warm = \"go\"\nimages = \"ruby:*\"\nservices = \"ruby:*\"");
-        [missing, shared, warm, file("registry_auth", "", 0o644), file("ca", "", 0o644)].concat()
+        let reused = checked("max_use_count = 5", "registry_auth = \"/no/such/file\"");
+        [missing, reused, shared, warm, file("registry_auth", "", 0o644), file("ca", "", 0o644)].concat()
     }
 }

@@ -3,7 +3,7 @@
 use crate::core::container::settings::PullPolicy;
 use crate::keys::Applies::{Job, Pass};
 use crate::keys::Takes::{
-    Choice, Count, Duration, Factor, Globs, HostPath, Map, Range, Size, Text, TextOrTexts, Texts, Word,
+    Choice, Count, Duration, Factor, Flag, Globs, HostPath, Map, Range, Size, Text, TextOrTexts, Texts, Word,
     Words as OneOrMore,
 };
 use crate::keys::Unset::{Value, Words};
@@ -56,6 +56,7 @@ pub(in crate::config) const CONTAINERS: KeyTable = KeyTable {
                 "`DOCKER_AUTH_CONFIG` of a job comes before it, the credentials that GitLab gives to the job after it. \
                  Credential helpers are not used. Only Greenroom's user should be able to read it.",
             ),
+        REGISTRY_AUTH_SHARED,
         key("ca", HostPath, Words("the certificates of the instance"), Job).means(
             "File on the runner host with certificates (PEM) that verify registries and mirrors, in addition to the \
              instance's own.",
@@ -137,6 +138,13 @@ const IMAGES_WARM: Key = key("images_warm", TextOrTexts, Words("none"), Pass)
         "Two instances of the pool pull at the same time. `registry_auth`, `mirrors` and `ca` are used, and \
          `pull_timeout` limits each pull. A job that gets the instance stops the pull. The provider `qemu` also puts named images \
          that need no password into its templates.",
+    );
+
+const REGISTRY_AUTH_SHARED: Key = key("registry_auth_shared", Flag, Value("false"), Job)
+    .means("Whether jobs get the passwords in `registry_auth` on instances that serve several jobs, where others can read them.")
+    .interacts(
+        "Without it, jobs get the passwords where `max_use_count` is 1, and on static hosts for one job at a time. Elsewhere, \
+         only `images_warm` are pulled with them, on instances that no job has used.",
     );
 
 const UMASK_KEY: Key = key("umask", Word(UMASK), Value("\"auto\""), Job)

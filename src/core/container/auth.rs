@@ -1,6 +1,6 @@
 //! Which credentials an image is pulled with.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base64ct::{Base64, Base64Unpadded, Encoding as _};
 use serde_json::Value;
@@ -16,6 +16,8 @@ use crate::core::text::clean_line;
 #[derive(Debug, Default)]
 pub struct Logins {
     by_path: BTreeMap<String, Login>,
+    /// Paths of the operator's credentials that the job does not get.
+    withheld: BTreeSet<String>,
     /// Sentences for the job log about what was ignored.
     pub remarks: Vec<String>,
 }
@@ -36,16 +38,19 @@ impl Logins {
         logins
     }
 
+    /// Notes the operator's credentials that the job does not get.
+    pub fn withhold(&mut self, operator: &str) {
+        self.withheld.extend(Self::new(None, Some(operator), &[]).by_path.into_keys());
+    }
+
     /// The credentials of the longest path that leads to the image.
     pub fn of(&self, image: &ImageName) -> Option<&Login> {
-        let path = image.path();
-        let mut prefix = path.as_str();
-        loop {
-            if let Some(login) = self.by_path.get(prefix) {
-                return Some(login);
-            }
-            prefix = prefix.rsplit_once('/')?.0;
-        }
+        longest(&image.path(), |path| self.by_path.get(path))
+    }
+
+    /// True if the operator has credentials for the image that the job does not get.
+    pub fn withholds(&self, image: &ImageName) -> bool {
+        longest(&image.path(), |path| self.withheld.get(path)).is_some()
     }
 
     fn add(&mut self, registry: &str, (username, password): (String, Secret<String>), source: &'static str) {
@@ -77,6 +82,17 @@ impl Logins {
                 }
             }
         }
+    }
+}
+
+/// What is found for the longest path that leads to an image.
+fn longest<T>(path: &str, mut find: impl FnMut(&str) -> Option<T>) -> Option<T> {
+    let mut prefix = path;
+    loop {
+        if let Some(found) = find(prefix) {
+            return Some(found);
+        }
+        prefix = prefix.rsplit_once('/')?.0;
     }
 }
 

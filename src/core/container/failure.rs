@@ -238,6 +238,11 @@ impl Cause {
                      image's name",
                     login.source
                 ),
+                None if wanted.login_withheld => format!(
+                    "registry `{registry}` denies access to {image}. Credentials in `registry_auth` are not used, because an \
+                     instance of this pool serves several jobs: set DOCKER_AUTH_CONFIG, or have the operator set \
+                     `registry_auth_shared`"
+                ),
                 None => format!(
                     "registry `{registry}` denies access to {image}, for which there are no credentials: correct its \
                      name, or set DOCKER_AUTH_CONFIG"
@@ -407,6 +412,7 @@ mod tests {
                 password: Secret::new("geheim".to_owned()),
                 source: "DOCKER_AUTH_CONFIG",
             }),
+            login_withheld: false,
             platform: None,
             user: None,
             entrypoint: None,
@@ -492,6 +498,9 @@ mod tests {
              or the image's name"
         );
         assert!(denied(false).contains("no credentials"), "{}", denied(false));
+        let withheld = ContainerSpec { login_withheld: true, ..wanted(false) };
+        let said = Cause::Denied.of_pull(&withheld, Duration::from_mins(1), "text");
+        assert!(said.contains("have the operator set `registry_auth_shared`"), "{said}");
     }
 
     #[test]

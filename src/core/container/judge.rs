@@ -23,6 +23,8 @@ pub struct JobContext {
     pub single_use: bool,
     /// The text of the operator's file of credentials.
     pub registry_auth: Option<Secret<String>>,
+    /// True if another job may be or have been on the instance, so that it could read them there.
+    pub meets_others: bool,
     /// PEM certificates that registries' own are verified with.
     pub ca: Option<String>,
     /// The runner's values of [`super::variables::ADDED_BY_RUNNER`].
@@ -49,7 +51,12 @@ pub fn judge(
     let files = files.map(|(_, path)| path.expose().as_str());
     let variables = JobVariables::new(&request.variables, &about.runner_variables, files);
     let registry_auth = about.registry_auth.as_ref().map(|text| text.expose().as_str());
-    let logins = Logins::new(variables.value(AUTH_CONFIG), registry_auth, &request.credentials);
+    let withheld = registry_auth.filter(|_| about.meets_others && !settings.registry_auth_shared);
+    let given = registry_auth.filter(|_| withheld.is_none());
+    let mut logins = Logins::new(variables.value(AUTH_CONFIG), given, &request.credentials);
+    if let Some(text) = withheld {
+        logins.withhold(text);
+    }
     let mut remarks = logins.remarks.clone();
     let judged = Judge { settings, variables: &variables, logins: &logins, single_use: about.single_use };
     let user = settings.user.clone();
@@ -158,6 +165,7 @@ impl Judge<'_> {
             image: name.to_string(),
             policies,
             login: self.logins.of(&name).cloned(),
+            login_withheld: self.logins.withholds(&name),
             platform,
             user: self.user(image, &what)?,
             entrypoint: image.entrypoint.clone(),

@@ -32,6 +32,8 @@ pub struct ContainerSettings {
     pub mirrors: BTreeMap<String, String>,
     /// A Docker `config.json` on the runner host.
     pub registry_auth: Option<PathBuf>,
+    /// Whether jobs get these credentials where other jobs could read them.
+    pub registry_auth_shared: bool,
     /// Certificates that the registries' own are verified with, on the runner host.
     pub ca: Option<PathBuf>,
     pub privileged: Privileged,
@@ -157,6 +159,7 @@ impl Default for ContainerSettings {
             allowed_pull_policies: vec![PullPolicy::Always, PullPolicy::IfNotPresent],
             mirrors: BTreeMap::new(),
             registry_auth: None,
+            registry_auth_shared: false,
             ca: None,
             privileged: Privileged::default(),
             volumes: vec!["/certs/client".to_owned()],

@@ -74,6 +74,8 @@ pub struct ContainerSpec {
     pub policies: Vec<PullPolicy>,
     /// Credentials for the image's registry.
     pub login: Option<Login>,
+    /// True if `registry_auth` has credentials for it that this job does not get.
+    pub login_withheld: bool,
     pub platform: Option<String>,
     pub user: Option<String>,
     /// `None`: the image's own. Empty: none.

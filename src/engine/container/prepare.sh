@@ -36,6 +36,23 @@ memory() {
   return 1
 }
 
+# Ends pulls of the keeper, which has just given this instance to the job: no job sees their passwords.
+end_pulls() {
+  set +f
+  for old in "$place"/greenroom.*greenroom-pull-*; do
+    [ "$old" != "$work" ] && [ -O "$old" ] && [ ! -L "$old" ] || continue
+    { read -r pid <"$old/script"; } 2>/dev/null
+    kill "$pid" 2>/dev/null
+    tries=0
+    while [ -d "$old" ] && kill -0 "$pid" 2>/dev/null && [ $((tries += 1)) -lt 40 ]; do
+      sleep 0.05 2>/dev/null || sleep 1
+    done
+    [ ! -d "$old" ] || kill -KILL "$pid" 2>/dev/null
+    rm -rf "$old"
+  done
+  set -f
+}
+
 clear() {
   trap - EXIT
   [ -z "$children$watcher" ] || kill $children $watcher 2>/dev/null
@@ -285,6 +302,8 @@ main() {
   trap clear EXIT
   trap 'exit 143' HUP INT TERM PIPE
   mkdir -p -m 755 "$shared" && (umask 077 && mkdir "$work" "$work/secret") || broken engine "cannot create $work"
+  echo $$ >"$work/script"
+  [ -n "$only_pulls" ] || end_pulls
   ready
   machine=$(uname -m)
   case $machine in

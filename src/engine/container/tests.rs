@@ -33,6 +33,7 @@ fn spec(image: &str) -> ContainerSpec {
             password: Secret::new(HOSTILE.to_owned()),
             source: "DOCKER_AUTH_CONFIG",
         }),
+        login_withheld: false,
         platform: Some("linux/amd64".to_owned()),
         user: Some("a b".to_owned()),
         entrypoint: Some(vec!["/e'".to_owned()]),

@@ -112,6 +112,7 @@ fn spec(image: &str) -> ContainerSpec {
         image: image.to_owned(),
         policies: vec![PullPolicy::Always],
         login: None,
+        login_withheld: false,
         platform: None,
         user: None,
         entrypoint: None,

@@ -1,4 +1,4 @@
-//! Kind: a job finds nothing of another job on its machine: no server.
+//! Kind: a job finds nothing of another job on its machine: no server, no password of the operator, no container.
 
 use rustix::process::Signal;
 use serde_json::json;
@@ -8,10 +8,14 @@ use crate::engine::engine;
 use crate::inside::Inside;
 use crate::place::SOON;
 use crate::pool::{containers, job, plain};
+use crate::processes::wait_for;
 use crate::setting::Setting;
-use crate::site::{Site, site};
+use crate::site::{ACCOUNT, PASSWORD, Site, site};
 use crate::support::attempt::Attempt;
+use crate::support::job::Job;
 use crate::support::record::Outcome;
+
+const FAILED: Outcome = Outcome::ScriptFailure { exit_code: 1 };
 
 /// One machine for many jobs, so many at a time.
 fn one_machine(site: &Site, at_a_time: i64, change: impl FnOnce(&mut Table)) -> Setting {
@@ -68,4 +72,94 @@ pub fn in_a_network_of_its_own_a_job_has_its_names_and_reaches_others() {
     let log = result.log_text();
     assert!(log.contains("\nreached\n"), "{log}");
     place.expect_sound();
+}
+
+/// The operator's file with the password, and what a spy looks for.
+fn auth_file(site: &Site, name: &str) -> (String, String) {
+    let (account, password) = ACCOUNT;
+    let auth =
+        <base64ct::Base64 as base64ct::Encoding>::encode_string(format!("{account}:{password}").as_bytes());
+    let file = site.dir.join(name);
+    std::fs::write(&file, json!({"auths": {PASSWORD: {"auth": auth}}}).to_string()).expect("a file");
+    (file.display().to_string(), auth)
+}
+
+/// A job on the machine itself leaves a process that looks for the password as long as it lives.
+fn spy(attempt: &Attempt, auth: &str) {
+    let script = format!(
+        "touch /tmp/seen\nsetsid sh -c 'while :; do grep -rhoF {auth} /run/greenroom.* /dev/shm /run/user; done \
+         >>/tmp/seen 2>/dev/null' </dev/null >/dev/null 2>&1 &\n"
+    );
+    assert_eq!(attempt.run("build_script", &script).exit_code(), Some(0));
+}
+
+/// *"`capacity_per_instance = 2`: a job read the operator's registry password in `/dev/shm` while another's image came."*
+#[test]
+pub fn where_jobs_run_beside_each_other_the_operators_password_stays_away_unless_it_is_shared() {
+    let Some(site) = site() else { return };
+    let (file, auth) = auth_file(site, "auth-beside.json");
+    for shared in [false, true] {
+        let setting = one_machine(site, 2, |table| {
+            table.insert("registry_auth".into(), file.clone().into());
+            table.insert("registry_auth_shared".into(), shared.into());
+        });
+        let place = setting.open();
+        let spying = place.prepared_as(&Job::new(1));
+        spy(&spying, &auth);
+        let seen = Inside::of(&place, &spying);
+        let result = place.run(&Job::new(2).image(&format!("{PASSWORD}/private:1")).script(["echo ran"]));
+        let log = result.log_text();
+        if shared {
+            result.expect_outcome(&Outcome::Success);
+            assert_ne!(seen.sh("cat /tmp/seen"), "", "the spy sees what is there");
+        } else {
+            result.expect_outcome(&FAILED);
+            assert!(
+                log.contains("set DOCKER_AUTH_CONFIG, or have the operator set `registry_auth_shared`"),
+                "{log}"
+            );
+            assert_eq!(seen.sh("cat /tmp/seen"), "");
+            // With credentials of its own, the job gets the image.
+            let (account, password) = ACCOUNT;
+            let own = Job::new(3).image(&format!("{PASSWORD}/private:1")).script(["echo ran"]);
+            place.run(&own.credential(PASSWORD, account, password)).expect_outcome(&Outcome::Success);
+        }
+        end(&spying);
+        place.expect_sound();
+    }
+}
+
+/// *"Machines serve five jobs. A process that a job left saw the password when the keeper pulled `images_warm` later."*
+#[test]
+fn on_a_machine_that_a_job_has_used_the_keeper_pulls_without_the_operators_password() {
+    let Some(site) = site() else { return };
+    let (file, auth) = auth_file(site, "auth-later.json");
+    let image = format!("{PASSWORD}/private:1");
+    let with = |images: Vec<String>| {
+        one_machine(site, 1, |table| {
+            table.insert("registry_auth".into(), file.clone().into());
+            table.insert("images_warm".into(), images.into());
+        })
+    };
+    let place = with(vec![plain("ash:1")]).pool("idle_count", 1).open();
+    let keeper = place.keep();
+    let spying = place.prepared_as(&Job::new(1));
+    spy(&spying, &auth);
+    let instance = place.instance_of(&spying);
+    end(&spying);
+    let has = |image: &str| {
+        let state = place.state();
+        state.instances.get(&instance).is_some_and(|i| i.images.get(image).is_some())
+    };
+    wait_for("the first image", place.setting.patience * 2, || has(&plain("ash:1")).then_some(()));
+    let private = with(vec![plain("ash:1"), image.clone(), plain("bash:1")]).pool("idle_count", 1);
+    place.write_config(&private.text(&place.state_dir));
+    // It comes after the private one in the list.
+    wait_for("the last image", place.setting.patience * 3, || has(&plain("bash:1")).then_some(()));
+    assert!(!has(&image));
+    let status = place.order(&["pool", "status"]);
+    assert!(status.contains("`registry_auth_shared`"), "{status}");
+    assert_eq!(Inside::at(&place, &instance).sh("cat /tmp/seen"), "");
+    place.expect_sound();
+    keeper.kill();
 }

@@ -46,6 +46,7 @@ fn a_plain_job_gets_a_container_with_the_pools_settings() {
         image: "docker.io/library/ruby:3.3".to_owned(),
         policies: vec![PullPolicy::Always, PullPolicy::IfNotPresent],
         login: None,
+        login_withheld: false,
         platform: None,
         user: None,
         entrypoint: None,
@@ -288,6 +289,29 @@ fn each_image_gets_the_credentials_of_its_registry_only() {
     let broken = JobContext { registry_auth: Some(Secret::new("hunter2".to_owned())), ..about };
     let remarks = judge(&ContainerSettings::default(), &job, &broken).unwrap().unwrap().remarks;
     assert_eq!(remarks, ["`registry_auth` is ignored: it is not a JSON object"]);
+}
+
+#[test]
+fn where_jobs_meet_they_get_the_operators_credentials_only_if_these_are_shared() {
+    let mut job = request("a.example.com/g/app", &["a.example.com/db", "ruby"]);
+    let password = Secret::new("hunter2".to_owned());
+    job.credentials =
+        vec![Credential { registry: "a.example.com/g".to_owned(), username: "gitlab".to_owned(), password }];
+    let file = r#"{"auths": {"a.example.com": {"username": "op", "password": "hunter2"}}}"#;
+    let logins = |meets_others, registry_auth_shared| {
+        let registry_auth = Some(Secret::new(file.to_owned()));
+        let about = JobContext { registry_auth, meets_others, ..JobContext::default() };
+        let settings = ContainerSettings { registry_auth_shared, ..ContainerSettings::default() };
+        let accepted = judge(&settings, &job, &about).unwrap().unwrap();
+        let of = |spec: &ContainerSpec| {
+            let user = spec.login.as_ref().map_or("none", |login| login.username.as_str());
+            format!("{user}{}", if spec.login_withheld { ", withheld" } else { "" })
+        };
+        accepted.containers().map(of).collect::<Vec<_>>().join("; ")
+    };
+    assert_eq!(logins(false, false), "gitlab; op; none");
+    assert_eq!(logins(true, false), "gitlab, withheld; none, withheld; none");
+    assert_eq!(logins(true, true), "gitlab; op; none");
 }
 
 #[test]
