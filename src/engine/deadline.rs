@@ -35,15 +35,17 @@ pub(super) fn of(effect: &Effect, policy: &Policy) -> Duration {
     let limits: &[Duration] = match effect {
         // A cloud may look for capacity for minutes. Later than this, the instance would be given up anyway.
         Effect::Launch { .. } => &[CALL, timing.launch_timeout],
-        Effect::Probe { .. } => &[timing.pass_interval, reach, timing.ready_timeout],
-        Effect::Resume { .. } => &[CALL, timing.pass_interval, reach, timing.ready_timeout],
+        Effect::Probe { .. } => &[timing.pass_interval, reach, timing.ready_timeout, timing.ready_timeout],
+        Effect::Resume { .. } => {
+            &[CALL, timing.pass_interval, reach, timing.ready_timeout, timing.ready_timeout]
+        }
         Effect::CheckHealth { .. } => &[CALL, reach, timing.probe_interval, CALL, reach],
         Effect::Check { kind: CheckKind::Stages, .. } => &[reach, timing.connect_timeout * 2],
         Effect::Check { kind: CheckKind::Engine | CheckKind::Network, .. } => {
             &[reach, timing.connect_timeout, container::check::WITHIN, STOPPING]
         }
         Effect::Recheck { .. } => {
-            &[timing.connect_timeout * 4, timing.ready_timeout.saturating_add(STOPPING).saturating_mul(4)]
+            &[timing.connect_timeout * 6, timing.ready_timeout.saturating_add(STOPPING).saturating_mul(6)]
         }
         Effect::Warm { .. } => &[reach, policy.warm.pull_timeout, warm::MARGIN, STOPPING],
         Effect::Clean { .. } => {

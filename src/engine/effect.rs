@@ -355,6 +355,7 @@ impl Engine {
         };
         match result {
             CommandResult::Passed => {
+                self.record_brought(id, setup).await?;
                 self.commit(|state| request::ready(state, id, self.now())).await?;
             }
             CommandResult::Failed(message) | CommandResult::Cut(message) => {

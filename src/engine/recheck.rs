@@ -1,11 +1,12 @@
 //! The check between two jobs: whether an instance that a job has left is fit for the next one.
 
+use super::container::leftovers;
 use super::effect::{CommandResult, EffectResult};
 use super::{Engine, EngineError};
 use crate::core::endpoint::Endpoint;
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::InstanceId;
-use crate::core::instance::DrainReason;
+use crate::core::instance::{DrainReason, Instance};
 use crate::core::plan::{Effect, recheck, request};
 use crate::core::pool::PoolState;
 use crate::core::text::quoted;
@@ -39,10 +40,11 @@ impl Engine {
         let state = self.store.load().await?;
         let due = state.instance(id).filter(|i| i.awaits_recheck());
         // As a job would reach it: a job may wait, and a call of the provider takes time.
-        let Some((left, endpoint)) = due.and_then(|i| i.released.zip(i.endpoint.clone())) else {
+        let Some((instance, left, endpoint)) = due.and_then(|i| Some((i, i.released?, i.endpoint.clone()?)))
+        else {
             return Ok(EffectResult::Fine);
         };
-        let problem = match self.fitness(id, &endpoint, setup).await {
+        let problem = match self.turn_over(instance, &endpoint, setup).await {
             Ok(CommandResult::Passed) => {
                 self.commit(|state| recheck::passed(state, id, left, self.now())).await?;
                 return Ok(EffectResult::Fine);
@@ -58,6 +60,23 @@ impl Engine {
             self.commit(|state| request::doubt(state, id, &message, self.now())).await?;
         }
         Ok(EffectResult::Failed(Failure { class: ErrorClass::Transient, message }))
+    }
+
+    /// Removes what jobs have left with the engine, and then checks. No job comes meanwhile, so present jobs are known.
+    async fn turn_over(
+        &self,
+        instance: &Instance,
+        endpoint: &Endpoint,
+        setup: &PoolSetup,
+    ) -> Result<CommandResult, ConnectError> {
+        let removal = setup.pulls.as_ref().and_then(|pulls| leftovers::remove(instance, pulls.engine()));
+        if let Some(removal) = removal {
+            match self.command_on(&instance.id, endpoint, removal.command(&setup.policy.timing)).await? {
+                CommandResult::Passed => {}
+                other => return Ok(other),
+            }
+        }
+        self.fitness(&instance.id, endpoint, setup).await
     }
 
     /// Whether the next job can begin there: Greenroom's part of the check, then the operator's.

@@ -70,7 +70,10 @@ with_docker! {
     services::a_service_that_dies_is_reported_with_its_code_and_last_lines_and_the_job_goes_on;
     services::services_reach_each_other_and_the_job_reaches_both_by_all_their_names;
     situation_apart::a_jobs_server_answers_no_other_job_on_the_machine;
+    situation_apart::beside_a_running_job_only_the_containers_of_the_other_one_go;
     situation_apart::in_a_network_of_its_own_a_job_has_its_names_and_reaches_others;
+    situation_apart::the_next_job_on_a_machine_finds_no_container_of_the_last_one;
+    situation_apart::what_a_job_made_itself_with_the_engine_goes_and_what_the_operator_brought_stays;
     situation_apart::where_jobs_run_beside_each_other_the_operators_password_stays_away_unless_it_is_shared;
     shells::a_script_runs_in_its_image_or_the_job_fails_with_the_reason;
     starts::an_engine_that_hangs_is_a_system_failure_within_its_limit;

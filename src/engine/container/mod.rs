@@ -4,6 +4,7 @@ pub(super) mod check;
 pub mod debug;
 mod dialect;
 mod docker;
+pub(super) mod leftovers;
 mod options;
 mod owners;
 pub(super) mod progress;

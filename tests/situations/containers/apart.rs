@@ -1,12 +1,15 @@
 //! Kind: a job finds nothing of another job on its machine: no server, no password of the operator, no container.
 
+use greenroom::core::event::Change;
+use greenroom::core::ids::InstanceId;
+use greenroom::core::instance::DrainReason;
 use rustix::process::Signal;
 use serde_json::json;
 use toml::Table;
 
 use crate::engine::engine;
 use crate::inside::Inside;
-use crate::place::SOON;
+use crate::place::{Place, SOON};
 use crate::pool::{containers, job, plain};
 use crate::processes::wait_for;
 use crate::setting::Setting;
@@ -21,6 +24,25 @@ const FAILED: Outcome = Outcome::ScriptFailure { exit_code: 1 };
 fn one_machine(site: &Site, at_a_time: i64, change: impl FnOnce(&mut Table)) -> Setting {
     let setting = containers(site, change).pool("max_instances", 1).pool("max_use_count", 30);
     setting.pool("capacity_per_instance", at_a_time)
+}
+
+/// Containers, networks and volumes of a machine by their names, those of the engine's own networks left out.
+fn things(inside: &Inside) -> Vec<String> {
+    let engine = engine().program();
+    let listed = inside.sh(&format!(
+        "{engine} ps --all --format '{{{{.Names}}}}'; {engine} network ls --format '{{{{.Name}}}}'; \
+         {engine} volume ls --format '{{{{.Name}}}}'"
+    ));
+    let own = ["podman", "bridge", "host", "none"];
+    listed.lines().filter(|name| !name.is_empty() && !own.contains(name)).map(str::to_owned).collect()
+}
+
+/// The things that are not of this attempt.
+fn of_others(place: &Place, attempt: &Attempt) -> Vec<String> {
+    let name = attempt.tmpdir.file_name().and_then(|name| name.to_str()).expect("a plain name");
+    let mut things = things(&Inside::of(place, attempt));
+    things.retain(|thing| !thing.starts_with(&format!("greenroom-{name}")));
+    things
 }
 
 fn end(attempt: &Attempt) {
@@ -162,4 +184,118 @@ fn on_a_machine_that_a_job_has_used_the_keeper_pulls_without_the_operators_passw
     assert_eq!(Inside::at(&place, &instance).sh("cat /tmp/seen"), "");
     place.expect_sound();
     keeper.kill();
+}
+
+/// *"Services of jobs 1 and 2 still ran during job 3, with builds and cache mounted."*
+#[test]
+pub fn the_next_job_on_a_machine_finds_no_container_of_the_last_one() {
+    let Some(site) = site() else { return };
+    let place = one_machine(site, 1, |_| {}).open();
+    let served = |id| job(id, "ash:1").service(json!({"name": plain("backend:1"), "alias": "db"}));
+    place.run(&served(1)).expect_outcome(&Outcome::Success);
+    let next = |id| {
+        let attempt = place.prepared_as(&job(id, "ash:1"));
+        assert_eq!(of_others(&place, &attempt), [""; 0], "job {id}");
+        assert_eq!(Inside::of(&place, &attempt).running("/serve"), [""; 0], "job {id}");
+        end(&attempt);
+    };
+    next(2);
+    // The runner was killed, and calls no `cleanup`.
+    place.prepared_as(&served(3)).remove_tmpdir();
+    next(4);
+    // So was the keeper, which cannot know of the end.
+    let keeper = place.keep();
+    let attempt = place.prepared_as(&served(5));
+    keeper.kill();
+    end(&attempt);
+    next(6);
+    // Cancelled while its containers were prepared.
+    let mut handle = place.runner().start(&served(7).image(&plain("big:1")));
+    handle.wait_for_nth("prepare", 1).wait_for_output("big:1", SOON);
+    handle.abort();
+    handle.finish().expect_outcome(&Outcome::JobCanceled);
+    next(8);
+    let machines: std::collections::BTreeSet<InstanceId> =
+        place.grants().into_iter().map(|(_, id)| id).collect();
+    assert_eq!(machines.len(), 1, "it was no other machine");
+    place.expect_sound();
+}
+
+/// *"A job started a database with `docker run -d` on the machine. The next job found it, with its volume."*
+#[test]
+pub fn what_a_job_made_itself_with_the_engine_goes_and_what_the_operator_brought_stays() {
+    let Some(site) = site() else { return };
+    let (program, image) = (engine().program(), plain("ash:1"));
+    let agent = format!("{program} run --detach --name agent --network host {image} sleep 90000");
+    let place = one_machine(site, 1, |_| {}).pool("ready_command", agent).open();
+    let attempt = place.prepared_as(&Job::new(1));
+    let ran = attempt.run("build_script", &use_of_engine(program, &image));
+    assert_eq!(ran.exit_code(), Some(0), "{}{}", ran.stdout_text(), ran.stderr_text());
+    let made = of_others(&place, &attempt);
+    for thing in ["agent", "db", "mine", "data", "never-started"] {
+        assert!(made.iter().any(|made| made == thing), "{thing}: {made:?}");
+    }
+    end(&attempt);
+    let next = place.prepared_as(&job(2, "ash:1"));
+    assert_eq!(of_others(&place, &next), ["agent"]);
+    assert_eq!(Inside::of(&place, &next).running("sleep 9000").len(), 1, "the operator's");
+    end(&next);
+    place.expect_sound();
+}
+
+/// What a job does with the engine of its machine.
+fn use_of_engine(program: &str, image: &str) -> String {
+    format!(
+        "set -e\n{program} network create mine\n{program} volume create data\n\
+         {program} run --detach --name db --network mine --volume data:/data {image} sleep 90001\n\
+         {program} run --detach --network host --volume /anonymous {image} sleep 90002\n\
+         {program} create --name never-started {image}\n"
+    )
+}
+
+/// *"Two jobs share a machine. When one ends, only its own containers may go."*
+#[test]
+pub fn beside_a_running_job_only_the_containers_of_the_other_one_go() {
+    let Some(site) = site() else { return };
+    let place = one_machine(site, 2, |_| {}).open();
+    let served = |id| job(id, "ash:1").service(json!({"name": plain("backend:1"), "alias": "db"}));
+    let stays = place.prepared_as(&served(1));
+    place.run(&served(2)).expect_outcome(&Outcome::Success);
+    let attempt = place.prepared_as(&job(3, "ash:1"));
+    let of_first = of_others(&place, &attempt);
+    let name = stays.tmpdir.file_name().and_then(|name| name.to_str()).expect("a plain name");
+    assert!(of_first.iter().all(|thing| thing.starts_with(&format!("greenroom-{name}"))), "{of_first:?}");
+    assert_eq!(Inside::of(&place, &stays).running("/serve").len(), 1, "the first job's own");
+    assert_eq!(stays.run("build_script", "nc -w 5 db 8080 </dev/null\n").exit_code(), Some(0));
+    end(&attempt);
+    end(&stays);
+    place.expect_sound();
+}
+
+/// *"A container could not be removed. The next job must not get that machine."*
+#[test]
+fn a_machine_whose_containers_cannot_be_removed_gets_no_other_job() {
+    let Some(site) = site() else { return };
+    let place = one_machine(site, 1, |_| {}).open();
+    let attempt = place.prepared_as(&Job::new(1));
+    let instance = place.instance_of(&attempt);
+    let script = format!(
+        "set -e\npodman create --name stays {}\ncat >/usr/local/bin/podman <<'END'\n#!/bin/sh\n\
+         case $1 in rm) echo 'Error: it stays' >&2; exit 1 ;; esac\nexec /usr/bin/podman \"$@\"\nEND\n\
+         chmod 755 /usr/local/bin/podman\n",
+        plain("ash:1")
+    );
+    let ran = attempt.run("build_script", &script);
+    assert_eq!(ran.exit_code(), Some(0), "{}", ran.stderr_text());
+    end(&attempt);
+    place.run(&job(2, "ash:1")).expect_outcome(&Outcome::Success);
+    assert_ne!(place.grants().last().map(|(_, id)| id), Some(&instance));
+    let reason = place.events().into_iter().find_map(|event| match event.change {
+        Change::DrainingBegun { reason: DrainReason::Unfit { message }, .. } => Some(message),
+        _ => None,
+    });
+    let reason = reason.expect("a reason");
+    assert!(reason.contains("podman cannot remove what a job has left: container "), "{reason}");
+    assert!(reason.contains("Error: it stays"), "{reason}");
+    place.expect_sound();
 }
