@@ -9,7 +9,7 @@ use super::args::{GlobalOptions, PoolOption};
 use super::error::{Blame, CliError};
 use super::job::{Call, choose};
 use super::job_dirs::JobDirs;
-use super::{containers, messages, orders, summary, ui};
+use super::{containers, messages, orders, setup, summary, ui};
 use crate::config::Config;
 use crate::connector::output::ProcessOutput;
 use crate::core::attempt::End;
@@ -28,7 +28,7 @@ use crate::gitlab::response::JobResponse;
 use crate::gitlab::stage::Stage;
 use crate::port::attempts::{AttemptRecord, Attempts as _, Closing};
 use crate::port::clock::Clock as _;
-use crate::port::connector::StageEnd;
+use crate::port::connector::{Output as _, StageEnd};
 
 /// `config`: one JSON document on standard output and nothing else. Writes nothing, opens no state.
 pub(super) fn config(place: &GlobalOptions, option: &PoolOption, env: &JobEnv) -> Result<Outcome, CliError> {
@@ -65,7 +65,7 @@ pub(super) async fn prepare(
     call.context.note_config();
     let configured = call.configured(&pool);
     let containers = containers::wanted(&call, &pool, configured, &response)?;
-    let shell = configured.map_or(Shell::Bash, |pool| pool.shell);
+    let shell = configured.map_or(Shell::Bash.into(), setup::stage_shell);
     let dirs =
         configured.and_then(|pool| JobDirs::of(pool, &call.context.state_path, &call.env, &response).ok());
     let ordered = match configured {
@@ -144,57 +144,61 @@ pub(super) async fn run(
         before_container: stage.is_before_scripts(),
         last: stage.is_last(),
     };
-    let outcome =
-        match engine.stage(&call.attempt, (script, kind), &mut output, &|notice| ui::tell(notice)).await {
-            Ok(StageEnd::Exited(status)) => {
-                let outcome = Outcome::of_exit(status);
-                if let Outcome::Build(code) = outcome {
-                    let failure = StageFailure::Exited { stage: stage.to_string(), status: code.get() };
-                    note_stage(&call, &stage, &failure);
-                } else if let Err(problem) =
-                    call.context.host.note_stage_success(&call.attempt, &stage.to_string())
-                {
-                    tracing::warn!("cannot note that the stage succeeded: {problem}");
-                }
-                outcome
-            }
-            Ok(StageEnd::Signalled(signal)) => {
-                let (name, signal_name) = (stage.to_string(), signal.clone());
-                note_stage(&call, &stage, &StageFailure::Killed { stage: name, signal: signal_name });
-                ui::tell(&messages::killed(&stage, &signal));
-                Outcome::of_signal(&signal)
-            }
-            Ok(StageEnd::Impossible(why)) => {
-                note_failure(&call, FailureClass::Job, &why);
-                note_stage(&call, &stage, &StageFailure::Impossible { reason: why.clone() });
-                ui::tell(&why);
-                Outcome::IMPOSSIBLE
-            }
-            Ok(StageEnd::Stopped) => {
-                note_stage(&call, &stage, &StageFailure::Stopped { stage: stage.to_string() });
-                ui::tell("the stage was stopped; the job keeps its instance for the remaining stages");
-                Outcome::System
-            }
-            Err(error) => {
-                let of_instance = matches!(
-                    error,
-                    StageError::NotBegun { .. } | StageError::Lost { .. } | StageError::Ended { .. }
-                );
-                let (by_job, reason) = (error.is_by_job(), error.to_string());
-                if kind.in_container && of_instance {
-                    let class = if by_job { FailureClass::Job } else { FailureClass::System };
-                    note_failure(&call, class, &reason);
-                }
-                let failure = if by_job {
-                    StageFailure::UsedUp { reason }
-                } else {
-                    StageFailure::System { reason, stage: Some(stage.to_string()) }
-                };
+    let ended = engine.stage(&call.attempt, (script, kind), &mut output, &|notice| ui::tell(notice)).await;
+    if !matches!(ended, Ok(StageEnd::Exited(_))) {
+        // A line of Greenroom's own follows. The runner may have closed the output.
+        let _written = output.end_line().await;
+    }
+    let outcome = match ended {
+        Ok(StageEnd::Exited(status)) => {
+            let outcome = Outcome::of_exit(status);
+            if let Outcome::Build(code) = outcome {
+                let failure = StageFailure::Exited { stage: stage.to_string(), status: code.get() };
                 note_stage(&call, &stage, &failure);
-                summary::note(&call, &stage, began.elapsed(), by_job.then_some(Outcome::IMPOSSIBLE));
-                return Err(if by_job { CliError::by_job(error) } else { CliError::system(error) });
+            } else if let Err(problem) =
+                call.context.host.note_stage_success(&call.attempt, &stage.to_string())
+            {
+                tracing::warn!("cannot note that the stage succeeded: {problem}");
             }
-        };
+            outcome
+        }
+        Ok(StageEnd::Signalled(signal)) => {
+            let (name, signal_name) = (stage.to_string(), signal.clone());
+            note_stage(&call, &stage, &StageFailure::Killed { stage: name, signal: signal_name });
+            ui::tell(&messages::killed(&stage, &signal));
+            Outcome::of_signal(&signal)
+        }
+        Ok(StageEnd::Impossible(why)) => {
+            note_failure(&call, FailureClass::Job, &why);
+            note_stage(&call, &stage, &StageFailure::Impossible { reason: why.clone() });
+            ui::tell(&why);
+            Outcome::IMPOSSIBLE
+        }
+        Ok(StageEnd::Stopped) => {
+            note_stage(&call, &stage, &StageFailure::Stopped { stage: stage.to_string() });
+            ui::tell("the stage was stopped; the job keeps its instance for the remaining stages");
+            Outcome::System
+        }
+        Err(error) => {
+            let of_instance = matches!(
+                error,
+                StageError::NotBegun { .. } | StageError::Lost { .. } | StageError::Ended { .. }
+            );
+            let (by_job, reason) = (error.is_by_job(), error.to_string());
+            if kind.in_container && of_instance {
+                let class = if by_job { FailureClass::Job } else { FailureClass::System };
+                note_failure(&call, class, &reason);
+            }
+            let failure = if by_job {
+                StageFailure::UsedUp { reason }
+            } else {
+                StageFailure::System { reason, stage: Some(stage.to_string()) }
+            };
+            note_stage(&call, &stage, &failure);
+            summary::note(&call, &stage, began.elapsed(), by_job.then_some(Outcome::IMPOSSIBLE));
+            return Err(if by_job { CliError::by_job(error) } else { CliError::system(error) });
+        }
+    };
     if let Some(Err(problem)) = code_file.map(|file| file.record(outcome)) {
         // The exit status still shows whether the script failed.
         ui::tell(&format!("cannot record the script's exit code for the runner: {problem}"));

@@ -12,6 +12,7 @@ use super::error::CliError;
 use super::job_dirs::JobDirs;
 use super::program::calls;
 use crate::config::{Config, ConfigError, Diagnostics, PoolConfig, ProviderFacts};
+use crate::core::execution::StageShell;
 use crate::core::ids::PoolName;
 use crate::keys::problem::{Place, Problems};
 use crate::port::clock::Clock;
@@ -226,6 +227,12 @@ pub(super) fn cleaning(
         containers,
     };
     (static_hosts.clean)(&pool.name, &pool.provider.table, &dirs)
+}
+
+/// The shell of a pool's stages.
+pub(super) fn stage_shell(pool: &PoolConfig) -> StageShell {
+    let is_static = provider::find(&pool.provider.kind).is_ok_and(|known| known.static_hosts.is_some());
+    pool.stage_shell(is_static)
 }
 
 /// Whether cleaning releases a host from its trust domain. Without the operator's word, only cleaning by root does.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::core::container::engine::ContainerEngine;
 use crate::core::container::settings::ContainerSettings;
-use crate::core::execution::Shell;
+use crate::core::execution::{Shell, StageShell};
 use crate::core::ids::PoolName;
 use crate::core::policy::{IdlePolicy, Lifetime, Policy, Reuse, ScheduledIdle, Timing};
 use crate::core::warm::WarmPolicy;
@@ -33,6 +33,10 @@ pub struct PoolConfig {
     pub keep_builds: bool,
     /// The interpreter of the job's scripts on the instance.
     pub shell: Shell,
+    /// Whether stages have the environment of a login shell; `None`: the provider decides.
+    pub login_shell: Option<bool>,
+    /// True if standard error of scripts stays apart from standard output.
+    pub separate_stderr: bool,
     /// The directory of jobs' sources on the instance. Absolute there.
     pub builds_dir: String,
     /// The directory of jobs' local caches on the instance. Absolute there.
@@ -56,6 +60,16 @@ impl PoolConfig {
     /// True if jobs run in containers of Podman, which images for `qemu` may have.
     pub fn needs_podman(&self) -> bool {
         self.containers.as_ref().is_some_and(|settings| settings.engine == ContainerEngine::Podman)
+    }
+
+    /// The shell of stages. Without the operator's word, it is that of a login on static hosts only, as with GitLab's own
+    /// executors.
+    pub fn stage_shell(&self, has_static_hosts: bool) -> StageShell {
+        StageShell {
+            shell: self.shell,
+            login_shell: self.login_shell.unwrap_or(has_static_hosts),
+            separate_stderr: self.separate_stderr,
+        }
     }
 
     /// The policy for a provider whose instances are `disposable` or not. If they are not, and the file does not set a
@@ -175,6 +189,8 @@ fn read(table: &Table<'_>, name: PoolName, timing: &Timing) -> Option<PoolConfig
         clean_unbinds,
         keep_builds: table.flag("keep_builds").or(false),
         shell: Shell::ALL.into_iter().find(|known| known.as_str() == shell).unwrap_or(Shell::Bash),
+        login_shell: table.flag("login_shell").into_value(),
+        separate_stderr: table.flag("separate_stderr").or(false),
         builds_dir,
         cache_dir,
         ready_command: table.text("ready_command").into_value(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::core::execution::Shell;
+use crate::core::execution::{Shell, StageShell};
 use crate::core::policy::{Lifetime, Policy, Reuse};
 
 use super::*;
@@ -501,7 +501,8 @@ fn every_key_of_a_pool_arrives() {
         "state_dir = \"/srv/green\"\nhistory_days = 7\n[pool.w]\nmax_instances = 9\ncapacity_per_instance = 2\n\
          max_use_count = 0\nidle_count = 4\nidle_time = \"1h 30m\"\nscale_factor = 2\nscale_factor_limit = 8\n\
          max_launching = 3\nlaunches_per_minute = 6\nmax_lifetime = \"1d\"\nreuse = \"namespace\"\n\
-         clean_unbinds = false\nacquire_timeout = \"90s\"\nshell = \"pwsh\"\nbuilds_dir = \"C:\\\\b\"\n\
+         clean_unbinds = false\nacquire_timeout = \"90s\"\nshell = \"pwsh\"\nlogin_shell = true\n\
+         separate_stderr = true\nbuilds_dir = \"C:\\\\b\"\n\
          cache_dir = \"C:/c/\"\nready_command = \"true\"\nclean_command = \"clean\"\n\
          [pool.w.provider]\nkind = \"local\"\nroot = \"/x\"\nlist = [1, 2]\n\
          [[pool.w.policy]]\nperiods = [\"* 9 * * *\"]\nidle_count = 6\n",
@@ -518,6 +519,10 @@ fn every_key_of_a_pool_arrives() {
     assert_eq!(
         (pool.shell, pool.builds_dir.as_str(), pool.cache_dir.as_str()),
         (Shell::Pwsh, "C:\\b", "C:/c")
+    );
+    assert_eq!(
+        pool.stage_shell(false),
+        StageShell { shell: Shell::Pwsh, login_shell: true, separate_stderr: true }
     );
     assert_eq!(pool.ready_command.as_deref(), Some("true"));
     assert_eq!(pool.clean_command.as_deref(), Some("clean"));

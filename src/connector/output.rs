@@ -18,6 +18,7 @@ use crate::port::connector::{Output, Stream};
 pub struct ProcessOutput {
     stdout: Sink,
     stderr: Sink,
+    open_line: Option<Stream>,
 }
 
 impl std::fmt::Debug for ProcessOutput {
@@ -32,14 +33,20 @@ impl ProcessOutput {
         Ok(Self {
             stdout: Sink::of(io::stdout().as_fd(), || Box::new(tokio::io::stdout()))?,
             stderr: Sink::of(io::stderr().as_fd(), || Box::new(tokio::io::stderr()))?,
+            open_line: None,
         })
+    }
+
+    /// The stream whose last bytes did not end with a line break, as far as they came through `write`.
+    pub fn open_line(&self) -> Option<Stream> {
+        self.open_line
     }
 
     /// Writes to pipes instead, for a process that forwards output to another one. Sets the pipes' open files to
     /// non-blocking mode.
     pub fn to_pipes(stdout: OwnedFd, stderr: OwnedFd) -> io::Result<Self> {
         let sink = |pipe| pipe::Sender::from_owned_fd(pipe).map(Sink::Pipe);
-        Ok(Self { stdout: sink(stdout)?, stderr: sink(stderr)? })
+        Ok(Self { stdout: sink(stdout)?, stderr: sink(stderr)?, open_line: None })
     }
 }
 
@@ -47,9 +54,23 @@ impl ProcessOutput {
 impl Output for ProcessOutput {
     /// Discards all output once the reader has closed its end, so that the guest continues.
     async fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+        if let Some(last) = bytes.last() {
+            self.open_line = (*last != b'\n').then_some(stream);
+        }
         match stream {
             Stream::Stdout => self.stdout.write(bytes).await,
             Stream::Stderr => self.stderr.write(bytes).await,
+        }
+    }
+
+    fn note_line(&mut self, is_open: bool) {
+        self.open_line = is_open.then_some(Stream::Stdout);
+    }
+
+    async fn end_line(&mut self) -> io::Result<()> {
+        match self.open_line {
+            Some(stream) => self.write(stream, b"\n").await,
+            None => Ok(()),
         }
     }
 

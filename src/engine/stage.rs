@@ -154,6 +154,7 @@ impl Engine {
         let stage = Stage {
             reader: place.reader,
             open_umask: place.open_umask,
+            separate_stderr: record.execution.shell().separate_stderr,
             ahead: place.ahead,
             script,
             start_within: assignment.timeouts.start_within,
@@ -184,6 +185,8 @@ impl Engine {
                     assignment.container.as_ref().filter(|c| !c.shown_services.is_empty())
                     && kind.in_container
                 {
+                    // Its own errors are those of the job log's reader.
+                    let _written = output.end_line().await;
                     self.show_services(&assignment, container, output).await;
                 }
                 if assignment.unbegun && matches!(end, StageEnd::Exited(_) | StageEnd::Signalled(_)) {
@@ -359,7 +362,7 @@ mod tests {
 
     #[test]
     fn the_jobs_own_stages_run_in_its_container() {
-        let (bash, known) = (Execution::Container { shell: Shell::Bash }, container(true));
+        let (bash, known) = (Execution::Container { shell: Shell::Bash.into() }, container(true));
         let in_it = place(bash, Some(&known), AUTHORS).unwrap();
         assert_eq!(
             in_it,
@@ -367,7 +370,10 @@ mod tests {
         );
         let on_guest = place(bash, Some(&known), RUNNERS).unwrap();
         let ahead = Some(known.at_engine());
-        assert_eq!(on_guest, StagePlace { reader: Reader::Shell(Shell::Bash), open_umask: true, ahead });
+        assert_eq!(
+            on_guest,
+            StagePlace { reader: Reader::Shell(Shell::Bash.into()), open_umask: true, ahead }
+        );
         assert_eq!(
             place(bash, None, RUNNERS),
             None,
@@ -377,7 +383,7 @@ mod tests {
 
     #[test]
     fn a_container_starts_ahead_only_if_a_stage_for_it_follows_and_it_has_no_entrypoint() {
-        let bash = Execution::Container { shell: Shell::Bash };
+        let bash = Execution::Container { shell: Shell::Bash.into() };
         let after = StageKind { before_container: false, ..RUNNERS };
         for (known, kind) in [(container(false), RUNNERS), (container(true), after)] {
             assert_eq!(place(bash, Some(&known), kind).unwrap().ahead, None);
@@ -387,10 +393,10 @@ mod tests {
     #[test]
     fn without_a_container_all_stages_run_on_the_instance() {
         for kind in [RUNNERS, AUTHORS] {
-            let on_machine = place(Execution::Machine { shell: Shell::Sh }, None, kind).unwrap();
+            let on_machine = place(Execution::Machine { shell: Shell::Sh.into() }, None, kind).unwrap();
             assert_eq!(
                 on_machine,
-                StagePlace { reader: Reader::Shell(Shell::Sh), open_umask: false, ahead: None }
+                StagePlace { reader: Reader::Shell(Shell::Sh.into()), open_umask: false, ahead: None }
             );
         }
     }

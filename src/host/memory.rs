@@ -400,7 +400,7 @@ mod tests {
             builds_dir: None,
             job,
             pool: PoolName::new("linux"),
-            execution: Execution::Machine { shell: Shell::Bash },
+            execution: Execution::Machine { shell: Shell::Bash.into() },
             begun: at(0),
             assignment: None,
             order: None,

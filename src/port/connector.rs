@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::provider::InstanceKeys;
 use crate::core::container::name::EngineContainer;
 use crate::core::endpoint::Endpoint;
-use crate::core::execution::Shell;
+use crate::core::execution::StageShell;
 use crate::core::ids::{AttemptName, InstanceId, OwnerId, PoolName};
 use crate::core::metadata::MetadataAnswers;
 use crate::core::time::Pretty;
@@ -37,6 +37,14 @@ pub enum Stream {
 pub trait Output {
     async fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()>;
 
+    /// Notes whether the last bytes, which may have been moved directly, left a line open.
+    fn note_line(&mut self, _is_open: bool) {}
+
+    /// Ends a line that the last bytes left open, so that another one can follow.
+    async fn end_line(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// A descriptor to which a stream's bytes can also be moved directly, as long as it does not block. `None`: use
     /// `write`.
     fn descriptor(&self, _stream: Stream) -> Option<BorrowedFd<'_>> {
@@ -49,7 +57,7 @@ pub trait Output {
 #[serde(rename_all = "kebab-case")]
 pub enum Reader {
     /// A shell on the instance itself.
-    Shell(Shell),
+    Shell(StageShell),
     /// The first shell that is found in this container.
     Container(EngineContainer),
 }
@@ -61,6 +69,9 @@ pub struct Stage {
     pub reader: Reader,
     /// The script runs with umask 0.
     pub open_umask: bool,
+    /// In a container: the script's standard error stays apart from its standard output. A shell on the instance has its
+    /// own flag.
+    pub separate_stderr: bool,
     /// The container of a later stage: it may start as soon as it is not in use.
     pub ahead: Option<EngineContainer>,
     /// The script's text, opened for reading.
@@ -80,7 +91,7 @@ pub struct Stage {
 /// What is known of a job's first stage before it comes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FirstStage {
-    pub shell: Shell,
+    pub shell: StageShell,
     pub trace: Option<Trace>,
 }
 

@@ -157,7 +157,7 @@ impl Job {
             record: Box::new(AttemptRecord {
                 job: self.plan.facts.clone(),
                 pool: self.plan.pool.clone(),
-                execution: Execution::Machine { shell: Shell::Bash },
+                execution: Execution::Machine { shell: Shell::Bash.into() },
                 begun: proc.now(),
                 assignment: None,
                 order: orders::complete(&self.plan.facts),

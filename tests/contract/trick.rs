@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use russh::server::{self, Auth, ChannelOpenHandle, Handle, Handler, Msg, Session
 use russh::{Channel, ChannelId, Disconnect, Sig};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 /// The host key of all these servers.
@@ -50,6 +52,7 @@ pub(crate) enum Trick {
     TwoStatuses,
     StatusOnly,
     OddSignal,
+    // After the shell has answered its first line, where it has one.
     FloodsOutput,
     FloodsBoth,
     FloodsUnknownStream,
@@ -71,6 +74,25 @@ pub(crate) enum Trick {
 }
 
 impl Trick {
+    /// True if the shell starts as it should.
+    fn begins(self) -> bool {
+        matches!(
+            self,
+            Self::TwoStatuses
+                | Self::StatusOnly
+                | Self::OddSignal
+                | Self::OpensChannels
+                | Self::FloodsRequests
+                | Self::GoesSilent
+                | Self::FloodsOutput
+                | Self::FloodsBoth
+                | Self::FloodsUnknownStream
+                | Self::NamesAndRests
+                | Self::NamesAndStalls
+                | Self::NamesAndRefuses
+        ) || self.is_on_a_waiting_shell()
+    }
+
     /// True if it applies to the waiting shell: then each session works like the first.
     fn is_on_a_waiting_shell(self) -> bool {
         matches!(self, Self::WaitingFloods | Self::WaitingEnds | Self::WaitingAsks | Self::WaitingOpens)
@@ -134,7 +156,7 @@ async fn ssh(trick: Trick, stream: TcpStream) {
         nodelay: true,
         ..server::Config::default()
     };
-    let server = Server { trick, sessions: 0, cut: Arc::new(cut) };
+    let server = Server { trick, sessions: 0, cut: Arc::new(cut), answered: HashMap::new() };
     if let Ok(running) = server::run_stream(Arc::new(config), stream, server).await {
         // How it ends does not matter to the server.
         let _ended = running.await;
@@ -145,6 +167,8 @@ struct Server {
     trick: Trick,
     sessions: u32,
     cut: Arc<std::net::TcpStream>,
+    /// The shells that are to answer their first lines.
+    answered: HashMap<ChannelId, Arc<Notify>>,
 }
 
 impl Handler for Server {
@@ -196,21 +220,27 @@ impl Handler for Server {
             _ => session.channel_success(id)?,
         }
         let mark = mark(command);
-        if matches!(self.trick, Trick::FloodsRequests | Trick::OpensChannels | Trick::GoesSilent) {
-            // The stage starts immediately: what follows takes longer than a start may.
-            session.extended_data(id, 1, format!("{mark}4711\n").into_bytes())?;
-        }
-        if self.trick == Trick::FloodsRequests {
-            for _ in 0..50_000 {
-                session.keepalive_request()?;
-            }
-        }
-        tokio::spawn(play(self.trick, id, session.handle(), mark, Arc::clone(&self.cut)));
+        let answered = Arc::<Notify>::default();
+        self.answered.insert(id, Arc::clone(&answered));
+        tokio::spawn(play(self.trick, id, session.handle(), (mark, answered), Arc::clone(&self.cut)));
         Ok(())
     }
 
-    async fn data(&mut self, _: ChannelId, _: &[u8], _: &mut Session) -> Result<(), Self::Error> {
-        if self.trick == Trick::GoesSilent {
+    async fn data(&mut self, id: ChannelId, data: &[u8], session: &mut Session) -> Result<(), Self::Error> {
+        if let Some(answer) = answer(data)
+            && let Some(answered) = self.answered.get(&id)
+        {
+            session.data(id, answer.into_bytes())?;
+            answered.notify_one();
+        } else if self.trick == Trick::FloodsRequests
+            && let Some(answered) = self.answered.remove(&id)
+        {
+            // The script comes: what follows takes longer than a start may.
+            for _ in 0..50_000 {
+                session.keepalive_request()?;
+            }
+            answered.notify_one();
+        } else if self.trick == Trick::GoesSilent {
             // The whole connection, answers to keep-alives included.
             std::future::pending::<()>().await;
         }
@@ -228,7 +258,20 @@ fn mark(command: &[u8]) -> String {
         .to_owned()
 }
 
-async fn play(trick: Trick, id: ChannelId, to: Handle, mark: String, cut: Arc<std::net::TcpStream>) {
+/// What a shell prints for its first line.
+fn answer(line: &[u8]) -> Option<String> {
+    Some(std::str::from_utf8(line).ok()?.strip_prefix("echo greenroom-shell-")?).map(|rest| {
+        format!("greenroom-shell-{}", rest.replace("\"\"", "").replace("${BASH_VERSION:+bash}", "bash"))
+    })
+}
+
+async fn play(
+    trick: Trick,
+    id: ChannelId,
+    to: Handle,
+    (mark, answered): (String, Arc<Notify>),
+    cut: Arc<std::net::TcpStream>,
+) {
     let done = async |code| {
         let _gone = to.exit_status_request(id, code).await;
         let _gone = to.eof(id).await;
@@ -237,9 +280,12 @@ async fn play(trick: Trick, id: ChannelId, to: Handle, mark: String, cut: Arc<st
     let stderr = async |text: String| {
         let _gone = to.extended_data(id, 1, text.into_bytes()).await;
     };
-    let well_begun = [Trick::TwoStatuses, Trick::StatusOnly, Trick::OddSignal, Trick::OpensChannels];
-    if well_begun.contains(&trick) || trick == Trick::FloodsRequests || trick.is_on_a_waiting_shell() {
+    if trick.begins() {
         stderr(format!("{mark}4711\n")).await;
+        answered.notified().await;
+    }
+    if trick == Trick::FloodsRequests {
+        answered.notified().await;
     }
     match trick {
         Trick::ClosesWithoutStatus => {
@@ -287,26 +333,17 @@ async fn play(trick: Trick, id: ChannelId, to: Handle, mark: String, cut: Arc<st
             }
         }
         Trick::OpensChannels => {
-            for n in 0..2000_u32 {
-                let refused = match n % 3 {
-                    0 => to.channel_open_session().await.is_err(),
-                    1 => to.channel_open_forwarded_tcpip("h", 1, "o", 2).await.is_err(),
-                    _ => to.channel_open_agent().await.is_err(),
-                };
-                assert!(refused, "the client took a channel");
-            }
+            open_channels(&to).await;
             done(0).await;
         }
-        Trick::Names(number) => {
-            stderr(format!("{mark}{number}\n")).await;
-            done(0).await;
-        }
-        Trick::NamesWithoutEnd => {
-            stderr(format!("{mark}{}", "9".repeat(100_000))).await;
+        Trick::Names(_) | Trick::NamesWithoutEnd => {
+            let endless = "9".repeat(100_000);
+            let word = if let Trick::Names(number) = trick { format!("{number}\n") } else { endless };
+            stderr(format!("{mark}{word}")).await;
+            answered.notified().await;
             done(0).await;
         }
         Trick::NamesAndRests => {
-            stderr(format!("{mark}4711\n")).await;
             tokio::time::sleep(Duration::from_secs(4)).await;
             done(0).await;
         }
@@ -322,9 +359,20 @@ async fn play(trick: Trick, id: ChannelId, to: Handle, mark: String, cut: Arc<st
             }
             while askers.join_next().await.is_some() {}
         }
-        Trick::NamesAndStalls | Trick::NamesAndRefuses => stderr(format!("{mark}4711\n")).await,
-        Trick::GoesSilent | Trick::NeverSpeaks => {}
+        Trick::GoesSilent | Trick::NeverSpeaks | Trick::NamesAndStalls | Trick::NamesAndRefuses => {}
         _ => done(0).await,
+    }
+}
+
+/// The client takes none of them.
+async fn open_channels(to: &Handle) {
+    for n in 0..2000_u32 {
+        let refused = match n % 3 {
+            0 => to.channel_open_session().await.is_err(),
+            1 => to.channel_open_forwarded_tcpip("h", 1, "o", 2).await.is_err(),
+            _ => to.channel_open_agent().await.is_err(),
+        };
+        assert!(refused, "the client took a channel");
     }
 }
 

@@ -92,7 +92,7 @@ fn record(host: &LocalHost) -> AttemptRecord {
             ..JobFacts::new(key, "group/project", Duration::from_hours(1))
         },
         pool: pool(),
-        execution: Execution::Machine { shell: Shell::Bash },
+        execution: Execution::Machine { shell: Shell::Bash.into() },
         begun: host.now(),
         assignment: None,
         order: None,

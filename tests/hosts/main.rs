@@ -34,6 +34,10 @@ mod situation_blame;
 mod situation_builds;
 #[path = "../situations/hosts/engine_state.rs"]
 mod situation_engine_state;
+#[path = "../situations/hosts/login.rs"]
+mod situation_login;
+#[path = "../situations/hosts/profiles.rs"]
+mod situation_profiles;
 #[path = "../support/skipped.rs"]
 mod skipped;
 mod sudo;

@@ -40,6 +40,8 @@ mod situation_blame;
 mod situation_ready;
 #[path = "../situations/jobs/sick.rs"]
 mod situation_sick;
+#[path = "../situations/jobs/output.rs"]
+mod situation_output;
 #[path = "../support/skipped.rs"]
 mod skipped;
 mod status;

@@ -88,7 +88,7 @@ fn every_exit_status_of_a_script_arrives_as_it_is() {
 
 #[test]
 fn standard_output_and_standard_error_stay_apart_and_whole() {
-    let place = Setting::new().open();
+    let place = Setting::new().pool("separate_stderr", true).open();
     let attempt = place.prepared(1);
     let script = "printf 'out \\377\\0 no newline'; printf 'err \\033[31m\\r' >&2\n\
                   for i in $(seq 2000); do echo \"line $i\"; echo \"problem $i\" >&2; done\n";

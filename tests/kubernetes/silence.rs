@@ -47,8 +47,9 @@ fn silent(how_long: Duration) -> Stage {
     writeln!(script, "sleep {}; echo end; exit 7", how_long.as_secs()).unwrap();
     script.rewind().unwrap();
     Stage {
-        reader: Reader::Shell(Shell::Bash),
+        reader: Reader::Shell(Shell::Bash.into()),
         open_umask: false,
+        separate_stderr: false,
         ahead: None,
         script,
         start_within: Duration::from_secs(30),

@@ -125,7 +125,8 @@ codes! {
     HOST_LOGIN_DENIED Error "host-login-denied" "A host denies the login.";
     HOST_CLEAN_USER Error "host-clean-user" "The `clean_user` of a host cannot clean it.";
     HOST_CLIENT_SETUP Error "host-client-setup" "A key file or an SSH agent on the runner host cannot be used: hosts cannot be checked.";
-    HOST_LOGIN_SHELL Error "host-login-shell" "The login shell of a host's user does not run commands.";
+    HOST_LOGIN_SHELL Error "host-login-shell" "The login shell of a host's user does not run commands, or its profile keeps stages from beginning.";
+    HOST_LOGIN_PATH Note "host-login-path" "A login shell on a host searches directories for programs that stages do not. `login_shell = true` changes that.";
     HOST_SHELL_MISSING Error "host-shell-missing" "The pool's `shell` is not installed on a host.";
     HOST_BUILDS_DIR Error "host-builds-dir" "Jobs cannot create `builds_dir` on a host, or cannot write to it.";
     HOST_UNREMOVABLE Warning "host-unremovable" "Cleaning could not remove builds on a host, because files of another user are in them.";

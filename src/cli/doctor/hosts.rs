@@ -1,16 +1,17 @@
 //! Static hosts: each is checked in the way that jobs use it.
 
+use std::fmt;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 
 use super::{code, host_containers};
-use crate::cli::setup::{cleaning, unbinds};
+use crate::cli::setup::{cleaning, stage_shell, unbinds};
 use crate::cli::ui::plural;
 use crate::config::PoolConfig;
 use crate::connector::ssh::{HostKey, Inspected, Ssh};
 use crate::core::endpoint::Endpoint;
-use crate::core::execution::Shell;
+use crate::core::execution::{Shell, StageShell};
 use crate::core::ids::PoolName;
 use crate::core::text::{clean_line, quoted};
 use crate::core::time::Pretty;
@@ -34,7 +35,7 @@ const MOST_CONNECTIONS: u32 = 32;
 /// What a host must provide for the jobs of a pool.
 struct Needs<'a> {
     pool: &'a PoolName,
-    shell: Shell,
+    shell: StageShell,
     builds: &'a str,
     jobs: u32,
 }
@@ -51,11 +52,13 @@ pub(super) async fn check(pool: &PoolConfig, context: &BuildContext, ssh: &Ssh) 
     let cleaning = cleaning(static_hosts, pool).ok().flatten();
     let tries = known.map(async |host| {
         let jobs = host.capacity.unwrap_or(pool.policy.capacity_per_instance);
-        let needs = Needs { pool: &pool.name, shell: pool.shell, builds: &pool.builds_dir, jobs };
+        let needs = Needs { pool: &pool.name, shell: stage_shell(pool), builds: &pool.builds_dir, jobs };
         match try_out(host, &needs, ssh).await {
             Ok(None) => Vec::new(),
             Ok(Some(seen)) => {
-                let mut found = judge(host, &needs, &seen);
+                let (login, begins_nothing) = stage_of(host, &needs, &seen, ssh).await;
+                let mut found = judge(host, &needs, &seen, login.as_deref());
+                found.extend(begins_nothing);
                 if pool.containers.is_some() && seen.said.contains("runs-sh") {
                     found.extend(host_containers::check(host, needs.pool, ssh).await);
                 }
@@ -114,6 +117,27 @@ async fn try_out(host: &NamedHost, needs: &Needs<'_>, ssh: &Ssh) -> Result<Optio
     ssh.inspect(&host.name, &host.endpoint, jobs, &question(needs.builds), PATIENCE).await.map(Some)
 }
 
+/// Begins a stage as a job does. Its standard input stays open, so a profile that reads it waits. Returns what the host
+/// has for a login shell, or the problem.
+async fn stage_of(
+    host: &NamedHost,
+    needs: &Needs<'_>,
+    seen: &Inspected,
+    ssh: &Ssh,
+) -> (Option<String>, Option<Finding>) {
+    let kind = needs.shell.shell;
+    if !has(&seen.said, kind) {
+        // That is the finding.
+        return (None, None);
+    }
+    let (id, at) = (&host.name, &host.endpoint);
+    if let Err(error) = ssh.begins(id, at, (needs.shell, None), PATIENCE).await {
+        return (None, Some(unusable(host, needs.pool, &error)));
+    }
+    // Without a login shell, a profile that waits hinders nothing.
+    (ssh.inspect_login(id, at, (kind, &question(needs.builds)), PATIENCE).await.ok(), None)
+}
+
 /// Logs in as the account that cleans, and has its script check what it needs.
 async fn cannot_clean(host: &NamedHost, pool: &PoolName, root: &RootCleaning, ssh: &Ssh) -> Option<Finding> {
     let endpoint = Endpoint { user: root.user.clone(), ..host.endpoint.clone() };
@@ -148,7 +172,7 @@ fn question(builds: &str) -> String {
     let builds = quoted(builds);
     let shells = Shell::NAMES.join(" ");
     format!(
-        "echo runs-sh; [ -r /proc/self/stat ] && echo has-proc; pgrep -s $$ >/dev/null 2>&1; \
+        "echo runs-sh; echo \"path-$PATH\"; [ -r /proc/self/stat ] && echo has-proc; pgrep -s $$ >/dev/null 2>&1; \
          [ $? -lt 2 ] && command -v pkill >/dev/null 2>&1 && echo has-pkill; \
          for c in {shells} git git-lfs gitlab-runner; do command -v $c >/dev/null 2>&1 && echo has-$c; done; \
          d={builds}; while [ ! -e \"$d\" ]; do d=$(dirname \"$d\"); done; [ -d \"$d\" ] && [ -w \"$d\" ] && \
@@ -201,25 +225,59 @@ fn unusable(host: &NamedHost, pool: &PoolName, error: &ConnectError) -> Finding 
     }
 }
 
-/// What jobs need and the host lacks.
-fn judge(host: &NamedHost, needs: &Needs<'_>, seen: &Inspected) -> Vec<Finding> {
-    let Needs { pool, shell, builds, jobs } = needs;
+fn prints(said: &str, word: &str) -> bool {
+    said.lines().any(|line| line.trim() == word)
+}
+
+fn has(said: &str, program: impl fmt::Display) -> bool {
+    prints(said, &format!("has-{program}"))
+}
+
+/// The directories of `PATH`.
+fn path(said: &str) -> Vec<&str> {
+    let line = said.lines().find_map(|line| line.trim().strip_prefix("path-"));
+    line.map(|line| line.split(':').collect()).unwrap_or_default()
+}
+
+/// The directories that only a login shell searches, for stages that have none.
+fn only_at_login(host: &NamedHost, needs: &Needs<'_>, seen: &Inspected, login: &str) -> Option<Finding> {
+    let of_stages = path(&seen.said);
+    let more: Vec<&str> = path(login).into_iter().filter(|dir| !of_stages.contains(dir)).collect();
+    if needs.shell.login_shell || more.is_empty() {
+        return None;
+    }
+    let what = format!(
+        "host `{}` of pool `{}`: a login of `{}` also finds programs in {}, stages do not",
+        host.name,
+        needs.pool,
+        host.endpoint.user,
+        clean_line(more.join(":").as_bytes(), SAID)
+    );
+    Some(code::HOST_LOGIN_PATH.noted(what))
+}
+
+/// What jobs need and the host lacks. `login`: what it has for a login shell.
+fn judge(host: &NamedHost, needs: &Needs<'_>, seen: &Inspected, login: Option<&str>) -> Vec<Finding> {
+    let Needs { pool, shell: StageShell { shell, login_shell, .. }, builds, jobs } = needs;
     let subject = format!("host `{}` of pool `{pool}`", host.name);
     let user = &host.endpoint.user;
-    let prints = |word: &str| seen.said.lines().any(|line| line.trim() == word);
-    let has = |program: &str| prints(&format!("has-{program}"));
-    if !prints("runs-sh") {
+    let of_stages = login.filter(|_| *login_shell).unwrap_or(&seen.said);
+    let has = |program: &str| has(of_stages, program);
+    if !prints(&seen.said, "runs-sh") {
         let said = clean_line(seen.said.as_bytes(), SAID);
         let what = format!("{subject}: the login shell of `{user}` does not run `/bin/sh`: {said}");
-        let remedy = format!("run `chsh -s /bin/sh {user}` there as root");
+        let remedy = format!(
+            "correct a profile of `{user}` that exits or starts another shell, or run `chsh -s /bin/sh {user}` there as root"
+        );
         return vec![code::HOST_LOGIN_SHELL.found(what, remedy)];
     }
     let mut found = Vec::new();
+    found.extend(login.and_then(|login| only_at_login(host, needs, seen, login)));
     if !has(shell.as_str()) {
         let what = format!("{subject} has no `{shell}`, which the scripts of its jobs need");
         found.push(code::HOST_SHELL_MISSING.found(what, "install it, or set another `shell` for the pool"));
     }
-    if !prints("writes-builds") {
+    if !prints(&seen.said, "writes-builds") {
         let what =
             format!("{subject}: `{user}` can neither create `{builds}` (`builds_dir`) nor write to it");
         let remedy =
@@ -315,8 +373,8 @@ pub(super) mod tests {
 
     fn codes(jobs: u32, seen: &Inspected) -> Vec<&'static str> {
         let pool = PoolName::new("linux");
-        let needs = Needs { pool: &pool, shell: Shell::Bash, builds: "/builds", jobs };
-        judge(&host(true), &needs, seen).iter().map(|finding| finding.code).collect()
+        let needs = Needs { pool: &pool, shell: Shell::Bash.into(), builds: "/builds", jobs };
+        judge(&host(true), &needs, seen, None).iter().map(|finding| finding.code).collect()
     }
 
     const ALL: &str = "runs-sh has-proc has-pkill has-bash has-git has-git-lfs has-gitlab-runner writes-builds free-9999999";
@@ -354,11 +412,28 @@ pub(super) mod tests {
     #[test]
     fn a_login_shell_that_runs_nothing_is_quoted_and_nothing_else_is_said() {
         let pool = PoolName::new("linux");
-        let needs = Needs { pool: &pool, shell: Shell::Bash, builds: "/builds", jobs: 4 };
+        let needs = Needs { pool: &pool, shell: Shell::Bash.into(), builds: "/builds", jobs: 4 };
         let closed = Inspected { said: "This account is\x1b[2J\nnot available.\n".into(), ..seen("") };
-        let found = judge(&host(true), &needs, &closed);
+        let found = judge(&host(true), &needs, &closed, None);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].message.contains("of `ci` does not run `/bin/sh`: This account is"), "{found:?}");
+    }
+
+    #[test]
+    fn stages_have_what_their_own_shell_finds_and_another_path_of_a_login_is_named() {
+        let pool = PoolName::new("linux");
+        let plain = seen(&format!("path-/usr/bin:/bin {}", ALL.replace(" has-gitlab-runner", "")));
+        let login = format!("path-/usr/bin:/opt/ci/bin:/bin {ALL}").replace(' ', "\n");
+        for (login_shell, expected) in
+            [(true, [].as_slice()), (false, ["host-login-path", "host-runner-missing"].as_slice())]
+        {
+            let shell = StageShell { login_shell, ..Shell::Bash.into() };
+            let needs = Needs { pool: &pool, shell, builds: "/builds", jobs: 4 };
+            let found = judge(&host(true), &needs, &plain, Some(&login));
+            assert_eq!(found.iter().map(|finding| finding.code).collect::<Vec<_>>(), expected, "{found:?}");
+            let named = found.iter().any(|finding| finding.message.contains("in /opt/ci/bin, stages do not"));
+            assert_eq!(named, !login_shell, "{found:?}");
+        }
     }
 
     #[test]
@@ -387,10 +462,10 @@ pub(super) mod tests {
         ];
         let mut all: Vec<Finding> = errors.iter().map(|error| unusable(&host(true), &pool, error)).collect();
         all.extend([kind(&pool, true, true), kind(&pool, true, false), kind(&pool, false, false)]);
-        let needs = Needs { pool: &pool, shell: Shell::Bash, builds: "/builds", jobs: 9 };
+        let needs = Needs { pool: &pool, shell: Shell::Bash.into(), builds: "/builds", jobs: 9 };
         let bare = Inspected { sessions: 1, shell: SLOW * 2, ..seen("runs-sh free-7 has-unremovable") };
-        all.extend(judge(&host(true), &needs, &bare));
-        all.extend(judge(&host(true), &needs, &seen("runs-sh has-bash has-git")));
+        all.extend(judge(&host(true), &needs, &bare, None));
+        all.extend(judge(&host(true), &needs, &seen("runs-sh has-bash has-git"), Some("path-/opt/bin")));
         let root = RootCleaning {
             user: "root".into(),
             clean: String::new(),
@@ -401,7 +476,7 @@ pub(super) mod tests {
         };
         all.extend(host_containers::tests::provoked());
         all.push(unclean(&host(true), &pool, &root, "there is no account ci"));
-        all.extend(judge(&host(true), &needs, &seen("This account is currently not available.")));
+        all.extend(judge(&host(true), &needs, &seen("This account is currently not available."), None));
         all
     }
 }

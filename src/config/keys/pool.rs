@@ -35,6 +35,8 @@ pub(in crate::config) const POOL: KeyTable = KeyTable {
         ACQUIRE_TIMEOUT,
         SUMMARY,
         SHELL,
+        LOGIN_SHELL,
+        SEPARATE_STDERR,
         BUILDS_DIR,
         CACHE_DIR,
         READY_COMMAND,
@@ -214,6 +216,26 @@ const SUMMARY: Key = key("summary", Flag, Value("false"), Job)
 const SHELL: Key = key("shell", Word(&Shell::NAMES), Value("\"bash\""), Job)
     .means("Shell that runs the job's scripts on the instance, and for which the runner writes them.")
     .interacts("Overrides `shell` in the runner's configuration.");
+
+const LOGIN_SHELL: Key =
+    key("login_shell", Flag, Words("`true` with provider `static`, else `false`"), Job)
+        .means(
+            "Whether stages on the instance get the environment of a login shell: that of `/etc/profile` and of the \
+             account's own profile.",
+        )
+        .interacts(
+            "The program of `shell` reads them once for each job, without input and output (`sh` does for `\"pwsh\"`). \
+             Scripts get variables, the umask and the limit of open files, but no functions and aliases. A stage fails if \
+             a profile waits, exits or starts another shell. No effect in a job's container, nor on the pool's own \
+             commands, such as `clean_command`.",
+        );
+
+const SEPARATE_STDERR: Key = key("separate_stderr", Flag, Value("false"), Job)
+    .means("Whether standard error of scripts stays apart from standard output on its way to GitLab Runner.")
+    .interacts(
+        "With `false` the job log has both in the order in which a script wrote them. With `true` that order is lost: \
+         GitLab Runner reads the two streams concurrently.",
+    );
 
 const BUILDS_DIR: Key = key("builds_dir", GuestPath, Value("\"/builds\""), Job)
     .means("Directory for sources on the instance; the user that runs jobs must be able to create it.")

@@ -10,10 +10,12 @@ use tokio::time::{Instant, timeout};
 
 use super::hop::Way;
 use super::login::Credential;
+use super::login_profile::Login;
 use super::quote;
 use super::session::Session;
 use super::{Ssh, hops};
 use crate::core::endpoint::{Endpoint, without_comment};
+use crate::core::execution::Shell;
 use crate::core::ids::InstanceId;
 use crate::core::text::clean_text;
 use crate::port::connector::ConnectError;
@@ -68,6 +70,22 @@ impl Ssh {
         let unusable =
             || ConnectError::Local { what: "cannot encode the host key that the server presents".to_owned() };
         HostKey::of(&key).ok_or_else(unusable)
+    }
+
+    /// The output of a script in the environment of a login shell.
+    pub async fn inspect_login(
+        &self,
+        id: &InstanceId,
+        at: &Endpoint,
+        (shell, script): (Shell, &str),
+        within: Duration,
+    ) -> Result<String, ConnectError> {
+        let command = quote::shell(&Login::new(shell)?.plain(script));
+        let session = self.connect(id, at, within).await?;
+        let answer = timeout(within, session.brief(&command)).await;
+        let answer = answer.unwrap_or_else(|_| Err(session.timed_out(within)));
+        session.close().await;
+        Ok(clean_text(&answer?.1))
     }
 
     /// Logs in as `jobs` concurrent jobs would, and runs a script with `/bin/sh` on one of the connections. `within`

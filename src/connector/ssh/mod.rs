@@ -9,6 +9,7 @@
 
 mod accepted;
 mod algorithms;
+mod background;
 mod container;
 mod dial;
 mod forward;
@@ -19,6 +20,7 @@ mod inspect;
 mod keys;
 pub mod link;
 mod login;
+mod login_profile;
 mod password;
 mod prompt;
 mod proof;
@@ -48,6 +50,7 @@ use self::proof::Proved;
 use self::session::Session;
 use self::stage::Work;
 use crate::core::endpoint::{Endpoint, Jump};
+use crate::core::execution::{Shell, StageShell};
 use crate::core::ids::InstanceId;
 use crate::core::text::clean_line;
 use crate::core::time::millis;
@@ -72,8 +75,8 @@ pub struct SshSettings {
     /// This many keep-alives in a row may stay unanswered; the next one due ends the connection. Default 2, which
     /// detects a dead instance after 60 s.
     pub keepalive_misses: u32,
-    /// A background process of the script may keep the output open after the script has ended. After this long without
-    /// output, the stage ends and the output is closed. Default 10 s.
+    /// A background process of the script may keep the output open after the script has ended. After this long, or 3 s
+    /// without output, the stage ends and the output is closed. Default 10 s.
     #[serde(with = "millis")]
     pub linger: Duration,
     /// The program that makes port-forwards, `greenroom-backends`. Absolute.
@@ -150,6 +153,23 @@ impl Ssh {
         let result = stage::run(&session, work, output, &mut stop).await;
         session.close().await;
         result
+    }
+
+    /// Checks that a shell there begins a stage; see `Connector::begins_stage`.
+    pub async fn begins(
+        &self,
+        id: &InstanceId,
+        at: &Endpoint,
+        (shell, mark): (StageShell, Option<&Mark>),
+        within: Duration,
+    ) -> Result<(), ConnectError> {
+        let work = Work::probe(shell, mark, within, &self.settings)?;
+        let session = self.connect(id, at, within).await?;
+        // An empty script ends by itself: a shell that does not end has begun, too.
+        let mut stop: Stop<'_> = Box::pin(tokio::time::sleep(within * 2));
+        let result = stage::run(&session, work, &mut Tail::default(), &mut stop).await;
+        session.close().await;
+        result.map(drop)
     }
 
     /// The way to an instance, with its credential.
@@ -231,13 +251,7 @@ impl Connector for Ssh {
         mark: Option<&Mark>,
         within: Duration,
     ) -> Result<(), ConnectError> {
-        let work = Work::probe(mark, within, &self.settings)?;
-        let session = self.connect(id, at, within).await?;
-        // An empty script ends by itself: a shell that does not end has begun, too.
-        let mut stop: Stop<'_> = Box::pin(tokio::time::sleep(within * 2));
-        let result = stage::run(&session, work, &mut Tail::default(), &mut stop).await;
-        session.close().await;
-        result.map(drop)
+        self.begins(id, at, (Shell::Sh.into(), mark), within).await
     }
 
     async fn command(

@@ -15,7 +15,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use super::remote::random_mark;
 use super::sift::{Sift, Word};
 use super::unread::{Unread, unread};
-use crate::core::execution::Shell;
+use crate::core::execution::{Shell, StageShell};
 use crate::port::connector::{ConnectError, Output, Reader, Stage, StageEnd, Stream};
 use crate::port::tail::Tail;
 
@@ -40,11 +40,23 @@ impl Word for Escapes {
 
 /// The line by which a shell shows that it reads a script, and later its exit status. It changes neither `$?` nor a
 /// variable, and a trap of the script's own replaces its trap.
-fn proving(mark: &str, exit_mark: &str) -> String {
+fn proving(mark: &str, exit: &ExitMark) -> String {
     let (begin, rest) = mark.split_at(mark.len() / 2);
     let echo = |known| format!("echo {begin}\"\"{rest}{known} >&2");
-    let exit = format!("x=$?; echo \"{exit_mark}$x\" >&2; echo \"{exit_mark}$x\" 2>/dev/null");
-    format!("case $'x' in x) {};; *) {};; esac; trap '{exit}' EXIT\n", echo('1'), echo('0'))
+    let ExitMark { mark, joined } = exit;
+    // First of all, so that the mark and the status come on one stream, in this order.
+    let (apart, join) =
+        if *joined { (String::new(), "exec 2>&1; ") } else { (format!("echo \"{mark}$x\" >&2; "), "") };
+    let exit = format!("x=$?; {apart}echo \"{mark}$x\" 2>/dev/null");
+    format!("{join}case $'x' in x) {};; *) {};; esac; trap '{exit}' EXIT\n", echo('1'), echo('0'))
+}
+
+/// The mark of the lines that a shell in a container prints when it exits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ExitMark {
+    pub(super) mark: String,
+    /// Both streams of the script are one: there is one line.
+    pub(super) joined: bool,
 }
 
 /// The status that a shell prints when it exits.
@@ -59,36 +71,50 @@ impl Word for ExitStatus {
     }
 }
 
-/// The last line of a shell in a container, on both streams: when both have come, so has all output before them. The
+impl ExitMark {
+    /// The stream that has the line by which the shell shows that it reads the script.
+    fn stream(&self) -> Stream {
+        if self.joined { Stream::Stdout } else { Stream::Stderr }
+    }
+}
+
+/// The last line of a shell in a container, on each of its streams: when all have come, so has all output before them. The
 /// engine's client ends only when the container has been cleaned up.
 #[derive(Debug)]
 pub(super) struct ExitLines {
     stdout: Sift<ExitStatus>,
-    stderr: Sift<ExitStatus>,
+    /// `None`: standard output is the only stream.
+    stderr: Option<Sift<ExitStatus>>,
 }
 
 impl ExitLines {
-    pub(super) fn new(mark: &str) -> Self {
-        Self { stdout: Sift::new(mark), stderr: Sift::new(mark) }
+    pub(super) fn new(ExitMark { mark, joined }: &ExitMark) -> Self {
+        Self { stdout: Sift::new(mark), stderr: (!joined).then(|| Sift::new(mark)) }
     }
 
     /// Returns the part that is output.
     pub(super) fn feed<'a>(&mut self, stream: Stream, bytes: &'a [u8]) -> Cow<'a, [u8]> {
-        match stream {
-            Stream::Stdout => self.stdout.feed(bytes),
-            Stream::Stderr => self.stderr.feed(bytes),
+        match (stream, &mut self.stderr) {
+            (Stream::Stdout, _) => self.stdout.feed(bytes),
+            (Stream::Stderr, Some(stderr)) => stderr.feed(bytes),
+            (Stream::Stderr, None) => bytes.into(),
         }
     }
 
     /// The status, once the shell has exited.
     pub(super) fn status(&self) -> Option<u32> {
-        let (ExitStatus(one), ExitStatus(other)) = (self.stdout.word()?, self.stderr.word()?);
-        (one == other).then_some(u32::from(*one))
+        let ExitStatus(one) = self.stdout.word()?;
+        let other = match &self.stderr {
+            Some(stderr) => stderr.word()?.0,
+            None => *one,
+        };
+        (*one == other).then_some(u32::from(*one))
     }
 
     /// Returns the bytes that are still held back when the output ends.
     pub(super) fn rest(&mut self) -> [(Stream, Vec<u8>); 2] {
-        [(Stream::Stdout, self.stdout.rest()), (Stream::Stderr, self.stderr.rest())]
+        let stderr = self.stderr.as_mut().map(Sift::rest).unwrap_or_default();
+        [(Stream::Stdout, self.stdout.rest()), (Stream::Stderr, stderr)]
     }
 }
 
@@ -104,7 +130,7 @@ struct InContainer {
     script: File,
     /// Where the job's own text begins in it.
     begins_at: u64,
-    exit_mark: String,
+    exit_mark: ExitMark,
     /// The output before the line.
     before: Tail,
 }
@@ -113,13 +139,16 @@ impl<'a> Proved<'a> {
     /// Puts before a stage's script what it needs there.
     pub(super) fn new(stage: &mut Stage, output: &'a mut dyn Output) -> Result<Self, ConnectError> {
         let mut before = String::new();
-        if stage.open_umask && stage.reader != Reader::Shell(Shell::Pwsh) {
+        let is_pwsh = matches!(&stage.reader, Reader::Shell(StageShell { shell: Shell::Pwsh, .. }));
+        if stage.open_umask && !is_pwsh {
             before.push_str("umask 0000\n");
         }
         let mut marks = None;
         if let Reader::Container(_) = stage.reader {
             // No text has this character, so that the search for it costs next to nothing.
-            let (mark, exit_mark) = (random_mark("shell")?, format!("\u{1e}{}", random_mark("exit")?));
+            let exit = format!("\u{1e}{}", random_mark("exit")?);
+            let (mark, exit_mark) =
+                (random_mark("shell")?, ExitMark { mark: exit, joined: !stage.separate_stderr });
             before.push_str(&proving(&mark, &exit_mark));
             marks = Some((mark, exit_mark));
         }
@@ -145,7 +174,7 @@ impl<'a> Proved<'a> {
     }
 
     /// The mark of the lines that the shell prints when it exits.
-    pub(super) fn exit_mark(&self) -> Option<String> {
+    pub(super) fn exit_mark(&self) -> Option<ExitMark> {
         self.container.as_ref().map(|container| container.exit_mark.clone())
     }
 
@@ -155,14 +184,15 @@ impl<'a> Proved<'a> {
         at: String,
         end: Result<StageEnd, ConnectError>,
     ) -> Result<StageEnd, ConnectError> {
-        let Self { output, container: Some(InContainer { mut sift, script, begins_at, before, .. }) } = self
+        let Self { output, container: Some(InContainer { mut sift, script, begins_at, exit_mark, before }) } =
+            self
         else {
             return end;
         };
         let end = end?;
         let cannot =
             |e: io::Error| ConnectError::Local { what: format!("cannot forward the stage's output: {e}") };
-        output.write(Stream::Stderr, &sift.rest()).await.map_err(cannot)?;
+        output.write(exit_mark.stream(), &sift.rest()).await.map_err(cannot)?;
         match (sift.word(), end) {
             (_, StageEnd::Stopped) => Ok(StageEnd::Stopped),
             (Some(Escapes(known)), end) => {
@@ -186,23 +216,23 @@ const NO_ESCAPES: &str = "greenroom: the image's shell, such as dash, cannot rea
 #[async_trait(?Send)]
 impl Output for Proved<'_> {
     async fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
-        let Some(InContainer { sift, before, .. }) = &mut self.container else {
+        let Some(InContainer { sift, exit_mark, before, .. }) = &mut self.container else {
             return self.output.write(stream, bytes).await;
         };
         if sift.has_begun() {
             return self.output.write(stream, bytes).await;
         }
-        match stream {
-            Stream::Stdout => {
-                before.write(stream, bytes).await?;
-                self.output.write(stream, bytes).await
-            }
-            Stream::Stderr => {
-                let passed = sift.feed(bytes);
-                before.write(stream, &passed).await?;
-                self.output.write(stream, &passed).await
-            }
-        }
+        let passed = if stream == exit_mark.stream() { sift.feed(bytes) } else { bytes.into() };
+        before.write(stream, &passed).await?;
+        self.output.write(stream, &passed).await
+    }
+
+    fn note_line(&mut self, is_open: bool) {
+        self.output.note_line(is_open);
+    }
+
+    async fn end_line(&mut self) -> io::Result<()> {
+        self.output.end_line().await
     }
 
     /// The bytes before the line have to be seen.
@@ -247,6 +277,10 @@ mod tests {
     const MARK: &str = "greenroom-shell-0123456789abcdef-";
     const EXIT: &str = "\u{1e}greenroom-exit-";
 
+    fn exit_mark(joined: bool) -> ExitMark {
+        ExitMark { mark: EXIT.to_owned(), joined }
+    }
+
     fn read_by(sh: &[&str], script: &str) -> Ended {
         let mut reading = Command::new(sh[0])
             .args(&sh[1..])
@@ -262,7 +296,7 @@ mod tests {
     #[test]
     fn each_shell_prints_the_mark_and_whether_it_knows_the_quotes() {
         for sh in shells() {
-            let script = proving(MARK, EXIT) + "echo $? $-; set; exit 3\n";
+            let script = proving(MARK, &exit_mark(false)) + "echo $? $-; set; exit 3\n";
             let plain = read_by(sh, "echo $? $-; set; exit 3\n");
             let ended = read_by(sh, &script);
             assert_eq!(ended.status.code(), Some(3), "{sh:?}");
@@ -279,7 +313,30 @@ mod tests {
             };
             assert_eq!(own(stdout), own(&plain.stdout), "{sh:?}");
         }
-        assert!(!proving(MARK, EXIT).contains(MARK), "what repeats its input does not print the mark");
+        assert!(
+            !proving(MARK, &exit_mark(true)).contains(MARK),
+            "what repeats its input does not print the mark"
+        );
+    }
+
+    #[test]
+    fn both_streams_of_a_script_are_one_unless_they_are_to_stay_apart() {
+        for sh in shells() {
+            for joined in [true, false] {
+                let script = proving(MARK, &exit_mark(joined)) + "echo a; echo b >&2; echo c; exit 3\n";
+                let ended = read_by(sh, &script);
+                let (out, err) =
+                    (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+                if joined {
+                    let (first, rest) = out.split_once('\n').unwrap();
+                    assert!(first.starts_with(MARK), "{sh:?}: {out}");
+                    assert_eq!((rest, err.as_ref()), (format!("a\nb\nc\n{EXIT}3\n").as_str(), ""), "{sh:?}");
+                } else {
+                    assert_eq!(out, format!("a\nc\n{EXIT}3\n"), "{sh:?}");
+                    assert!(err.ends_with(&format!("\nb\n{EXIT}3\n")), "{sh:?}: {err}");
+                }
+            }
+        }
     }
 
     #[test]
@@ -293,16 +350,19 @@ mod tests {
                 ("f() { return 4; }; f\n", 4),
                 ("if then\n", 2),
             ] {
-                let ended = read_by(sh, &(proving(MARK, EXIT) + script));
-                let code = ended.status.code().unwrap();
-                let mut lines = ExitLines::new(EXIT);
-                lines.feed(Stream::Stdout, &ended.stdout);
-                lines.feed(Stream::Stderr, &ended.stderr);
-                assert_eq!(lines.status(), u32::try_from(code).ok(), "{sh:?} {script}");
-                assert!(code == status || script.starts_with("if"), "{sh:?} {script}: {code}");
+                for joined in [true, false] {
+                    let exit = exit_mark(joined);
+                    let ended = read_by(sh, &(proving(MARK, &exit) + script));
+                    let code = ended.status.code().unwrap();
+                    let mut lines = ExitLines::new(&exit);
+                    lines.feed(Stream::Stdout, &ended.stdout);
+                    lines.feed(Stream::Stderr, &ended.stderr);
+                    assert_eq!(lines.status(), u32::try_from(code).ok(), "{sh:?} {script}");
+                    assert!(code == status || script.starts_with("if"), "{sh:?} {script}: {code}");
+                }
             }
             for script in ["exec sh -c 'exit 7'\n", "trap 'echo own' EXIT; exit 7\n", "exec >&-; exit 7\n"] {
-                let ended = read_by(sh, &(proving(MARK, EXIT) + script));
+                let ended = read_by(sh, &(proving(MARK, &exit_mark(false)) + script));
                 assert_eq!(ended.status.code(), Some(7), "{sh:?} {script}");
                 assert!(!ended.stdout.contains(&0x1e), "{sh:?} {script}");
             }
@@ -317,6 +377,7 @@ mod tests {
         Stage {
             reader,
             open_umask,
+            separate_stderr: true,
             ahead: None,
             script: file,
             start_within: within,
@@ -337,8 +398,8 @@ mod tests {
 
     #[test]
     fn only_what_a_stage_needs_comes_before_its_script() {
-        let bash = || Reader::Shell(Shell::Bash);
-        let pwsh = Reader::Shell(Shell::Pwsh);
+        let bash = || Reader::Shell(Shell::Bash.into());
+        let pwsh = Reader::Shell(Shell::Pwsh.into());
         for (reader, open, expected) in
             [(bash(), false, "id\n"), (bash(), true, "umask 0000\nid\n"), (pwsh, true, "id\n")]
         {

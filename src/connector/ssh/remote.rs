@@ -2,12 +2,18 @@
 //!
 //! A stage runs as `exec /bin/sh -c 'echo MARK$$ >&2; exec bash'`, which every login shell understands. The mark is
 //! random, so neither a profile's output nor a script can imitate the word after it, the stage's stop handle.
+//!
+//! The shell then gets a first line, and acknowledges it by another random mark, which it has to put together. The
+//! script follows only after that: what a profile or `BASH_ENV` leaves behind may read its standard input, or may not
+//! be the shell at all.
 
 use russh::Sig;
 
 use super::container;
+use super::login_profile::Login;
 use super::quote::shell;
-use crate::core::execution::Shell;
+use super::sift::Word;
+use crate::core::execution::{Shell, StageShell};
 use crate::core::text::clean_line;
 use crate::port::connector::{ConnectError, Reader, StageEnd};
 
@@ -16,23 +22,80 @@ use crate::port::connector::{ConnectError, Reader, StageEnd};
 pub(super) struct Marked {
     pub(super) command: String,
     pub(super) mark: String,
+    /// `None`: the program reads nothing before its input, or shows in another way that it reads a script.
+    pub(super) first_line: Option<FirstLine>,
+    /// The login profile that is read before.
+    pub(super) login: Option<Login>,
+}
+
+/// The first line that a shell gets, before any part of a script.
+#[derive(Debug)]
+pub(super) struct FirstLine {
+    pub(super) text: String,
+    /// What the shell prints for it, as a line of its standard output.
+    pub(super) mark: String,
+    is_for: Shell,
+}
+
+impl FirstLine {
+    fn new(is_for: Shell) -> Result<Self, ConnectError> {
+        let mark = random_mark("shell")?;
+        let (begin, rest) = mark.split_at(mark.len() / 2);
+        // What only repeats its input does not print the mark.
+        Ok(Self { text: format!("echo {begin}\"\"{rest}${{BASH_VERSION:+bash}}\n"), mark, is_for })
+    }
+
+    /// True if the shell that answered is the one that was started.
+    pub(super) fn is_answered_by(&self, answer: &Acknowledged) -> bool {
+        self.is_for != Shell::Bash || answer.is_bash
+    }
+}
+
+/// The rest of the line by which a shell answers its first line.
+#[derive(Debug)]
+pub(super) struct Acknowledged {
+    is_bash: bool,
+}
+
+impl Word for Acknowledged {
+    const LONGEST: usize = 4;
+
+    fn parse(word: &[u8]) -> Option<Self> {
+        match word.strip_suffix(b"\r").unwrap_or(word) {
+            b"bash" => Some(Self { is_bash: true }),
+            b"" => Some(Self { is_bash: false }),
+            _ => None,
+        }
+    }
 }
 
 impl Marked {
     /// What reads a script from standard input. `before`: shell commands to run first.
     pub(super) fn reader(reader: &Reader, before: &str) -> Result<Self, ConnectError> {
-        let program = match reader {
-            Reader::Shell(Shell::Bash) => "bash",
-            Reader::Shell(Shell::Sh) => "sh",
-            Reader::Shell(Shell::Pwsh) => {
-                "pwsh -NoProfile -NoLogo -NonInteractive -InputFormat text -OutputFormat text \
-                 -ExecutionPolicy Bypass -Command -"
-            }
+        let StageShell { shell: kind, login_shell, separate_stderr } = match reader {
+            Reader::Shell(shell) => *shell,
             Reader::Container(container) => {
                 return Self::new(before, &format!("$$.{container}"), &container::start(container));
             }
         };
-        Self::new(before, "$$", &format!("exec {program}"))
+        let program = match kind {
+            Shell::Bash => "bash",
+            Shell::Sh => "sh",
+            Shell::Pwsh => {
+                "pwsh -NoProfile -NoLogo -NonInteractive -InputFormat text -OutputFormat text \
+                 -ExecutionPolicy Bypass -Command -"
+            }
+        };
+        let joined = if separate_stderr { "" } else { " 2>&1" };
+        let mark = random_mark("session")?;
+        let stage = format!("{before}echo {mark}$$ >&2; exec {program}{joined}");
+        let (command, login) = match login_shell.then(|| Login::new(kind)).transpose()? {
+            Some(login) => (login.command(&stage), Some(login)),
+            None => (shell(&stage), None),
+        };
+        // PowerShell starts without a profile.
+        let first_line = if kind == Shell::Pwsh { None } else { Some(FirstLine::new(kind)?) };
+        Ok(Self { command, mark, first_line, login })
     }
 
     /// An operator's command, in the syntax of `/bin/sh`.
@@ -43,7 +106,8 @@ impl Marked {
     /// `handle`: the stop handle, as the shell expands it.
     fn new(before: &str, handle: &str, command: &str) -> Result<Self, ConnectError> {
         let mark = random_mark("session")?;
-        Ok(Self { command: shell(&format!("{before}echo {mark}{handle} >&2; {command}")), mark })
+        let command = shell(&format!("{before}echo {mark}{handle} >&2; {command}"));
+        Ok(Self { command, mark, first_line: None, login: None })
     }
 }
 

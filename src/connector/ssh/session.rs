@@ -13,7 +13,6 @@ use super::dial::Wire;
 use super::handler::{CLOSED, Client, Notes};
 use super::hop::{Hop, Reached, Way, login_error};
 use super::remote;
-use crate::core::time::Pretty;
 use crate::port::connector::{ConnectError, StageEnd};
 
 /// How long a disconnect may take.
@@ -102,10 +101,9 @@ impl<'a> Session<'a> {
         ConnectError::NotBegun { at: self.at.clone(), why }
     }
 
-    /// The error of a guest whose first message did not arrive in time. A server that does not answer a ping either says
-    /// nothing about the guest: the connection is lost.
-    pub(super) async fn not_started(&self, within: Duration, sent: bool) -> ConnectError {
-        let why = format!("the instance did not start the stage within {}", Pretty(within));
+    /// The error of a guest that did not begin in time. A server that does not answer a ping either says nothing about
+    /// the guest: the connection is lost.
+    pub(super) async fn not_started(&self, why: String, sent: bool) -> ConnectError {
         match timeout(PING_WITHIN, self.ping()).await {
             Ok(Ok(())) => self.not_begun(why),
             Ok(Err(_)) | Err(_) => self.lost_because(why, sent),

@@ -19,6 +19,8 @@ pub(super) struct Sift<W> {
     held: Vec<u8>,
     /// The search has ended.
     over: bool,
+    /// How much of the output that was returned last came before the line.
+    before: usize,
     word: Option<W>,
 }
 
@@ -27,7 +29,7 @@ impl<W: Word> Sift<W> {
     const LONGEST_WORD: usize = W::LONGEST + 2;
 
     pub(super) fn new(mark: &str) -> Self {
-        Self { mark: mark.as_bytes().to_vec(), held: Vec::new(), over: false, word: None }
+        Self { mark: mark.as_bytes().to_vec(), held: Vec::new(), over: false, before: 0, word: None }
     }
 
     /// The word, once the guest has given it.
@@ -38,6 +40,11 @@ impl<W: Word> Sift<W> {
     /// True if the mark was found, so that the shell has started.
     pub(super) fn has_begun(&self) -> bool {
         self.over
+    }
+
+    /// How much of the output came before the line, of what `feed` returned when it found it.
+    pub(super) fn before(&self) -> usize {
+        self.before
     }
 
     /// Returns the part that is output.
@@ -57,7 +64,7 @@ impl<W: Word> Sift<W> {
         if end.is_none() && word.len() < Self::LONGEST_WORD {
             return Cow::Owned(self.held.drain(..begin).collect());
         }
-        self.over = true;
+        (self.over, self.before) = (true, begin);
         let mut output = std::mem::take(&mut self.held);
         if let Some(end) = end {
             let word = begin + self.mark.len();

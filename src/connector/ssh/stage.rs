@@ -14,12 +14,14 @@ use russh::client::Msg;
 use tokio::time::{Instant, timeout_at};
 
 use super::SshSettings;
-use super::guest::{Guest, Over};
+use super::background;
+use super::guest::{Guest, Noise, Over};
+use super::proof::ExitMark;
 use super::remote::Marked;
 use super::session::Session;
 use super::stop;
 use super::trace::{before, probe_prelude};
-use crate::core::execution::Shell;
+use crate::core::execution::StageShell;
 use crate::port::connector::{ConnectError, Mark, Output, Reader, RemoteCommand, Stage, StageEnd, Stop};
 
 /// How much of the script is read at a time.
@@ -41,16 +43,15 @@ pub(super) struct Run {
     pub(super) input: Input,
     /// From TERM to KILL when it is stopped; the stop may still change it.
     pub(super) grace: Rc<Cell<Duration>>,
-    pub(super) start_within: Duration,
     pub(super) linger: Duration,
     /// The mark of the lines that a shell in a container prints when it exits.
-    pub(super) exit_mark: Option<String>,
+    pub(super) exit_mark: Option<ExitMark>,
 }
 
 impl Work {
     pub(super) fn script(
         stage: Stage,
-        exit_mark: Option<String>,
+        exit_mark: Option<ExitMark>,
         settings: &SshSettings,
     ) -> Result<Self, ConnectError> {
         let marked = Marked::reader(&stage.reader, &before(&stage, &stage.reader))?;
@@ -60,13 +61,14 @@ impl Work {
         Ok(work)
     }
 
-    /// An empty script, after what comes before a job's.
+    /// An empty script for a shell, after what comes before a job's.
     pub(super) fn probe(
+        shell: StageShell,
         mark: Option<&Mark>,
         within: Duration,
         settings: &SshSettings,
     ) -> Result<Self, ConnectError> {
-        let marked = Marked::reader(&Reader::Shell(Shell::Sh), &probe_prelude(mark))?;
+        let marked = Marked::reader(&Reader::Shell(shell), &probe_prelude(mark))?;
         Ok(Self::new(marked, Input::Text([].into()), PROBE_GRACE, within, settings))
     }
 
@@ -89,7 +91,7 @@ impl Work {
     ) -> Self {
         let grace = Rc::new(Cell::new(grace));
         let linger = settings.linger;
-        Self { marked, start_within, run: Run { input, grace, start_within, linger, exit_mark: None } }
+        Self { marked, start_within, run: Run { input, grace, linger, exit_mark: None } }
     }
 }
 
@@ -103,20 +105,18 @@ pub(super) enum Input {
 pub(super) struct Begun {
     pub(super) guest: Guest,
     pub(super) to: ChannelWriteHalf<Msg>,
+    /// Commands that set the environment of its login shell.
+    pub(super) environment: Option<String>,
 }
 
-/// Requests a command. `within` limits the channel and the command's first message together.
-pub(super) async fn begin(
-    session: &Session<'_>,
-    marked: &Marked,
-    within: Duration,
-) -> Result<Begun, ConnectError> {
+/// Requests a command. `within` limits the channel and the command's start together.
+async fn begin(session: &Session<'_>, marked: &Marked, within: Duration) -> Result<Begun, ConnectError> {
     let start_by = Instant::now() + within;
     let opened = timeout_at(start_by, session.channel()).await;
     let channel = opened.map_err(|_| session.timed_out(within))??;
     channel.exec(true, marked.command.as_str()).await.map_err(|_| session.lost(false))?;
     let (from, to) = channel.split();
-    Ok(Begun { guest: Guest::new(from, &marked.mark, start_by), to })
+    Ok(Begun { guest: Guest::new(from, &marked.mark, start_by), to, environment: None })
 }
 
 /// Runs a command to its end, or until `stop` resolves.
@@ -126,19 +126,54 @@ pub(super) async fn run(
     output: &mut dyn Output,
     stop: &mut Stop<'_>,
 ) -> Result<StageEnd, ConnectError> {
-    let mut begun = tokio::select! {
+    let mut noise = Noise::default();
+    let started = tokio::select! {
         biased;
+        // What is still starting ends with the connection.
         () = &mut *stop => return Ok(StageEnd::Stopped),
-        begun = begin(session, &work.marked, work.start_within) => begun?,
+        started = start(session, &work.marked, work.start_within, &mut noise) => started,
     };
+    let written = forward(output, noise).await;
+    let mut begun = started?;
+    if let Err(error) = written {
+        let _sent = begun.to.close().await;
+        return Err(error);
+    }
     carry_on(session, &mut begun, &work.run, output, stop, &Cell::new(false)).await
+}
+
+/// Requests a command, and waits until it may get its input. What it prints until then comes into `noise`.
+pub(super) async fn start(
+    session: &Session<'_>,
+    marked: &Marked,
+    within: Duration,
+    noise: &mut Noise,
+) -> Result<Begun, ConnectError> {
+    let mut begun = begin(session, marked, within).await?;
+    match begun.guest.start(session, &begun.to, (marked, within), noise).await {
+        Ok(environment) => Ok(Begun { environment, ..begun }),
+        Err(error) => {
+            let _sent = begun.to.close().await;
+            Err(error)
+        }
+    }
+}
+
+/// Forwards the guest's earlier output, which belongs to the stage, or shows why there is none. It fits into an empty
+/// pipe.
+pub(super) async fn forward(output: &mut dyn Output, noise: Noise) -> Result<(), ConnectError> {
+    for (stream, bytes) in noise.output {
+        let what = |e| ConnectError::Local { what: format!("cannot forward the stage's output: {e}") };
+        output.write(stream, &bytes).await.map_err(what)?;
+    }
+    Ok(())
 }
 
 /// Sends the input to a requested command and forwards its output, to its end or until `stop` resolves. `sent` is set
 /// with the first byte of the input.
 pub(super) async fn carry_on(
     session: &Session<'_>,
-    Begun { guest, to }: &mut Begun,
+    Begun { guest, to, .. }: &mut Begun,
     run: &Run,
     output: &mut dyn Output,
     stop: &mut Stop<'_>,
@@ -147,20 +182,19 @@ pub(super) async fn carry_on(
     if let Some(mark) = &run.exit_mark {
         guest.ends_with(mark);
     }
-    let outcome = drive(session, guest, to, run, (output, stop, sent)).await;
+    let outcome = drive(session, guest, to, run, (&mut *output, &mut *stop, sent)).await;
     let cause = match outcome {
         DriveEnd::Over(Over::Ended(end)) => {
             // This also closes the output that a background process still holds open.
             let _sent = to.close().await;
             return Ok(end);
         }
-        DriveEnd::Over(Over::Lost(problem)) => return Err(session.lost_because(problem, sent.get())),
-        DriveEnd::Over(Over::NotBegun(why)) => return Err(session.not_begun(why)),
-        DriveEnd::Over(Over::NotStarted) => {
-            // There is no session to stop. A shell that starts later fails when it writes its first line to the closed
-            // pipe, and does not read the script.
-            return Err(session.not_started(run.start_within, sent.get()).await);
+        DriveEnd::Over(Over::Held(end)) => {
+            background::name(session, guest, output).await;
+            let _sent = to.close().await;
+            return Ok(end);
         }
+        DriveEnd::Over(Over::Lost(problem)) => return Err(session.lost_because(problem, sent.get())),
         DriveEnd::Over(Over::Output(error)) => Some(format!("cannot forward the stage's output: {error}")),
         DriveEnd::Script(error) => Some(format!("cannot read the script: {error}")),
         DriveEnd::Stop => None,

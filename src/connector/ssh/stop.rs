@@ -16,15 +16,15 @@ use super::stop_handle::StopHandle;
 use crate::core::time::Pretty;
 use crate::port::connector::{ConnectError, StageEnd};
 
-/// A stage that has just started may not have given its handle yet.
-const NAMING: Duration = Duration::from_secs(2);
 /// KILL usually takes effect immediately. A process that waits for a disk takes longer, and a guest with a hundred busy
 /// processes needs seconds to start the command that sends the signal.
 const KILLING: Duration = Duration::from_secs(10);
+/// The guest's answer to the command takes a moment more.
+const SENDING: Duration = Duration::from_secs(2);
 /// The same if the server sends the signal itself: no process has to be started.
 const SIGNALLING: Duration = Duration::from_secs(5);
 /// Time that a stop takes beyond the grace on a well-behaved guest, however busy it is.
-pub(super) const MARGIN: Duration = NAMING.saturating_add(KILLING);
+pub(super) const MARGIN: Duration = KILLING.saturating_add(SENDING);
 /// Time that a stop takes at most beyond twice the grace, whatever the guest does.
 pub(super) const LONGEST: Duration = Duration::from_secs(30);
 /// Delay before a command that the guest could not start is retried.
@@ -39,16 +39,14 @@ enum StopResult {
 }
 
 /// Sends TERM and, after `grace`, KILL to everything that the stage started. Returns `Stopped` only if nothing of it is left.
-/// Takes at most `grace` plus `MARGIN`, or twice `grace` plus 27 s if the connection has no second channel.
+/// Takes at most `grace` plus `MARGIN`, or twice `grace` plus 25 s if the connection has no second channel.
 pub(super) async fn stop(
     session: &Session<'_>,
     guest: &mut Guest,
     to: &ChannelWriteHalf<Msg>,
     grace: Duration,
 ) -> Result<StageEnd, ConnectError> {
-    let naming = async { while guest.sift.word().is_none() && guest.discard_one().await {} };
-    let _named = tokio::time::timeout(NAMING, naming).await;
-    let result = match guest.sift.word().cloned() {
+    let result = match guest.handle().cloned() {
         Some(handle) => {
             let discarding = async {
                 while guest.discard_one().await {}

@@ -88,6 +88,30 @@ impl StopHandle {
     }
 }
 
+impl StopHandle {
+    /// A command for the guest that prints `held PID NAME` for a process of the stage that has its output open: first of all
+    /// one in its session, else one that has left it and has lost its parent, with the same connection in its environment.
+    pub(super) fn holder(&self) -> String {
+        let session = self.session;
+        shell(&format!(
+            "exec 2>/dev/null; s={session}; \
+             [ -r /proc/self/stat ] || {{ \
+               p=$(pgrep -s $s | head -n 1); [ -n \"$p\" ] && echo \"held $p $(ps -o comm= -p $p)\"; exit; }}; \
+             holds() {{ for d in 1 2; do [ ! -p /proc/$1/fd/$d ] && [ ! -S /proc/$1/fd/$d ] || return 0; done; return 1; }}; \
+             named() {{ n=; read -r n </proc/$1/comm; echo \"held $1 $n\"; exit; }}; \
+             for w in own left; do \
+               for f in /proc/[0-9]*/stat; do \
+                 x=; while read -r l; do x=$l; done <\"$f\"; p=${{f#/proc/}}; p=${{p%/stat}}; set -- ${{x##*) }}; \
+                 [ -n \"$4\" ] && holds $p || continue; \
+                 if [ $w = own ]; then [ \"$4\" = $s ] && named $p; continue; fi; \
+                 [ \"$2\" = 1 ] && [ -n \"$SSH_CONNECTION\" ] && \
+                   tr '\\0' '\\n' </proc/$p/environ | grep -qxF \"SSH_CONNECTION=$SSH_CONNECTION\" && named $p; \
+               done; \
+             done"
+        ))
+    }
+}
+
 impl fmt::Display for StopHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.container {
@@ -194,6 +218,27 @@ mod tests {
             // A guest without `/proc`. Only one process, because `pkill` counts unreaped orphans.
             let script = "trap '' TERM; echo $$; exec sleep 300";
             assert_eq!(stopped(sh, "/nowhere/", script, grace).signal(), Some(9), "{sh:?}, no /proc");
+        }
+    }
+
+    #[test]
+    fn the_process_that_holds_the_output_is_named_in_every_shell_here() {
+        for sh in shells() {
+            // Its first process holds nothing, and another one of the session does.
+            let script = "echo $$; exec sh -c 'sleep 301 & exec >/dev/null 2>&1; exec sleep 302'";
+            let (mut victim, handle) = victim(script);
+            let command = handle.holder().replace("exec /bin/sh", &format!("exec {}", sh.join(" ")));
+            let said = || Command::new("/bin/sh").args(["-c", &command]).output().unwrap().stdout;
+            let expected = |said: &str| said.starts_with("held ") && said.ends_with(" sleep\n");
+            let begun = Instant::now();
+            let mut last = String::new();
+            while !expected(&last) && begun.elapsed() < Duration::from_secs(20) {
+                last = String::from_utf8(said()).unwrap();
+            }
+            assert!(expected(&last), "{sh:?}: {last}");
+            let stopping = handle.command(Duration::ZERO, Duration::from_secs(20));
+            assert!(Command::new("/bin/sh").arg("-c").arg(stopping).status().unwrap().success());
+            victim.wait().unwrap();
         }
     }
 

@@ -179,7 +179,7 @@ mod tests {
     use crate::core::container::engine::ContainerEngine;
     use crate::core::container::name::{ContainerName, JobContainer, Owner};
     use crate::core::endpoint::Endpoint;
-    use crate::core::execution::{Execution, Shell};
+    use crate::core::execution::{Execution, Shell, StageShell};
     use crate::core::golden;
     use crate::core::ids::{AttemptName, InstanceId, JobKey};
     use crate::core::job::JobFacts;
@@ -216,7 +216,7 @@ mod tests {
         let record = |builds_dir: Option<&str>| AttemptRecord {
             job: golden::job(),
             pool: PoolName::new("linux"),
-            execution: Execution::Machine { shell: Shell::Bash },
+            execution: Execution::Machine { shell: Shell::Bash.into() },
             builds_dir: builds_dir.map(str::to_owned),
             begun: at,
             assignment: None,
@@ -229,11 +229,14 @@ mod tests {
         };
         let unknown = Origin { runner: None, tmpdir: None, namespaces: None };
         let contained =
-            AttemptRecord { execution: Execution::Container { shell: Shell::Bash }, ..record(None) };
+            AttemptRecord { execution: Execution::Container { shell: Shell::Bash.into() }, ..record(None) };
+        let shell = StageShell { shell: Shell::Sh, login_shell: true, separate_stderr: true };
+        let login = AttemptRecord { execution: Execution::Machine { shell }, ..record(None) };
         let files = [
             JobFile::new(record(Some("/builds")), origin.clone()),
             JobFile::new(record(None), unknown),
-            JobFile::new(contained, origin),
+            JobFile::new(contained, origin.clone()),
+            JobFile::new(login, origin),
         ];
         golden::hold(golden::recorded!("jobs.jsonl"), &files);
         let endpoint: Endpoint = serde_json::from_str(
@@ -317,7 +320,7 @@ mod tests {
         let record = AttemptRecord {
             job: JobFacts::new(JobKey::new("gl", 1), "group/project", timeout),
             pool: PoolName::new("linux"),
-            execution: Execution::Machine { shell: Shell::Bash },
+            execution: Execution::Machine { shell: Shell::Bash.into() },
             builds_dir: None,
             begun: Stamp { wall_ms: 1, manager: ManagerId(1), boot: BootId(1), uptime_ms: 1 },
             assignment: None,

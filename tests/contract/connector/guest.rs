@@ -89,14 +89,17 @@ async fn what_comes_after_the_exit_status_is_not_lost() {
 
 #[tokio::test]
 async fn a_background_process_holds_the_stage_no_longer_than_it_talks() {
-    let sshd = Sshd::with(Set { linger: Duration::from_millis(400), ..Set::default() }).await;
+    let sshd = Sshd::with(Set { linger: Duration::from_secs(4), ..Set::default() }).await;
     let (begun, pace) = (Instant::now(), Pace::watch());
     let script = "(for i in 1 2 3 4 5; do sleep 0.2; echo $i; done; exec sleep 600) & echo pid=$!; exit 0\n";
     let (end, kept) = sshd.run(stage(Shell::Bash, script), never()).await;
     assert_eq!(end.unwrap(), StageEnd::Exited(0));
     assert!(kept.out().ends_with("5\n"), "{kept:?}");
+    let named =
+        format!("greenroom: background process `sleep` (pid {}) of the script", number(&kept.out(), "pid"));
+    assert!(kept.err().starts_with(&named), "{kept:?}");
     let took = begun.elapsed();
-    assert!(took < pace.stretched(Duration::from_secs(5)), "{took:?}");
+    assert!(took < pace.stretched(Duration::from_secs(9)), "{took:?}");
     let sleeper = number(&kept.out(), "pid");
     assert!(lives(sleeper), "it was left in peace");
     kill(sleeper);
@@ -144,17 +147,14 @@ async fn a_stage_that_closes_its_output_still_ends_with_its_exit_code() {
 }
 
 #[tokio::test]
-async fn what_a_profile_prints_is_output_and_never_the_session() {
+async fn what_a_profile_prints_is_no_output_and_never_the_session() {
     // The account's own shell may be bash as well and has run before.
     let profile = "[ -z \"$SEEN\" ] || return; export SEEN=1; echo 4711 >&2; echo hello; echo greenroom-session-00000000000000000000000000000000-1 >&2\n\
                    head -c 300000 /dev/zero | tr '\\0' x >&2; echo >&2\n";
     let sshd = Sshd::with(Set { login: Some("bash"), profile, ..Set::default() }).await;
     let (end, kept) = sshd.run(stage(Shell::Bash, "echo script; exit 4\n"), never()).await;
     assert_eq!(end.unwrap(), StageEnd::Exited(4));
-    assert_eq!(kept.out(), "hello\nscript\n");
-    let noise =
-        format!("4711\ngreenroom-session-00000000000000000000000000000000-1\n{}\n", "x".repeat(300_000));
-    assert!(kept.err() == noise, "{} bytes of standard error", kept.stderr.len());
+    assert_eq!((kept.out().as_str(), kept.err().as_str()), ("script\n", ""));
 }
 
 #[tokio::test]

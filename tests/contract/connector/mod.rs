@@ -16,6 +16,10 @@ mod guest;
 mod hostile;
 mod jump;
 mod passwords;
+#[path = "../../situations/contract/output.rs"]
+mod situation_output;
+#[path = "../../situations/contract/profiles.rs"]
+mod situation_profiles;
 pub(crate) mod sshd;
 mod stopping;
 pub(crate) mod support;

@@ -94,7 +94,7 @@ async fn what_a_script_left_behind_with_its_output_goes_too() {
     for login in [None, Some("busybox ash")] {
         let sshd = Sshd::with(Set { login, linger: Duration::from_mins(1), ..Set::default() }).await;
         for (shell, script) in [
-            // Their output belongs to the stage, which lasts until they are silent for the linger time.
+            // Their output belongs to the stage, which lasts until they have been silent for 3 s.
             (Shell::Bash, "sleep 600 & READY; exit 0\n"),
             (Shell::Sh, "(trap '' TERM; sleep 600) & READY; exit 3\n"),
             (Shell::Sh, "exec busybox ash -c 'sleep 600 & READY; exit 0'\n"),

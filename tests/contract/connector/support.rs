@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use greenroom::connector::ssh::link::{LinkSettings, Linked};
 use greenroom::connector::ssh::{Ssh, SshSettings};
-use greenroom::core::execution::Shell;
+use greenroom::core::execution::{Shell, StageShell};
 use greenroom::port::connector::{Output, Reader, Stage, Stop, Stream};
 
 /// Time limit for an expected event.
@@ -86,14 +86,16 @@ pub(crate) fn when(mut condition: impl FnMut() -> bool + 'static) -> Stop<'stati
     })
 }
 
+/// A stage whose streams stay apart.
 pub(crate) fn stage(shell: Shell, script: impl AsRef<[u8]>) -> Stage {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(script.as_ref()).unwrap();
     io::Seek::rewind(&mut file).unwrap();
     let start_within = Duration::from_secs(15);
     Stage {
-        reader: Reader::Shell(shell),
+        reader: Reader::Shell(StageShell { separate_stderr: true, ..shell.into() }),
         open_umask: false,
+        separate_stderr: true,
         ahead: None,
         script: file,
         start_within,

@@ -12,10 +12,13 @@ use greenroom::core::container::engine::ContainerEngine;
 mod ahead;
 mod ends;
 mod figures;
+#[path = "../../situations/contract/containers.rs"]
+mod situation_output;
 mod stopping;
 mod world;
 
-const TESTS: [&str; 3] = ["container::ends::", "container::stopping::", "container::ahead::"];
+const TESTS: [&str; 4] =
+    ["container::ends::", "container::stopping::", "container::ahead::", "container::situation_output::"];
 
 #[test]
 fn stages_run_in_containers() {

@@ -50,7 +50,7 @@ async fn prepare(machine: &Rc<Machine>, job: &ContainerJob) -> Prepared {
     let record = AttemptRecord {
         job: JobFacts::new(JobKey::new("https://gitlab.example", 7), "g/p", Duration::from_hours(1)),
         pool: pool.clone(),
-        execution: Execution::Container { shell: Shell::Bash },
+        execution: Execution::Container { shell: Shell::Bash.into() },
         builds_dir: None,
         begun: host.now(),
         assignment: None,

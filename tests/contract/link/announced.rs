@@ -235,7 +235,7 @@ async fn a_running_job_reads_once_what_its_instance_alone_knows() {
     let record = AttemptRecord {
         job: facts.clone(),
         pool: bench.pool.engine.pool.clone(),
-        execution: Execution::Machine { shell: Shell::Bash },
+        execution: Execution::Machine { shell: Shell::Bash.into() },
         builds_dir: None,
         begun: bench.host.now(),
         assignment: None,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use greenroom::core::execution::Shell;
+use greenroom::core::execution::{Shell, StageShell};
 use greenroom::core::ids::{AttemptName, InstanceId, OwnerId, PoolName};
 use greenroom::port::connector::{FirstStage, Mark, RemoteCommand, Stage, StageEnd, Trace};
 use greenroom::port::tail::Tail;
@@ -91,7 +91,8 @@ async fn the_first_shell_of_a_job_waits_when_the_job_has_its_host() {
         // The link of a launched instance has a shell before its first job.
         command(&sshd, true).await;
         let trace = Some(trace(&sshd, attempt));
-        let first = FirstStage { shell: Shell::Bash, trace: trace.clone() };
+        let shell = StageShell { separate_stderr: true, ..Shell::Bash.into() };
+        let first = FirstStage { shell, trace: trace.clone() };
         sshd.connector().check_for(&sshd.id, &sshd.at, &first, WITHIN).await.unwrap();
         assert!(figures(&sshd).await[0].shell_waits);
         let shells = children_of(server);

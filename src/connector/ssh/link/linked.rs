@@ -126,7 +126,8 @@ impl Connector for Linked {
             // On a host that is cleaned after the job, a shell would wait for nothing.
             followed: !(stage.last && stage.trace.is_some()),
             ahead: stage.ahead.clone().map(|name| interpreter(Reader::Container(name))),
-            exit_mark: exit_mark.clone(),
+            exit_mark: exit_mark.as_ref().map(|exit| exit.mark.clone()),
+            exit_joined: exit_mark.as_ref().is_some_and(|exit| exit.joined),
         };
         let target = self.target(id, at, stage.start_within);
         let sent = (&ask as &dyn Fn() -> Ask, &stage.script, stage.stop_grace);
@@ -258,7 +259,9 @@ impl Linked {
                 }
             };
             let Ok((line, mut pipes)) = called else { break };
-            match converse(line, &mut pipes, grace, target.at, output, stop).await {
+            let (talk, line_open) = converse(line, &mut pipes, (grace, target.at), output, stop).await;
+            output.note_line(line_open);
+            match talk {
                 Talk::Over(end) => return Some(end),
                 Talk::Lost(error) => {
                     // The next link, on a connection of its own, stops the remaining processes before it replies.
@@ -292,13 +295,25 @@ fn in_memory(content: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// Follows a stage to its end: forwards its output and handles the link's replies.
+/// Follows a stage to its end, and returns also whether its output left a line open.
 async fn converse(
+    line: Line,
+    pipes: &mut Pipes,
+    (stop_grace, at): (Duration, &Endpoint),
+    output: &mut dyn Output,
+    stop: &mut Stop<'_>,
+) -> (Talk, bool) {
+    let mut line_open = false;
+    let talk = follow(line, pipes, (stop_grace, at), (output, &mut line_open), stop).await;
+    (talk, line_open)
+}
+
+/// Forwards a stage's output and handles the link's replies.
+async fn follow(
     mut line: Line,
     Pipes { stdout, stderr }: &mut Pipes,
-    stop_grace: Duration,
-    at: &Endpoint,
-    output: &mut dyn Output,
+    (stop_grace, at): (Duration, &Endpoint),
+    (output, line_open): (&mut dyn Output, &mut bool),
     stop: &mut Stop<'_>,
 ) -> Talk {
     let lost = ConnectError::Lost {
@@ -338,6 +353,7 @@ async fn converse(
             }
             reply = line.receive::<Reply>(), if end.is_none() => match reply {
                 Ok(Some(Reply::Begun)) => begun = true,
+                Ok(Some(Reply::LineOpen)) => *line_open = true,
                 Ok(Some(Reply::Stopping)) => {
                     acknowledged = true;
                     unresponsive_at = Some(Instant::now() + stop_grace * 2 + stop::LONGEST);

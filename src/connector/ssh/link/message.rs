@@ -14,7 +14,7 @@ use crate::core::time::millis;
 use crate::port::connector::{ConnectError, Reader, StageEnd};
 
 /// Must be raised with every change of these messages.
-pub(super) const PROTOCOL: u32 = 4;
+pub(super) const PROTOCOL: u32 = 5;
 
 /// What a link is started with, on its standard input.
 #[derive(Debug, Serialize, Deserialize)]
@@ -80,6 +80,9 @@ pub(super) enum Ask {
         /// The mark of the lines that a shell in a container prints when it exits.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         exit_mark: Option<String>,
+        /// True if it prints one, because its two streams are one.
+        #[serde(default, skip_serializing_if = "is_false")]
+        exit_joined: bool,
     },
     /// Run a command of Greenroom's own. With three descriptors: its input, and pipes for its output. A link of an
     /// earlier version does not know this request, and exits.
@@ -106,6 +109,11 @@ fn yes() -> bool {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_true(flag: &bool) -> bool {
     *flag
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 /// What reads a script, and commands to run before it.
@@ -139,6 +147,8 @@ pub(super) enum Reply {
     Begun,
     /// The stage is being stopped.
     Stopping,
+    /// The output did not end with a line break. Sent before the end.
+    LineOpen,
     Ended(StageEnd),
     Failed(ConnectError),
     Shown(Figures),
@@ -167,7 +177,7 @@ pub struct Figures {
 mod tests {
     use super::*;
     use crate::core::container::name::ContainerName;
-    use crate::core::execution::Shell;
+    use crate::core::execution::{Shell, StageShell};
     use crate::core::golden::{covers, hold, recorded};
     use crate::core::metadata::MetadataService;
 
@@ -178,12 +188,16 @@ mod tests {
 
     fn requests() -> Vec<Request> {
         let (within, stop_grace) = (Duration::from_secs(10), Duration::from_secs(5));
-        let interpreter = Interpreter { reader: Reader::Shell(Shell::Bash), before: "cd /builds".to_owned() };
+        let interpreter =
+            Interpreter { reader: Reader::Shell(Shell::Bash.into()), before: "cd /builds".to_owned() };
+        let shell = StageShell { shell: Shell::Sh, login_shell: true, separate_stderr: true };
+        let login = Interpreter { reader: Reader::Shell(shell), before: String::new() };
         let name = ContainerName::parse("greenroom-a1").unwrap().into();
         let container = Interpreter { reader: Reader::Container(name), before: String::new() };
         let asks = [
             Ask::Check { at: endpoint(), within, next: None },
             Ask::Check { at: endpoint(), within, next: Some(interpreter.clone()) },
+            Ask::Check { at: endpoint(), within, next: Some(login) },
             Ask::Stage {
                 at: endpoint(),
                 interpreter: interpreter.clone(),
@@ -192,6 +206,7 @@ mod tests {
                 followed: true,
                 ahead: None,
                 exit_mark: None,
+                exit_joined: false,
             },
             Ask::Stage {
                 at: endpoint(),
@@ -201,6 +216,7 @@ mod tests {
                 followed: false,
                 ahead: None,
                 exit_mark: None,
+                exit_joined: false,
             },
             Ask::Stage {
                 at: endpoint(),
@@ -210,6 +226,7 @@ mod tests {
                 followed: true,
                 ahead: Some(container.clone()),
                 exit_mark: None,
+                exit_joined: false,
             },
             Ask::Stage {
                 at: endpoint(),
@@ -219,6 +236,7 @@ mod tests {
                 followed: true,
                 ahead: None,
                 exit_mark: Some("greenroom-exit-1-".to_owned()),
+                exit_joined: true,
             },
             Ask::Command { at: endpoint(), text: "exec sh".to_owned(), start_within: within, stop_grace },
             Ask::Show,
@@ -266,6 +284,7 @@ mod tests {
             Reply::Answers,
             Reply::Begun,
             Reply::Stopping,
+            Reply::LineOpen,
             Reply::Shown(figures),
             Reply::Shown(unknown),
             Reply::Metadata(MetadataAnswers::from([("instance/preempted".to_owned(), "TRUE".to_owned())])),

@@ -7,6 +7,7 @@ use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::super::passed;
+use super::super::proof::ExitMark;
 use super::super::session::is_refusal;
 use super::figures;
 use super::hub::Hub;
@@ -58,10 +59,20 @@ impl Hub<'_> {
                 self.watch_runner(&mut line, request.wake, 0);
                 self.answer_check(&line, &at, next, within).await
             }
-            Ask::Stage { interpreter, start_within, stop_grace, followed, ahead, exit_mark, .. } => {
+            Ask::Stage {
+                interpreter,
+                start_within,
+                stop_grace,
+                followed,
+                ahead,
+                exit_mark,
+                exit_joined: joined,
+                ..
+            } => {
                 self.watch_runner(&mut line, request.wake, DESCRIPTORS);
                 let next = Next { followed, ahead: ahead.map(Program::Interpreter) };
-                let program = (Program::Interpreter(interpreter), next, exit_mark);
+                let exit = exit_mark.map(|mark| ExitMark { mark, joined });
+                let program = (Program::Interpreter(interpreter), next, exit);
                 self.run_stage(line, program, start_within, stop_grace).await
             }
             Ask::Command { text, start_within, stop_grace, .. } => {

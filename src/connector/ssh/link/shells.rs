@@ -23,7 +23,7 @@ use super::super::session::{Session, is_refusal};
 use super::super::stage::{self, Begun};
 use super::super::stop_handle::StopHandle;
 use super::message::Interpreter;
-use crate::core::execution::Shell;
+use crate::core::execution::{Shell, StageShell};
 use crate::port::connector::{ConnectError, Reader};
 
 /// Delay before a dead standby shell is replaced; doubled after each further death.
@@ -45,8 +45,16 @@ pub(super) enum Program {
 }
 
 impl Program {
-    fn marked(&self) -> Result<Marked, ConnectError> {
+    /// `environment`: sets that of a login shell, if it is known.
+    fn marked(&self, environment: Option<&str>) -> Result<Marked, ConnectError> {
         match self {
+            Self::Interpreter(Interpreter { reader: Reader::Shell(shell), before }) if shell.login_shell => {
+                let reader = |login_shell| Reader::Shell(StageShell { login_shell, ..*shell });
+                match environment {
+                    Some(environment) => Marked::reader(&reader(false), &format!("{environment}{before}")),
+                    None => Marked::reader(&reader(true), before),
+                }
+            }
             Self::Interpreter(Interpreter { reader, before }) => Marked::reader(reader, before),
             Self::Command(text) => Marked::command(text),
         }
@@ -72,10 +80,15 @@ pub(super) struct StandbyShell {
 
 impl StandbyShell {
     /// Starts a shell, and waits until it is ready.
-    async fn start(session: &Session<'_>, program: &Program, within: Duration) -> Result<Self, NoShell> {
+    async fn start(
+        session: &Session<'_>,
+        program: &Program,
+        within: Duration,
+        environment: &RefCell<Option<String>>,
+    ) -> Result<Self, NoShell> {
         let patience = Instant::now() + REFUSED_FOR.min(within);
         loop {
-            match Self::try_start(session, program, within).await {
+            match Self::try_start(session, program, within, environment).await {
                 Err(none) if is_refusal(&none.error) && Instant::now() < patience => {
                     sleep(REFUSED_AGAIN).await;
                 }
@@ -84,28 +97,32 @@ impl StandbyShell {
         }
     }
 
-    async fn try_start(session: &Session<'_>, program: &Program, within: Duration) -> Result<Self, NoShell> {
+    async fn try_start(
+        session: &Session<'_>,
+        program: &Program,
+        within: Duration,
+        environment: &RefCell<Option<String>>,
+    ) -> Result<Self, NoShell> {
         let mut noise = Noise::default();
-        let begun = match program.marked() {
-            Ok(marked) => stage::begin(session, &marked, within).await,
+        let marked = program.marked(environment.borrow().as_deref());
+        let begun = match marked {
+            Ok(marked) => stage::start(session, &marked, within, &mut noise).await,
             Err(error) => Err(error),
         };
-        let mut begun = match begun {
-            Ok(begun) => begun,
-            Err(error) => return Err(NoShell { error, noise }),
-        };
-        match begun.guest.start(session, within, &mut noise).await {
-            Ok(()) => Ok(Self { program: program.clone(), begun, noise }),
-            Err(error) => {
-                let _sent = begun.to.close().await;
-                Err(NoShell { error, noise })
+        match begun {
+            Ok(mut begun) => {
+                if let Some(read) = begun.environment.take() {
+                    environment.replace(Some(read));
+                }
+                Ok(Self { program: program.clone(), begun, noise })
             }
+            Err(error) => Err(NoShell { error, noise }),
         }
     }
 
     /// What stops it in the guest, if the shell gave it.
     pub(super) fn handle(&self) -> Option<&StopHandle> {
-        self.begun.guest.sift.word()
+        self.begun.guest.handle()
     }
 
     /// Resolves when the shell is unusable.
@@ -151,6 +168,8 @@ pub(super) struct Shells {
     failed: Cell<bool>,
     /// The shell of a job's first stage, to be started if no other one waits.
     coming: RefCell<Option<Program>>,
+    /// Sets the environment of a login shell, which the first shell of a job has read.
+    environment: RefCell<Option<String>>,
     /// True while a stage runs; no shell is started until it has ended.
     pub(super) stage_runs: Cell<bool>,
     changed: Notify,
@@ -168,8 +187,9 @@ impl Shells {
         let (requests, served) = mpsc::channel(1);
         let one_waits = Cell::new(false);
         let (failed, stage_runs) = (Cell::new(false), Cell::new(false));
-        let coming = RefCell::default();
-        let shells = Self { requests, one_waits, failed, coming, stage_runs, changed: Notify::new() };
+        let (coming, environment) = (RefCell::default(), RefCell::default());
+        let shells =
+            Self { requests, one_waits, failed, coming, environment, stage_runs, changed: Notify::new() };
         (shells, StandbyLoop { requests: served, within })
     }
 
@@ -188,6 +208,8 @@ impl Shells {
     /// Lets the shell of a job's first stage start, unless a shell waits.
     pub(super) fn start_early(&self, program: Program) {
         if !self.one_waits.get() {
+            // The profile may have changed since the last job.
+            self.environment.replace(None);
             self.coming.replace(Some(program));
             self.failed.set(false);
             self.changed.notify_waiters();
@@ -213,7 +235,7 @@ impl Shells {
     /// Starts shells and hands them out, for as long as the link runs. `start_early`: a shell may wait before the first
     /// stage.
     pub(super) async fn keep(&self, session: &Session<'_>, mut standby: StandbyLoop, start_early: bool) {
-        let bash = Interpreter { reader: Reader::Shell(Shell::Bash), before: String::new() };
+        let bash = Interpreter { reader: Reader::Shell(Shell::Bash.into()), before: String::new() };
         let mut program = Program::Interpreter(bash);
         let mut ahead = Ahead::default();
         let mut waiting: Option<StandbyShell> = None;
@@ -231,7 +253,7 @@ impl Shells {
             ahead.start(session, self.stage_runs.get(), standby.within).await;
             let may_start = || wanted && !self.stage_runs.get();
             if waiting.is_none() && may_start() && Instant::now() >= not_before {
-                match StandbyShell::start(session, &program, standby.within).await {
+                match StandbyShell::start(session, &program, standby.within, &self.environment).await {
                     Ok(started) => waiting = Some(started),
                     Err(none) => {
                         not_before = Instant::now() + delay;
@@ -268,7 +290,7 @@ impl Shells {
                             if let Some(other) = other {
                                 other.dismiss().await;
                             }
-                            StandbyShell::start(session, &kind, within).await
+                            StandbyShell::start(session, &kind, within, &self.environment).await
                         }
                     };
                     ahead.request(next.ahead, &kind);
@@ -323,7 +345,9 @@ impl Ahead {
         if self.may_start(stage_runs)
             && let Some(program) = self.wanted.take()
         {
-            let started = StandbyShell::try_start(session, &program, within).await;
+            // A container's environment is its own.
+            let none = RefCell::new(None);
+            let started = StandbyShell::try_start(session, &program, within, &none).await;
             self.replace(started.ok()).await;
         }
     }

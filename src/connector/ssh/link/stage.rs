@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::super::guest::Noise;
+use super::super::proof::ExitMark;
 use super::super::session::Session;
-use super::super::stage::{Input, Run, carry_on};
+use super::super::stage::{Input, Run, carry_on, forward};
 use super::hub::Hub;
 use super::line::Line;
 use super::message::{Control, Reply};
 use super::shells::{Next, NoShell, Program, StandbyShell};
 use crate::connector::output::ProcessOutput;
-use crate::port::connector::{ConnectError, Output as _, StageEnd, Stop};
+use crate::core::time::Pretty;
+use crate::port::connector::{ConnectError, StageEnd, Stop};
 
 /// Descriptors of a stage: its script, and pipes for its two streams.
 pub(super) const DESCRIPTORS: usize = 3;
@@ -27,7 +28,7 @@ const ABANDONED_GRACE: Duration = Duration::from_millis(50);
 const MARGIN: Duration = Duration::from_millis(500);
 
 /// A call's program, what may wait for another stage, and the mark of the lines that its shell prints when it exits.
-type Requested = (Program, Next, Option<String>);
+type Requested = (Program, Next, Option<ExitMark>);
 
 /// Frees the link when the stage has ended, whatever its result.
 struct Turn<'a, 'b>(&'a Hub<'b>);
@@ -98,17 +99,22 @@ impl Hub<'_> {
             Ok(None) => return Err(session.lost(false)),
             Err(_) => {
                 self.close();
-                return Err(session.not_started(start_within, false).await);
+                let why = format!("the instance did not start the stage within {}", Pretty(start_within));
+                return Err(session.not_started(why, false).await);
             }
         };
         let grace = Rc::new(Cell::new(stop_grace));
         let input = Input::File(script.into());
         let linger = self.spec.settings.linger;
-        let run = Run { input, grace, start_within, linger, exit_mark };
+        let run = Run { input, grace, linger, exit_mark };
         // The note that is removed below is this stage's own: a dead link's note stays until its stage has been
         // stopped.
         let _noted = self.slot_lock.note(waiting.handle());
         let end = in_shell(session, line, waiting, &run, &mut output).await;
+        if output.open_line().is_some() {
+            // A call that has exited writes no further line.
+            let _sent = line.send(&Reply::LineOpen, &[]).await;
+        }
         if !matches!(end, Err(ConnectError::Lost { sent: true, .. })) {
             let _noted = self.slot_lock.note(None);
         }
@@ -145,14 +151,6 @@ async fn in_shell(
         }
     });
     carry_on(session, &mut waiting.begun, run, output, &mut stop, &Cell::new(false)).await
-}
-
-/// Forwards the guest's earlier output, which belongs to the stage. It fits into an empty pipe.
-async fn forward(output: &mut ProcessOutput, noise: Noise) -> Result<(), ConnectError> {
-    for (stream, bytes) in noise.output {
-        output.write(stream, &bytes).await.map_err(|e| local("cannot forward the stage's output", &e))?;
-    }
-    Ok(())
 }
 
 fn local(what: &str, problem: &dyn std::fmt::Display) -> ConnectError {

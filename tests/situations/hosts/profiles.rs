@@ -1,0 +1,77 @@
+//! Kind: no part of a script reaches anything but the stage's shell. Profiles on static hosts, with whole jobs.
+
+use crate::machine::{Hosts, Make, possible};
+use crate::place::{Place, SOON};
+use crate::processes::wait_for;
+use crate::support::job::Job;
+use crate::support::record::Outcome;
+
+const READS: &str = "echo Welcome\nfor i in 1 2 3 4 5 6; do read -r line; done\n";
+const HANDS_OVER: &str = "echo Welcome; exec busybox sh\n";
+
+/// What `doctor` says, without its line breaks.
+fn doctor(place: &Place) -> String {
+    let output = place.greenroom(&["doctor"]);
+    let text = [output.stdout, output.stderr].concat();
+    String::from_utf8_lossy(&text).split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The administrator's `~/.bashrc` greets and reads: the failed job was green. `doctor` names the profile, and the host
+/// serves jobs again when it has been corrected.
+#[test]
+fn a_failed_job_is_never_green_because_a_profile_reads_its_script() {
+    if !possible() {
+        return;
+    }
+    let hosts = Hosts::boot(&[Make::named("a")]);
+    let host = &hosts.machines[0];
+    let place = hosts.setting().timing("connect_timeout", "3s").open();
+    place.run(&Job::new(9)).expect_outcome(&Outcome::Success);
+    place.wait_until_idle(1);
+    for (id, profile) in (1..).zip([READS, HANDS_OVER]) {
+        let attempt = place.prepared_as(&Job::new(id));
+        host.sh(&format!("cat >/home/ci/.bashrc <<'END'\n{profile}END"));
+        // The shell that waits has started before the change.
+        attempt.run("prepare_script", "true\n");
+        let run =
+            attempt.run("build_script", "set -eo pipefail\n: 2\n: 3\n: 4\n: 5\n: 6\nfalse\necho CONTINUED\n");
+        let said = doctor(&place);
+        host.sh("rm /home/ci/.bashrc");
+        assert_eq!(run.exit_code(), Some(2), "{}", run.stderr_text());
+        let text = run.stderr_text();
+        assert!(
+            text.contains("the login shell printed `Welcome` instead: a login profile that reads"),
+            "{text}"
+        );
+        assert!(!run.stdout_text().contains("CONTINUED"), "{}", run.stdout_text());
+        let finding = "[host-login-shell]: host `a` of pool `pool`: ";
+        let named = ["printed `Welcome` instead", "does not run `/bin/sh`: Welcome"];
+        assert!(said.contains(finding) && named.iter().any(|named| said.contains(named)), "{said}");
+        assert_eq!(attempt.cleanup().exit_code(), Some(0));
+        attempt.remove_tmpdir();
+        place.wait_until_idle(1);
+    }
+    assert!(!doctor(&place).contains("[host-login-shell]"));
+    place.run(&Job::new(3)).expect_outcome(&Outcome::Success);
+}
+
+/// The profile waits with what the cleaning of the host would send it, and the host waits for its correction.
+#[test]
+fn a_host_is_not_cleaned_by_what_a_profile_starts() {
+    if !possible() {
+        return;
+    }
+    let hosts = Hosts::boot(&[Make::named("a")]);
+    let host = &hosts.machines[0];
+    let place = hosts.setting().timing("connect_timeout", "3s").open();
+    let attempt = place.prepared(1);
+    assert_eq!(attempt.run("build_script", "touch /home/ci/builds/left\n").exit_code(), Some(0));
+    host.sh(&format!("cat >/home/ci/.bashrc <<'END'\n{HANDS_OVER}END"));
+    assert_eq!(attempt.cleanup().exit_code(), Some(0));
+    attempt.remove_tmpdir();
+    let status = || place.order(&["pool", "status"]).split_whitespace().collect::<Vec<_>>().join(" ");
+    wait_for("the reason", SOON, || status().contains("printed `Welcome` instead").then_some(()));
+    host.sh("rm /home/ci/.bashrc");
+    place.wait_until_idle(1);
+    place.expect_sound();
+}
