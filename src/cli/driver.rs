@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::args::{GlobalOptions, PoolOption};
 use super::error::{Blame, CliError};
-use super::job::{Call, choose};
+use super::job::{Call, choose, response_of};
 use super::job_dirs::JobDirs;
 use super::{containers, messages, orders, setup, summary, ui};
 use crate::config::Config;
@@ -24,7 +24,6 @@ use crate::engine::stage::{StageError, StageKind};
 use crate::gitlab::config_json::ConfigOutput;
 use crate::gitlab::env::JobEnv;
 use crate::gitlab::exit::Outcome;
-use crate::gitlab::response::JobResponse;
 use crate::gitlab::stage::Stage;
 use crate::port::attempts::{AttemptRecord, Attempts as _, Closing};
 use crate::port::clock::Clock as _;
@@ -34,7 +33,7 @@ use crate::port::connector::{Output as _, StageEnd};
 pub(super) fn config(place: &GlobalOptions, option: &PoolOption, env: &JobEnv) -> Result<Outcome, CliError> {
     let path = place.config_file()?;
     let (config, _) = Config::read(&path).map_err(CliError::config)?;
-    let response = JobResponse::read(env.response_file()?)?;
+    let response = response_of(env)?;
     let pool = choose(&config, option.pool.as_deref(), &response)?;
     let state_dir = match &place.state_dir {
         Some(given) => std::path::absolute(given)?,

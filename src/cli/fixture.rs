@@ -186,7 +186,7 @@ pub(crate) fn facts(job: u64, project: &str) -> JobFacts {
 /// A job that orders this image and two services.
 pub(crate) fn ordering(job: u64, project: &str, image: &str) -> JobFacts {
     let services = vec!["postgres:17".into(), "redis:8".into()];
-    let order = Order { image: image.into(), services };
+    let order = Order { image: image.into(), services, more_services: 0 };
     JobFacts { order: Some(Arc::new(order)), ..facts(job, project) }
 }
 

@@ -47,7 +47,7 @@ impl Call {
     }
 
     pub(super) fn response(&self) -> Result<JobResponse, CliError> {
-        Ok(JobResponse::read(self.env.response_file()?)?)
+        response_of(&self.env)
     }
 
     /// The pool of the job: named on the command line, chosen by `config`, or by the rules.
@@ -80,6 +80,12 @@ impl Call {
         });
         built.map(|setup| setup.policy).map_err(|error| error.in_a_line())
     }
+}
+
+/// The response of the call's job.
+pub(super) fn response_of(env: &JobEnv) -> Result<JobResponse, CliError> {
+    JobResponse::read(env.response_file()?)
+        .map_err(|error| if error.is_by_job() { CliError::by_job(error) } else { CliError::system(error) })
 }
 
 /// The pool that serves a job. A job that requires the impossible fails as a build failure.

@@ -354,7 +354,7 @@ mod tests {
     fn orders() -> [Change; 5] {
         let order = |services: &[&str]| {
             let services = services.iter().map(|service| Arc::from(*service)).collect();
-            Arc::new(Order { image: "ruby:3.3".into(), services })
+            Arc::new(Order { image: "ruby:3.3".into(), services, more_services: 0 })
         };
         let (job, domain) = (job(), TrustDomain::new("acme/shop"));
         let (job_key, order_of_two) = (job.key.clone(), order(&["postgres:17"]));

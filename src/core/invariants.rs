@@ -373,7 +373,7 @@ mod tests {
         let trespass = "a7 is on i1, which is not what it ordered";
         assert_eq!(edited("i1", |i| i.ordered = None), trespass);
         assert_eq!(ordered(|own| own.attempt = attempt(8)), trespass);
-        let go = crate::core::order::Order { image: "go".into(), services: Vec::new() };
+        let go = crate::core::order::Order { image: "go".into(), services: Vec::new(), more_services: 0 };
         let mut other = world(text).state;
         edit(&mut other, "i1")(&mut |i: &mut Instance| {
             Arc::make_mut(i.ordered.as_mut().unwrap()).order = Arc::new(go.clone());

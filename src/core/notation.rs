@@ -638,7 +638,7 @@ fn earlier_boot(age: Duration) -> Stamp {
 
 /// What a job orders: an image of this name.
 fn order(image: &str) -> Arc<Order> {
-    Arc::new(Order { image: image.into(), services: Vec::new() })
+    Arc::new(Order { image: image.into(), services: Vec::new(), more_services: 0 })
 }
 
 fn after<'a>(words: &[&'a str], word: &str) -> Option<&'a str> {

@@ -15,8 +15,17 @@ use super::ids::{AttemptName, JobKey, TrustDomain};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
     pub image: Arc<str>,
+    /// The first of them, if there are many.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<Arc<str>>,
+    /// How many services are not among them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more_services: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+const fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 /// The job that an instance was launched for, and what it ordered.
@@ -111,7 +120,7 @@ impl fmt::Display for Ordered {
 impl fmt::Display for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "image `{}`", self.image)?;
-        match self.services.len() {
+        match self.services.len() + self.more_services {
             0 => Ok(()),
             1 => f.write_str(", 1 service"),
             more => write!(f, ", {more} services"),
@@ -154,12 +163,18 @@ mod tests {
 
     #[test]
     fn an_order_names_its_image_and_counts_its_services() {
-        let of = |services: usize| Order { image: "ruby:3.3".into(), services: vec!["a".into(); services] };
+        let of = |services: usize| Order {
+            image: "ruby:3.3".into(),
+            services: vec!["a".into(); services],
+            more_services: 0,
+        };
         for (services, text) in
             [(0, "image `ruby:3.3`"), (1, "image `ruby:3.3`, 1 service"), (2, "image `ruby:3.3`, 2 services")]
         {
             assert_eq!(of(services).to_string(), text);
         }
+        let more = Order { more_services: 3, ..of(2) };
+        assert_eq!(more.to_string(), "image `ruby:3.3`, 5 services");
         assert_eq!(serde_json::to_string(&of(0)).unwrap(), r#"{"image":"ruby:3.3"}"#);
     }
 }

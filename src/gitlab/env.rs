@@ -126,7 +126,7 @@ impl JobEnv {
 pub fn added_by_runner(variable: impl Fn(&str) -> Option<OsString>) -> Environment {
     let given = |name: &&str| {
         let value = variable(&format!("CUSTOM_ENV_{name}"))?.into_string().ok()?;
-        Some(((*name).to_owned(), Secret::new(value)))
+        Some(((*name).into(), Secret::new(value.into())))
     };
     ADDED_BY_RUNNER.iter().filter_map(given).collect()
 }
@@ -198,7 +198,7 @@ mod tests {
         let value = |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());
         let added: Vec<_> =
             added_by_runner(value).into_iter().map(|(k, v)| (k, v.expose().clone())).collect();
-        assert_eq!(added, [("CI_BUILDS_DIR".to_owned(), "/b".to_owned())]);
+        assert_eq!(added, [("CI_BUILDS_DIR".into(), "/b".into())]);
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! `config`, exit codes, a file with the script's own code). Only the response is used for decisions, because the
 //! author of a pipeline can set variables.
 
+mod bounded;
+mod clipped;
 pub mod config_json;
 mod containers;
 pub mod env;

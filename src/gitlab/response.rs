@@ -4,13 +4,17 @@
 //! only what containers need is kept, wrapped. No message quotes the file. Unknown fields, nulls and missing optional
 //! fields are accepted.
 
-use std::io;
+use std::fmt;
+use std::io::{self, BufReader, Read};
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
+use serde_json::{Map, Value};
 
-use super::containers;
+use super::bounded::{Budget, FieldName};
+use super::clipped::Clipped;
+use super::containers::Collector;
 use crate::core::container::request::ContainerRequest;
 use crate::core::ids::JobKey;
 use crate::core::job::JobFacts;
@@ -18,6 +22,13 @@ use crate::core::secret::Secret;
 
 /// GitLab Runner's own default for a job without a timeout.
 const DEFAULT_TIMEOUT: Duration = Duration::from_hours(2);
+
+/// The longest name, ref, URL or path of a project that a job may have, in bytes. GitLab's own limits are lower.
+const LONGEST_TEXT: usize = 8 << 10;
+/// The memory of one of the response's small parts.
+const PART: usize = 256 << 10;
+/// How much of the file is read at a time.
+const CHUNK: usize = 64 << 10;
 
 /// The parts of a job's response that Greenroom uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,16 +56,25 @@ pub enum ResponseError {
     Json { what: &'static str, line: usize, column: usize },
     #[error("the job's response has no valid `{field}`: expected {expected}, found {found}")]
     Field { field: &'static str, expected: &'static str, found: &'static str },
+    #[error("the job's `{field}` is longer than {} KiB, which no pool accepts: shorten it", LONGEST_TEXT >> 10)]
+    TooLong { field: &'static str },
+}
+
+impl ResponseError {
+    /// True if the job's author chose what is wrong.
+    pub fn is_by_job(&self) -> bool {
+        matches!(self, Self::TooLong { .. })
+    }
 }
 
 impl JobResponse {
     /// Reads the file that `JOB_RESPONSE_FILE` names. The error names it.
     pub fn read(path: &Path) -> Result<Self, ResponseError> {
-        Self::parse(&fs_err::read(path).map_err(ResponseError::Read)?)
+        Self::parse(fs_err::File::open(path).map_err(ResponseError::Read)?)
     }
 
-    /// Parses the file's bytes.
-    pub fn parse(bytes: &[u8]) -> Result<Self, ResponseError> {
+    /// Parses the file's bytes. Scripts, which are its largest part, are passed over.
+    pub fn parse(bytes: impl Read) -> Result<Self, ResponseError> {
         let document = Document::parse(bytes)?;
         let text = |path: &[&'static str]| document.at(path).as_str().filter(|text| !text.is_empty());
         let id = document.at(&["id"]);
@@ -80,6 +100,11 @@ impl JobResponse {
         let key = JobKey::new(server.trim_end_matches('/'), id);
         let name = text(&["job_info", "name"]).unwrap_or_default();
         let git_ref = text(&["git_info", "ref"]).unwrap_or_default();
+        let texts =
+            [("name", name), ("ref", git_ref), ("project_full_path", project), ("CI_SERVER_URL", server)];
+        if let Some((field, _)) = texts.iter().find(|(_, text)| text.len() > LONGEST_TEXT) {
+            return Err(ResponseError::TooLong { field });
+        }
         let facts = JobFacts {
             pipeline: document.pipeline(),
             stage: text(&["job_info", "stage"]).and_then(JobFacts::text),
@@ -92,33 +117,83 @@ impl JobResponse {
             facts,
             name: name.to_owned(),
             git_ref: git_ref.to_owned(),
-            image: text(&["image", "name"]).map(str::to_owned),
+            image: document.containers.image.as_ref().map(|image| image.name.clone()),
             runner: document.first_variable("CI_RUNNER_ID").and_then(|id| id.parse().ok()),
-            containers: containers::parse(document.0.expose()),
+            containers: document.containers,
         })
     }
 }
 
-/// The whole response, kept only while it is parsed.
-struct Document(Secret<Value>);
+/// The response's parts, kept only while it is parsed.
+struct Document {
+    parts: Secret<Value>,
+    containers: ContainerRequest,
+}
+
+/// Reads the parts.
+struct Parts;
+
+impl<'de> Visitor<'de> for Parts {
+    type Value = Document;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Document, A::Error> {
+        const FIELDS: &[&str] =
+            &["id", "job_info", "git_info", "runner_info", "image", "services", "credentials", "variables"];
+        let mut parts = Map::new();
+        let mut containers = Collector::new();
+        while let Some(name) = fields.next_key_seed(FieldName(FIELDS))? {
+            match name {
+                None => {
+                    fields.next_value::<IgnoredAny>()?;
+                }
+                Some("services") => fields.next_value_seed(containers.services())?,
+                Some("credentials") => fields.next_value_seed(containers.credentials())?,
+                Some("variables") => fields.next_value_seed(containers.variables())?,
+                Some("image") => {
+                    let budget = Collector::image_budget();
+                    let image = fields.next_value_seed(&budget)?;
+                    containers.set_image(&image, budget.is_over());
+                }
+                Some(name) => {
+                    parts.insert(name.to_owned(), fields.next_value_seed(&Budget::new(PART))?);
+                }
+            }
+        }
+        Ok(Document { parts: Secret::new(Value::Object(parts)), containers: containers.into_request() })
+    }
+}
 
 impl Document {
     /// Does not pass on the parser's messages, because they quote invalid input.
-    fn parse(bytes: &[u8]) -> Result<Self, ResponseError> {
-        match serde_json::from_slice::<Value>(bytes) {
-            Ok(value) if value.is_object() => Ok(Self(Secret::new(value))),
-            Ok(_) => Err(ResponseError::Json { what: "not an object", line: 1, column: 1 }),
-            Err(error) => {
-                let what = if error.is_eof() { "unexpected end" } else { "syntax error" };
-                Err(ResponseError::Json { what, line: error.line(), column: error.column() })
-            }
-        }
+    fn parse(bytes: impl Read) -> Result<Self, ResponseError> {
+        let bytes = BufReader::with_capacity(CHUNK, Clipped::new(bytes));
+        let mut from = serde_json::Deserializer::from_reader(bytes);
+        let document = from.deserialize_any(Parts).and_then(|document| from.end().map(|()| document));
+        document.map_err(|error| {
+            let (what, line, column) = match error.classify() {
+                serde_json::error::Category::Data => ("not an object", 1, 1),
+                serde_json::error::Category::Eof => ("unexpected end", error.line(), error.column()),
+                serde_json::error::Category::Syntax => ("syntax error", error.line(), error.column()),
+                serde_json::error::Category::Io => {
+                    let error = io::Error::from(error);
+                    if error.kind() != io::ErrorKind::InvalidData {
+                        return ResponseError::Read(error);
+                    }
+                    ("nested too deeply", 1, 1)
+                }
+            };
+            ResponseError::Json { what, line, column }
+        })
     }
 
     /// The value at a path; null if any part of it is missing or of another kind.
     fn at(&self, path: &[&str]) -> &Value {
         const NULL: &Value = &Value::Null;
-        path.iter().fold(self.0.expose(), |value, part| value.get(part).unwrap_or(NULL))
+        path.iter().fold(self.parts.expose(), |value, part| value.get(part).unwrap_or(NULL))
     }
 
     /// The pipeline's id. An older GitLab names it only in a variable; the runner then writes 0 into the field.
@@ -130,10 +205,8 @@ impl Document {
     /// The first variable with a name. GitLab's own come first; a pipeline's variables of the same name come after
     /// them.
     fn first_variable(&self, name: &str) -> Option<&str> {
-        let variables = self.at(&["variables"]).as_array()?;
-        let found =
-            variables.iter().find(|variable| variable.get("key").and_then(Value::as_str) == Some(name));
-        found?.get("value").and_then(Value::as_str).filter(|value| !value.is_empty())
+        let found = self.containers.variables.iter().find(|variable| variable.key == name)?;
+        Some(found.value.expose().as_str()).filter(|value| !value.is_empty())
     }
 }
 
@@ -145,6 +218,14 @@ fn kind(value: &Value) -> &'static str {
         Value::String(_) => "a string",
         Value::Array(_) => "a list",
         Value::Object(_) => "an object",
+    }
+}
+
+#[cfg(test)]
+impl JobResponse {
+    /// The containers of a minimal response with these parts.
+    pub(super) fn with_containers(parts: &Value) -> ContainerRequest {
+        Document::parse(parts.to_string().as_bytes()).unwrap().containers
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) fn draw(seed: u64, pool: &mut PoolPlan, jobs: &mut [JobPlan]) {
                 TOO_LARGE,
             ]);
             let services = (0..rng.within(0..3)).map(|_| Arc::from("postgres:17")).collect();
-            job.facts.order = Some(Arc::new(Order { image: image.into(), services }));
+            job.facts.order = Some(Arc::new(Order { image: image.into(), services, more_services: 0 }));
         }
     }
 }

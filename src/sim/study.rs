@@ -246,7 +246,7 @@ impl Study {
             let after = self.about(20_000);
             self.later(after, Happens::Cancelled(attempt.clone()));
         }
-        Some(Arc::new(Order { image: "ruby:3.3".into(), services: Vec::new() }))
+        Some(Arc::new(Order { image: "ruby:3.3".into(), services: Vec::new(), more_services: 0 }))
     }
 
     fn answered(&mut self, instance: InstanceId, now: Stamp) {

@@ -42,6 +42,8 @@ mod situation_ready;
 mod situation_sick;
 #[path = "../situations/jobs/output.rs"]
 mod situation_output;
+#[path = "../situations/jobs/sizes.rs"]
+mod situation_sizes;
 #[path = "../support/skipped.rs"]
 mod skipped;
 mod status;

@@ -42,7 +42,7 @@ pub(in crate::config) const CONTAINERS: KeyTable = KeyTable {
         key("services", Globs, Words("all images"), Job).means("Images that services may have."),
         key("services_limit", Count(0), Words("no limit"), Job)
             .unit("services")
-            .means("Services that a job may have; with 0, none."),
+            .means("Services that a job may have; with 0, none. Never more than 100."),
         key("pull_policy", OneOrMore(&PullPolicy::NAMES), Words(PULL_POLICY_DEFAULT), Job)
             .means("When an image is pulled. If one policy of the list fails, the next one is tried.")
             .interacts("A job's own `pull_policy` replaces it, as far as `allowed_pull_policies` permits."),

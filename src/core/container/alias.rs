@@ -2,21 +2,33 @@
 
 use std::collections::BTreeSet;
 
+use super::limits::{JobLimit, REMARKS, Room, SERVICE_NAMES, SERVICE_NAMES_BYTES};
 use crate::core::text::clean_line;
 
 /// The names that are taken, in lower case: a look-up of a host name does not heed case.
 #[derive(Debug)]
-pub struct TakenNames(BTreeSet<String>);
+pub struct TakenNames {
+    names: BTreeSet<String>,
+    room: Room,
+}
 
 impl TakenNames {
     /// `build` is the job's container. A service that is called `localhost` would hide the container's own address.
     pub fn new() -> Self {
-        Self(["build", "localhost"].map(str::to_owned).into())
+        Self {
+            names: ["build", "localhost"].map(str::to_owned).into(),
+            room: Room::new(SERVICE_NAMES, SERVICE_NAMES_BYTES),
+        }
     }
 
     /// Gives a service its names, as GitLab Runner does: one or two from its image, then the job's own. Names that it
     /// cannot get are said in `remarks`. An empty list: no name is left, so the job could not reach the service.
-    pub fn take(&mut self, image: &str, aliases: Option<&str>, remarks: &mut Vec<String>) -> Vec<String> {
+    pub fn take(
+        &mut self,
+        image: &str,
+        aliases: Option<&str>,
+        remarks: &mut Vec<String>,
+    ) -> Result<Vec<String>, JobLimit> {
         let mut names: Vec<String> = Vec::new();
         let own = aliases.unwrap_or_default().split([',', ' ', '\t', '\r', '\n']).map(str::to_owned);
         let shown = shown(image);
@@ -26,12 +38,17 @@ impl TakenNames {
             }
             let why = if !is_host_name(&name) {
                 "it is not a valid host name"
-            } else if !self.0.insert(name.to_ascii_lowercase()) {
+            } else if !self.names.insert(name.to_ascii_lowercase()) {
                 "it is already in use"
-            } else {
+            } else if self.room.take(name.len()) {
                 names.push(name);
                 continue;
+            } else {
+                return Err(JobLimit::ServiceNames);
             };
+            if remarks.len() > REMARKS {
+                continue;
+            }
             let name = clean_line(name.as_bytes(), 80);
             remarks.push(format!("service `{shown}` does not get the name `{name}`: {why}"));
         }
@@ -40,7 +57,7 @@ impl TakenNames {
                 "service `{shown}` is not started: it has no name of its own; give it an `alias` in `.gitlab-ci.yml`"
             ));
         }
-        names
+        Ok(names)
     }
 }
 
@@ -92,7 +109,8 @@ mod tests {
 
     fn take(services: &[(&str, &str)]) -> (Vec<Vec<String>>, Vec<String>) {
         let (mut taken, mut remarks) = (TakenNames::new(), Vec::new());
-        let names = services.iter().map(|(image, alias)| taken.take(image, Some(alias), &mut remarks));
+        let names =
+            services.iter().map(|(image, alias)| taken.take(image, Some(alias), &mut remarks).unwrap());
         (names.collect(), remarks)
     }
 
@@ -156,6 +174,18 @@ mod tests {
         }
         let (names, _) = take(&[("postgres", "a_b,3com,a.b-c")]);
         assert_eq!(names, [strings(&["postgres", "a_b", "3com", "a.b-c"])]);
+    }
+
+    #[test]
+    fn names_are_as_many_as_each_container_can_get() {
+        let (mut taken, mut remarks) = (TakenNames::new(), Vec::new());
+        let aliases: Vec<String> = (0..SERVICE_NAMES).map(|number| format!("a{number}")).collect();
+        assert!(taken.take("db", Some(&aliases[1..].join(",")), &mut remarks).is_ok());
+        assert_eq!(taken.take("cache", None, &mut remarks), Err(JobLimit::ServiceNames));
+        // A name that is not valid, or taken, costs nothing but a sentence.
+        let wrong = "-, db,".repeat(1000);
+        assert_eq!(TakenNames::new().take("db", Some(&wrong), &mut remarks).unwrap(), ["db"]);
+        assert_eq!(remarks.len(), REMARKS + 1);
     }
 
     proptest! {

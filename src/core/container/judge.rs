@@ -3,6 +3,10 @@
 use super::alias::{TakenNames, shown};
 use super::auth::Logins;
 use super::image::ImageName;
+use super::limits::{
+    ENVIRONMENTS_BYTES, JobLimit, OPTION, REMARKS, Room, SERVICE_NAMES_BYTES, SERVICES, VARIABLES,
+    VARIABLES_BYTES,
+};
 use super::platform;
 use super::pull;
 use super::request::{ContainerRequest, ImageRequest, ServiceRequest};
@@ -39,7 +43,10 @@ pub fn judge(
     about: &JobContext,
 ) -> Result<Option<ContainerJob>, String> {
     let Some(image) = chosen(settings, request)? else { return Ok(None) };
-    let limit = settings.services_limit.unwrap_or(usize::MAX);
+    if let Some(limit) = request.excess {
+        return Err(limit.to_string());
+    }
+    let limit = settings.services_limit.unwrap_or(SERVICES);
     if request.services.len() > limit {
         return Err(format!(
             "the job has {} services, but this pool allows {limit}: remove services, or have the operator raise \
@@ -47,9 +54,10 @@ pub fn judge(
             request.services.len()
         ));
     }
-    let files = about.runner_variables.iter().find(|(name, _)| name == FILES_DIR);
-    let files = files.map(|(_, path)| path.expose().as_str());
-    let variables = JobVariables::new(&request.variables, &about.runner_variables, files);
+    let files = about.runner_variables.iter().find(|(name, _)| **name == *FILES_DIR);
+    let files = files.map(|(_, path)| &**path.expose());
+    let variables = JobVariables::new(&request.variables, &about.runner_variables, files)
+        .map_err(|limit| limit.to_string())?;
     let registry_auth = about.registry_auth.as_ref().map(|text| text.expose().as_str());
     let withheld = registry_auth.filter(|_| about.meets_others && !settings.registry_auth_shared);
     let given = registry_auth.filter(|_| withheld.is_none());
@@ -62,12 +70,13 @@ pub fn judge(
     let user = settings.user.clone();
     let job = judged.container(&image, Role::Job, variables.job_environment(), &mut remarks)?;
     let job = ContainerSpec { user: user.or(job.user), ..job };
-    let mut taken = TakenNames::new();
+    let mut shared = Shared::default();
     let mut services = Vec::new();
     for service in &request.services {
-        let spec = judged.service(service, &mut taken, &mut remarks)?;
+        let spec = judged.service(service, &mut shared, &mut remarks)?;
         services.extend(Some(spec).filter(|spec| !spec.names.is_empty()));
     }
+    shorten(&mut remarks);
     let keeps_umask = variables.is_on("FF_DISABLE_UMASK_FOR_DOCKER_EXECUTOR");
     Ok(Some(ContainerJob {
         engine: settings.engine,
@@ -118,6 +127,38 @@ impl Role {
     }
 }
 
+/// What the services of a job share.
+struct Shared {
+    names: TakenNames,
+    /// For their own variables.
+    variables: Room,
+    /// For their environments in the script.
+    environments: Room,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            names: TakenNames::new(),
+            variables: Room::new(VARIABLES, VARIABLES_BYTES),
+            environments: Room::new(usize::MAX, ENVIRONMENTS_BYTES),
+        }
+    }
+}
+
+/// The length of a text between a shell's quotes, where a quote takes four bytes.
+fn quoted_length(text: &str) -> usize {
+    2 + text.len() + 3 * text.bytes().filter(|byte| *byte == b'\'').count()
+}
+
+/// Leaves a number of remarks, and how many more there were.
+pub(super) fn shorten(remarks: &mut Vec<String>) {
+    if remarks.len() > REMARKS {
+        remarks.truncate(REMARKS);
+        remarks.push("further remarks about this job are left out".to_owned());
+    }
+}
+
 struct Judge<'a> {
     settings: &'a ContainerSettings,
     variables: &'a JobVariables,
@@ -154,7 +195,7 @@ impl Judge<'_> {
             remarks
                 .push(format!("{what}: pull_policy ([{refused}]) is not allowed in this pool and left out"));
         }
-        let asked = image.platform.as_ref().map(|text| self.variables.expand(text));
+        let asked = image.platform.as_ref().map(|text| self.option(text)).transpose()?;
         let platform = platform::complete(asked.as_deref().unwrap_or_default()).map_err(|why| {
             let asked = clean_line(asked.unwrap_or_default().as_bytes(), 80);
             format!(
@@ -179,10 +220,17 @@ impl Judge<'_> {
     fn service(
         &self,
         service: &ServiceRequest,
-        taken: &mut TakenNames,
+        shared: &mut Shared,
         remarks: &mut Vec<String>,
     ) -> Result<ServiceSpec, String> {
-        let environment = self.variables.service_environment(&service.variables);
+        let environment = self.variables.service_environment(&service.variables, &mut shared.variables);
+        let environment = environment.map_err(|limit| limit.to_string())?;
+        // Each variable has its name twice in the script, beside some words.
+        let lengths =
+            environment.iter().map(|(key, value)| 2 * key.len() + 20 + quoted_length(value.expose()));
+        if !shared.environments.take(lengths.sum()) {
+            return Err(JobLimit::Environments.to_string());
+        }
         let probe = probe(&environment);
         let container = self.container(&service.image, Role::Service, environment, remarks)?;
         if probe == Err(()) {
@@ -191,11 +239,19 @@ impl Judge<'_> {
                 container.called
             ));
         }
-        let alias = service.alias.as_ref().map(|alias| self.variables.expand(alias));
-        let names = taken.take(&service.image.name, alias.as_deref(), remarks);
+        let alias =
+            service.alias.as_ref().map(|alias| self.variables.expand(alias, SERVICE_NAMES_BYTES).ok_or(()));
+        let alias = alias.transpose().map_err(|()| JobLimit::ServiceNames.to_string())?;
+        let names = shared.names.take(&service.image.name, alias.as_deref(), remarks);
+        let names = names.map_err(|limit| limit.to_string())?;
         let command = service.command.clone();
         let container = ContainerSpec { command, ..container };
         Ok(ServiceSpec { container, names, probe: probe.unwrap_or_default() })
+    }
+
+    /// The text of `user` or `platform`, references resolved.
+    fn option(&self, text: &str) -> Result<String, String> {
+        self.variables.expand(text, OPTION).ok_or_else(|| JobLimit::Option.to_string())
     }
 
     /// The operator's own default image needs no permission.
@@ -219,7 +275,7 @@ impl Judge<'_> {
 
     /// `None`: the image's own.
     fn user(&self, image: &ImageRequest, what: &str) -> Result<Option<String>, String> {
-        let user = image.user.as_ref().map(|user| self.variables.expand(user));
+        let user = image.user.as_ref().map(|user| self.option(user)).transpose()?;
         let Some(user) = user.filter(|user| !user.is_empty()) else { return Ok(None) };
         let shown = clean_line(user.as_bytes(), 80);
         if !user.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-:$".contains(&b)) || user.starts_with('-')

@@ -8,6 +8,7 @@ pub mod engine;
 pub mod failure;
 pub mod image;
 pub mod judge;
+pub mod limits;
 pub mod name;
 pub mod ordering;
 pub mod pattern;

@@ -3,7 +3,8 @@
 use super::alias::shown;
 use super::daemon::runs_docker;
 use super::image::ImageName;
-use super::judge::{JobContext, judge};
+use super::judge::{JobContext, judge, shorten};
+use super::limits::{JobLimit, ORDER_BYTES, RECORDED_IMAGES, REMARKS};
 use super::request::{ContainerRequest, ImageRequest};
 use super::settings::{ContainerSettings, Mode, PullPolicy};
 use super::spec::{ContainerJob, ContainerSpec, ServiceSpec};
@@ -96,6 +97,9 @@ impl OrderSettings {
             return Ok(None);
         }
         let Some(judged) = judge(&self.containers, request, about)? else { return Ok(None) };
+        if judged.services.iter().map(length).sum::<usize>() > ORDER_BYTES {
+            return Err(JobLimit::Order.to_string());
+        }
         let mut remarks = judged.remarks.clone();
         // Services without a name of their own are left out of those that were judged.
         let mut requested = request.services.iter();
@@ -108,6 +112,7 @@ impl OrderSettings {
         for container in judged.containers() {
             remarks.extend(without_effect(container));
         }
+        shorten(&mut remarks);
         let own = request.image.is_none().then(|| self.own.first().cloned()).flatten();
         let pulls = request.image.as_ref().is_some_and(|image| !image.pull_policy.is_empty());
         Ok(Some(JobOrder {
@@ -126,7 +131,19 @@ impl OrderSettings {
 
 fn names(judged: &ContainerJob) -> Order {
     let services = judged.services.iter().map(|service| service.container.called.as_str().into());
-    Order { image: judged.job.called.as_str().into(), services: services.collect() }
+    Order {
+        image: judged.job.called.as_str().into(),
+        services: services.take(RECORDED_IMAGES).collect(),
+        more_services: judged.services.len().saturating_sub(RECORDED_IMAGES),
+    }
+}
+
+/// The bytes of a service's texts.
+fn length(service: &ServiceSpec) -> usize {
+    let ContainerSpec { image, entrypoint, command, environment, .. } = &service.container;
+    let words = entrypoint.iter().chain(command).flatten().chain(&service.names).chain(Some(image));
+    let variables = environment.iter().map(|(key, value)| key.len() + value.expose().len());
+    words.map(String::len).chain(variables).sum()
 }
 
 fn ordered(service: &ServiceSpec, number: usize, pulls: bool, remarks: &mut Vec<String>) -> OrderService {
@@ -142,7 +159,7 @@ fn ordered(service: &ServiceSpec, number: usize, pulls: bool, remarks: &mut Vec<
     }
     let (variables, refused): (Vec<_>, Vec<_>) =
         container.environment.iter().partition(|(name, _)| is_variable(name));
-    for (name, _) in refused {
+    for (name, _) in refused.into_iter().take(REMARKS) {
         remarks.push(format!(
             "service `{}` does not get the variable `{}`: Kubernetes allows no such name",
             container.called,
@@ -157,7 +174,7 @@ fn ordered(service: &ServiceSpec, number: usize, pulls: bool, remarks: &mut Vec<
         command: container.command.clone(),
         variables: variables
             .into_iter()
-            .map(|(name, value)| (name.clone(), value.expose().clone()))
+            .map(|(name, value)| (name.to_string(), value.expose().to_string()))
             .collect(),
         pull_policy: pull(container).filter(|_| pulls),
         port: *probe,

@@ -1,5 +1,6 @@
 //! What a job asks for.
 
+use super::limits::JobLimit;
 use crate::core::secret::Secret;
 
 /// The containers of a job, as its response describes them.
@@ -12,6 +13,8 @@ pub struct ContainerRequest {
     pub credentials: Vec<Credential>,
     /// The job's variables, in GitLab's order. A later one overrides an earlier one of the same name.
     pub variables: Vec<Variable>,
+    /// The limit that the job exceeds: what exceeds it is left out.
+    pub excess: Option<JobLimit>,
 }
 
 /// An image, and how its container starts.

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::engine::ContainerEngine;
 use super::image::ImageName;
+use super::limits::RECORDED_IMAGES;
 use super::settings::{EngineOptions, PullPolicy, Umask};
+use super::variables::Environment;
 use crate::core::images::WantedImages;
 use crate::core::secret::Secret;
 
@@ -46,9 +48,15 @@ impl ContainerJob {
         std::iter::once(&self.job).chain(self.services.iter().map(|service| &service.container))
     }
 
-    /// The complete names of its images.
+    /// The complete names of its images, for the record: the first ones, if there are many.
     pub fn images(&self) -> WantedImages {
-        WantedImages::new(self.containers().map(|spec| spec.image.as_str().into()))
+        let mut names: Vec<&str> = Vec::new();
+        for spec in self.containers() {
+            if names.len() < RECORDED_IMAGES && !names.contains(&spec.image.as_str()) {
+                names.push(&spec.image);
+            }
+        }
+        WantedImages::new(names.into_iter().map(Into::into))
     }
 
     /// The registries of its images.
@@ -82,7 +90,7 @@ pub struct ContainerSpec {
     pub entrypoint: Option<Vec<String>>,
     /// `None`: the image's own. The job's container runs the search for a shell, whatever this is.
     pub command: Option<Vec<String>>,
-    pub environment: Vec<(String, Secret<String>)>,
+    pub environment: Environment,
     pub privileged: bool,
 }
 

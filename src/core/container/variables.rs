@@ -1,7 +1,10 @@
 //! A job's variables: references resolved, and the environments that follow from them.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use super::limits::{JobLimit, Room, VARIABLE_VALUE, VARIABLES, VARIABLES_BYTES};
 use super::request::Variable;
 use crate::core::secret::Secret;
 
@@ -43,51 +46,77 @@ pub const ADDED_BY_RUNNER: &[&str] = &[
     "no_proxy",
 ];
 
-/// Names and values for a container.
-pub type Environment = Vec<(String, Secret<String>)>;
+/// Names and values for a container. Containers share the texts.
+pub type Environment = Vec<(Arc<str>, Secret<Arc<str>>)>;
 
 /// All variables of a job. Of those with the same name, the last one counts.
 #[derive(Debug)]
 pub struct JobVariables {
-    variables: BTreeMap<String, Variable>,
+    variables: BTreeMap<Arc<str>, Resolved>,
     /// The directory of the files that file variables lie in.
     files: Option<String>,
+}
+
+/// A variable without references.
+#[derive(Debug, Clone)]
+struct Resolved {
+    /// Of a file variable, the file's content.
+    value: Secret<Arc<str>>,
+    /// What the job's script sees: of a file variable, the file's path. `None`: the directory of files is not known.
+    seen: Option<Secret<Arc<str>>>,
+    public: bool,
 }
 
 impl JobVariables {
     /// Resolves references once, as GitLab Runner does: what a reference brings in is not resolved again.
     /// `added` are the runner's own variables ([`ADDED_BY_RUNNER`]), whose values are final; the job's override them.
-    pub fn new(job: &[Variable], added: &[(String, Secret<String>)], files: Option<&str>) -> Self {
-        let added = added.iter().map(|(key, value)| Variable {
-            key: key.clone(),
-            value: value.clone(),
-            public: true,
-            file: false,
-            raw: true,
-        });
-        let variables = added.chain(job.iter().cloned()).map(|one| (one.key.clone(), one)).collect();
-        let given = Self { variables, files: files.map(str::to_owned) };
-        let resolved = given.variables.values().map(|one| (one.key.clone(), given.resolved(one))).collect();
-        Self { variables: resolved, files: given.files }
-    }
-
-    fn resolved(&self, variable: &Variable) -> Variable {
-        let value = if variable.raw {
-            variable.value.clone()
-        } else {
-            Secret::new(self.expand(variable.value.expose()))
+    pub fn new(
+        job: &[Variable],
+        added: &[(Arc<str>, Secret<Arc<str>>)],
+        files: Option<&str>,
+    ) -> Result<Self, JobLimit> {
+        let given: BTreeMap<&str, &Variable> = job.iter().map(|one| (one.key.as_str(), one)).collect();
+        let added: BTreeMap<&str, &Secret<Arc<str>>> =
+            added.iter().map(|(key, value)| (&**key, value)).collect();
+        let seen = |name: &str| match given.get(name) {
+            Some(one) if one.file => path(files, one).map(Cow::Owned),
+            Some(one) => Some(Cow::Borrowed(one.value.expose().as_str())),
+            None => added.get(name).map(|value| Cow::Borrowed(&**value.expose())),
         };
-        Variable { value, ..variable.clone() }
+        let mut room = Room::new(VARIABLES + ADDED_BY_RUNNER.len(), VARIABLES_BYTES);
+        let mut variables = BTreeMap::new();
+        for (key, value) in added.iter().filter(|(key, _)| !given.contains_key(**key)) {
+            let value = Secret::clone(value);
+            variables.insert(Arc::from(*key), Resolved { seen: Some(value.clone()), value, public: true });
+        }
+        for (key, one) in &given {
+            let value: Arc<str> = if one.raw {
+                one.value.expose().as_str().into()
+            } else {
+                expand(one.value.expose(), VARIABLE_VALUE, seen).ok_or(JobLimit::VariableValue)?.into()
+            };
+            if !room.take(key.len() + value.len()) {
+                return Err(JobLimit::VariablesBytes);
+            }
+            let value = Secret::new(value);
+            let seen = if one.file {
+                path(files, one).map(|path| Secret::new(path.into()))
+            } else {
+                Some(value.clone())
+            };
+            variables.insert(Arc::from(*key), Resolved { value, seen, public: one.public });
+        }
+        Ok(Self { variables, files: files.map(str::to_owned) })
     }
 
-    /// The text with its references to variables resolved.
-    pub fn expand(&self, text: &str) -> String {
-        expand(text, |name| self.seen(name))
+    /// The text with its references to variables resolved; `None` if it becomes longer than so many bytes.
+    pub fn expand(&self, text: &str, most: usize) -> Option<String> {
+        expand(text, most, |name| self.seen(name).map(Cow::Borrowed))
     }
 
     /// A variable's own value; of a file variable, the file's content.
     pub fn value(&self, name: &str) -> Option<&str> {
-        self.variables.get(name).map(|variable| variable.value.expose().as_str())
+        self.variables.get(name).map(|variable| &**variable.value.expose())
     }
 
     /// True if a variable switches something on: `true`, `t` or 1.
@@ -97,50 +126,56 @@ impl JobVariables {
     }
 
     /// What the job's script sees: of a file variable, the file's path.
-    fn seen(&self, name: &str) -> Option<String> {
-        self.variables.get(name).and_then(|variable| self.seen_of(variable))
-    }
-
-    fn seen_of(&self, variable: &Variable) -> Option<String> {
-        if !variable.file {
-            return Some(variable.value.expose().clone());
-        }
-        self.files.as_ref().map(|files| format!("{}/{}", files.trim_end_matches('/'), variable.key))
+    fn seen(&self, name: &str) -> Option<&str> {
+        self.variables.get(name).and_then(|variable| variable.seen.as_ref()).map(|value| &**value.expose())
     }
 
     /// Of the job's container: everything.
     pub fn job_environment(&self) -> Environment {
-        environment(self.variables.values().map(|one| (one.key.as_str(), self.seen_of(one))))
+        environment(self.variables.iter().filter_map(|(key, one)| Some((key.clone(), one.seen.clone()?))))
     }
 
     /// Of a service's container: what is public, and the service's own variables, which may refer to all of the job's.
-    /// Credentials of registries are left out, even if they are public.
-    pub fn service_environment(&self, own: &[Variable]) -> Environment {
-        let public = self.variables.values().filter(|one| one.public && one.key != AUTH_CONFIG);
-        let public = public.map(|one| (one.key.as_str(), self.seen_of(one)));
-        let own = own.iter().map(|one| {
-            let others = |name: &str| {
-                let other = own.iter().rev().find(|other| other.key == name && name != one.key);
-                other.map_or_else(|| self.seen(name), |other| self.seen_of(other))
+    /// Credentials of registries are left out, even if they are public. `room`: for the own variables of all services.
+    pub fn service_environment(&self, own: &[Variable], room: &mut Room) -> Result<Environment, JobLimit> {
+        let files = self.files.as_deref();
+        let public = self.variables.iter().filter(|(key, one)| one.public && ***key != *AUTH_CONFIG);
+        let public = public.filter_map(|(key, one)| Some((key.clone(), one.seen.clone()?)));
+        let others: BTreeMap<&str, &Variable> = own.iter().map(|one| (one.key.as_str(), one)).collect();
+        let mut resolved = Vec::with_capacity(own.len());
+        for one in own {
+            let seen = |name: &str| match others.get(name).filter(|_| name != one.key) {
+                Some(other) if other.file => path(files, other).map(Cow::Owned),
+                Some(other) => Some(Cow::Borrowed(other.value.expose().as_str())),
+                None => self.seen(name).map(Cow::Borrowed),
             };
             let value = match (one.file, one.raw) {
-                (true, _) => self.seen_of(one),
+                (true, _) => path(files, one),
                 (false, true) => Some(one.value.expose().clone()),
-                (false, false) => Some(expand(one.value.expose(), others)),
+                (false, false) => {
+                    Some(expand(one.value.expose(), VARIABLE_VALUE, seen).ok_or(JobLimit::VariableValue)?)
+                }
             };
-            (one.key.as_str(), value)
-        });
-        environment(public.chain(own))
+            let Some(value) = value else { continue };
+            if !room.take(one.key.len() + value.len()) {
+                return Err(JobLimit::VariablesBytes);
+            }
+            resolved.push((one.key.as_str().into(), Secret::new(value.into())));
+        }
+        Ok(environment(public.chain(resolved)))
     }
 }
 
+/// The path of a file variable; `None` if the directory is not known.
+fn path(files: Option<&str>, variable: &Variable) -> Option<String> {
+    files.map(|files| format!("{}/{}", files.trim_end_matches('/'), variable.key))
+}
+
 /// Later values replace earlier ones. Programs take names that no shell can set, such as `discovery.type`; no value has a NUL.
-fn environment<'a>(variables: impl Iterator<Item = (&'a str, Option<String>)>) -> Environment {
-    let known: BTreeMap<&str, String> = variables
-        .filter_map(|(key, value)| Some((key, value?)))
-        .filter(|(key, value)| is_name(key) && !value.contains('\0'))
-        .collect();
-    known.into_iter().map(|(key, value)| (key.to_owned(), Secret::new(value))).collect()
+fn environment(variables: impl Iterator<Item = (Arc<str>, Secret<Arc<str>>)>) -> Environment {
+    let fit = variables.filter(|(key, value)| is_name(key) && !value.expose().contains('\0'));
+    let known: BTreeMap<Arc<str>, Secret<Arc<str>>> = fit.collect();
+    known.into_iter().collect()
 }
 
 fn is_name(key: &str) -> bool {
@@ -152,8 +187,9 @@ fn is_word(byte: u8) -> bool {
 }
 
 /// `$NAME` and `${NAME}` become values, or nothing. `$$` becomes one `$`, and a shell's special names (`$1`, `$?`)
-/// nothing. A `$` before anything else stays. `${` without its end and `${}` are dropped.
-fn expand(text: &str, value: impl Fn(&str) -> Option<String>) -> String {
+/// nothing. A `$` before anything else stays. `${` without its end and `${}` are dropped. `None`: the text would become
+/// longer than so many bytes.
+fn expand<'a>(text: &str, most: usize, value: impl Fn(&str) -> Option<Cow<'a, str>>) -> Option<String> {
     let mut expanded = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('$') {
@@ -162,12 +198,18 @@ fn expand(text: &str, value: impl Fn(&str) -> Option<String>) -> String {
         match name {
             "$" => expanded.push('$'),
             "" if length == 0 => expanded.push('$'),
-            name => expanded.push_str(&value(name).unwrap_or_default()),
+            name => {
+                let value = value(name).unwrap_or_default();
+                if expanded.len() + value.len() > most {
+                    return None;
+                }
+                expanded.push_str(&value);
+            }
         }
         rest = &after[length..];
     }
     expanded.push_str(rest);
-    expanded
+    Some(expanded).filter(|expanded| expanded.len() <= most)
 }
 
 /// The name that a text behind a `$` begins with, and the length of the reference.
@@ -207,11 +249,15 @@ mod tests {
     }
 
     fn job(variables: &[Variable]) -> JobVariables {
-        JobVariables::new(variables, &[], Some("/builds/g/p.tmp"))
+        JobVariables::new(variables, &[], Some("/builds/g/p.tmp")).unwrap()
+    }
+
+    fn of_service(job: &JobVariables, own: &[Variable]) -> Environment {
+        job.service_environment(own, &mut Room::new(10, 1000)).unwrap()
     }
 
     fn plain(environment: &Environment) -> Vec<(&str, &str)> {
-        environment.iter().map(|(key, value)| (key.as_str(), value.expose().as_str())).collect()
+        environment.iter().map(|(key, value)| (&**key, &**value.expose())).collect()
     }
 
     #[test]
@@ -241,7 +287,7 @@ mod tests {
             ("$R", "$A"),
             ("größer $A", "größer 1"),
         ] {
-            assert_eq!(job.expand(text), expected, "{text}");
+            assert_eq!(job.expand(text, 100).unwrap(), expected, "{text}");
         }
     }
 
@@ -262,9 +308,10 @@ mod tests {
 
     #[test]
     fn a_later_variable_overrides_an_earlier_one_and_the_runners() {
-        let added = [("A", "runner"), ("B", "run$A")].map(|(k, v)| (k.to_owned(), Secret::new(v.to_owned())));
+        let added = [("A", "runner"), ("B", "run$A")].map(|(k, v)| (k.into(), Secret::new(v.into())));
         let job =
-            JobVariables::new(&[variable("A", "1"), variable("A", "2"), variable("C", "$B")], &added, None);
+            JobVariables::new(&[variable("A", "1"), variable("A", "2"), variable("C", "$B")], &added, None)
+                .unwrap();
         assert_eq!(plain(&job.job_environment()), [("A", "2"), ("B", "run$A"), ("C", "run$A")]);
     }
 
@@ -272,7 +319,7 @@ mod tests {
     fn the_jobs_container_gets_everything_and_paths_of_files() {
         let job = job(&[variable("A", "1"), secret("TOKEN", "t-$A"), file("F", "text")]);
         assert_eq!(plain(&job.job_environment()), [("A", "1"), ("F", "/builds/g/p.tmp/F"), ("TOKEN", "t-1")]);
-        let homeless = JobVariables::new(&[file("F", "text"), variable("A", "$F")], &[], None);
+        let homeless = JobVariables::new(&[file("F", "text"), variable("A", "$F")], &[], None).unwrap();
         assert_eq!(plain(&homeless.job_environment()), [("A", "")]);
     }
 
@@ -297,7 +344,7 @@ mod tests {
             file("OWN_FILE", "text"),
         ];
         assert_eq!(
-            plain(&job.service_environment(&own)),
+            plain(&of_service(&job, &own)),
             [
                 ("DB", "x-p"),
                 ("F", "/builds/g/p.tmp/F"),
@@ -310,7 +357,7 @@ mod tests {
                 ("URL", "x-$PUBLIC/$TOKEN"),
             ]
         );
-        let named = job.service_environment(&[variable("TOKEN", "$TOKEN"), variable(AUTH_CONFIG, "{}")]);
+        let named = of_service(&job, &[variable("TOKEN", "$TOKEN"), variable(AUTH_CONFIG, "{}")]);
         assert!(plain(&named).contains(&("TOKEN", "t")) && plain(&named).contains(&(AUTH_CONFIG, "{}")));
     }
 
@@ -342,21 +389,45 @@ mod tests {
     }
 
     #[test]
+    fn references_multiply_no_value_beyond_the_limits() {
+        let bomb = [variable("A", &"$B".repeat(1000)), variable("B", &"x".repeat(1000))];
+        assert_eq!(JobVariables::new(&bomb, &[], None).unwrap_err(), JobLimit::VariableValue);
+        let full = "x".repeat(VARIABLE_VALUE);
+        let mut many = vec![variable("A", &full)];
+        many.extend((0..16).map(|number| variable(&format!("A{number}"), "$A")));
+        assert_eq!(JobVariables::new(&many, &[], None).unwrap_err(), JobLimit::VariablesBytes);
+        let job = job(&many[..8]);
+        assert_eq!(job.expand("$A$A", VARIABLE_VALUE), None);
+        assert_eq!(job.expand(&full, VARIABLE_VALUE - 1), None);
+        let mut room = Room::new(10, 3 * VARIABLE_VALUE);
+        let own = [variable("C", "$A"), variable("D", "$A")];
+        assert!(job.service_environment(&own, &mut room).is_ok());
+        assert_eq!(job.service_environment(&own, &mut room).unwrap_err(), JobLimit::VariablesBytes);
+    }
+
+    #[test]
+    fn services_share_the_texts_of_public_variables() {
+        let job = job(&[variable("A", "1")]);
+        let [first, second] = [(); 2].map(|()| of_service(&job, &[]).remove(0));
+        assert!(Arc::ptr_eq(&first.0, &second.0) && Arc::ptr_eq(first.1.expose(), second.1.expose()));
+    }
+
+    #[test]
     fn no_value_shows_up_in_debug_output() {
         let job = job(&[variable("A", "hunter2")]);
-        let shown = format!("{job:?} {:?} {:?}", job.job_environment(), job.service_environment(&[]));
+        let shown = format!("{job:?} {:?} {:?}", job.job_environment(), of_service(&job, &[]));
         assert!(!shown.contains("hunter2"), "{shown}");
     }
 
     proptest! {
         #[test]
         fn no_text_panics(text in "[${}A1?ä]{0,12}|.{0,20}") {
-            job(&[variable("A", &text), variable("B", "$A")]).service_environment(&[variable("C", &text)]);
+            of_service(&job(&[variable("A", &text), variable("B", "$A")]), &[variable("C", &text)]);
         }
 
         #[test]
         fn a_text_without_dollars_stays(text in "[^$]{0,20}") {
-            prop_assert_eq!(job(&[]).expand(&text), text);
+            prop_assert_eq!(job(&[]).expand(&text, 1000).unwrap(), text);
         }
     }
 }

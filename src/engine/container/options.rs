@@ -133,6 +133,9 @@ const LONGEST_EXPORTED: usize = 128 << 10;
 /// The longest line of a file that engines read.
 const LONGEST_LINE: usize = (64 << 10) - 1;
 
+/// How many variables a sentence names.
+const MOST_NAMED: usize = 10;
+
 /// How a variable reaches the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Carrier {
@@ -177,8 +180,13 @@ pub(super) fn lost(job: &ContainerJob) -> Vec<String> {
     let sentence = |(number, container): (usize, &ContainerSpec)| {
         let all = container.environment.iter();
         let lost = all.filter(|(key, value)| carrier(job.engine, key, value.expose()) == Carrier::Nothing);
-        let names: Vec<String> =
-            lost.map(|(key, _)| format!("`{}`", clean_line(key.as_bytes(), NAME))).collect();
+        let mut names: Vec<String> = lost
+            .take(MOST_NAMED + 1)
+            .map(|(key, _)| format!("`{}`", clean_line(key.as_bytes(), NAME)))
+            .collect();
+        if names.len() > MOST_NAMED {
+            names[MOST_NAMED] = "others".to_owned();
+        }
         let role = if number == 0 { "image" } else { "service" };
         (!names.is_empty()).then(|| {
             format!(

@@ -13,7 +13,6 @@ use crate::core::container::name::ContainerName;
 use crate::core::container::place::EnginePlace;
 use crate::core::container::settings::Umask;
 use crate::core::container::spec::{ContainerJob, ContainerSpec, ServiceSpec};
-use crate::core::secret::Secret;
 use crate::core::text::quoted;
 
 /// GitLab's search for a shell in the job's image.
@@ -86,7 +85,9 @@ fn written(
         if job.options.dns.is_empty() { "" } else { "yes" },
     );
     _ = writeln!(text, "added={}", quoted(&job.options.extra_hosts.join(" ")));
-    function(&mut text, "write_files", &files(name, job, &containers));
+    text.push_str("write_files() {\n:\n");
+    files(&mut text, name, job, &containers);
+    text.push_str("}\n");
     function(&mut text, "pull_each", &pulls(&containers));
     let texts = |holds: fn(Cause) -> bool| {
         let arms = Cause::texts().map(|(part, cause)| {
@@ -99,10 +100,13 @@ fn written(
     let shared: Vec<String> = dirs.iter().map(|dir| format!("share {}", quoted(dir))).collect();
     function(&mut text, "share_all", &shared);
     function(&mut text, "ports", &[choice("$1", probes(&job.services))]);
-    let creations = containers.iter().enumerate().map(|(number, container)| {
-        (number.to_string(), creation(name, job, (dirs, network), (number, container)))
-    });
-    function(&mut text, "create", &[choice("$1", creations)]);
+    text.push_str("create() {\n:\ncase $1 in\n");
+    for (number, container) in containers.iter().enumerate() {
+        _ = write!(text, "{number}) ");
+        creation(&mut text, name, job, (dirs, network), (number, container));
+        text.push_str(" ;;\n");
+    }
+    text.push_str("esac\n}\n");
     if name.is_rootless() {
         let references: Vec<String> =
             containers.iter().map(|container| format!("echo {}", quoted(&container.image))).collect();
@@ -141,24 +145,32 @@ fn choice(of: &str, arms: impl IntoIterator<Item = (String, String)>) -> String 
     text + "esac"
 }
 
-/// Files in memory: credentials, certificates, mirrors, and what the environment of the engine cannot carry.
-fn files(name: &ContainerName, job: &ContainerJob, containers: &[&ContainerSpec]) -> Vec<String> {
-    let mut lines = Vec::new();
+/// Adds the commands that write files in memory: credentials, certificates, mirrors, and what the environment of the
+/// engine cannot carry.
+fn files(text: &mut String, name: &ContainerName, job: &ContainerJob, containers: &[&ContainerSpec]) {
+    let mut add = |line: &str| {
+        text.push_str(line);
+        text.push('\n');
+    };
     for (number, container) in containers.iter().enumerate() {
         if let Some(login) = &container.login {
-            lines.extend(Dialect(job.engine).login(number, &container.image, login));
+            for line in Dialect(job.engine).login(number, &container.image, login) {
+                add(&line);
+            }
         }
         let held: Vec<String> = environment(job, (number, container))
-            .iter()
             .filter(|(key, value)| carrier(job.engine, key, value) == Carrier::File)
             .map(|(key, value)| format!("{key}={value}\n"))
             .collect();
-        lines.push(file(&held.concat(), &format!("{number}.env")));
+        add(&file(&held.concat(), &format!("{number}.env")));
         let docker = DockerFiles::of(name, job, (number, container));
-        lines.extend(docker.iter().flat_map(|docker| docker.writes(job.ca.as_deref())));
+        for line in docker.iter().flat_map(|docker| docker.writes(job.ca.as_deref())) {
+            add(&line);
+        }
     }
-    lines.extend(Dialect(job.engine).registries(job));
-    lines
+    for line in Dialect(job.engine).registries(job) {
+        add(&line);
+    }
 }
 
 /// All pulls run concurrently. Containers that want the same image in the same way share one.
@@ -193,30 +205,30 @@ fn probes(services: &[ServiceSpec]) -> Vec<(String, String)> {
 }
 
 /// The environment of a container.
-fn environment(job: &ContainerJob, (number, container): (usize, &ContainerSpec)) -> Vec<(String, String)> {
-    let expose = |(key, value): &(String, Secret<String>)| (key.clone(), value.expose().clone());
-    let mut all: Vec<(String, String)> = container.environment.iter().map(expose).collect();
-    if number == 0 && !job.job.environment.iter().any(|(key, _)| key == "GIT_CONFIG_COUNT") {
-        // The sources belong to the user of the guest: git denies them to other users otherwise.
-        for (key, value) in
-            [("GIT_CONFIG_COUNT", "1"), ("GIT_CONFIG_KEY_0", "safe.directory"), ("GIT_CONFIG_VALUE_0", "*")]
-        {
-            all.push((key.to_owned(), value.to_owned()));
-        }
-    }
-    all
+fn environment<'a>(
+    job: &ContainerJob,
+    (number, container): (usize, &'a ContainerSpec),
+) -> impl Iterator<Item = (&'a str, &'a str)> {
+    const SAFE: [(&str, &str); 3] =
+        [("GIT_CONFIG_COUNT", "1"), ("GIT_CONFIG_KEY_0", "safe.directory"), ("GIT_CONFIG_VALUE_0", "*")];
+    let all = container.environment.iter().map(|(key, value)| (&**key, &**value.expose()));
+    // The sources belong to the user of the guest: git denies them to other users otherwise.
+    let is_safe = number == 0 && !job.job.environment.iter().any(|(key, _)| **key == *"GIT_CONFIG_COUNT");
+    all.chain(SAFE.into_iter().filter(move |_| is_safe))
 }
 
-/// Creates a container. Values of variables reach the engine by its environment or a file, never as arguments.
+/// Adds the commands that create a container. Values of variables reach the engine by its environment or a file, never as arguments.
 fn creation(
+    text: &mut String,
     name: &ContainerName,
     job: &ContainerJob,
     (dirs, network): (&[&str], JobNetwork),
     (number, container): (usize, &ContainerSpec),
-) -> String {
-    let all = environment(job, (number, container));
-    let exported: Vec<&(String, String)> =
-        all.iter().filter(|(key, value)| carrier(job.engine, key, value) == Carrier::Environment).collect();
+) {
+    let exported = || {
+        environment(job, (number, container))
+            .filter(|(key, value)| carrier(job.engine, key, value) == Carrier::Environment)
+    };
     let own = if number == 0 { name.to_string() } else { format!("{name}-{number}") };
     let dialect = Dialect(job.engine);
     let mut words = vec![dialect.creation(&own, number == 0)];
@@ -237,7 +249,7 @@ fn creation(
     words.extend(options::volumes(name, job, dirs));
     let docker = DockerFiles::of(name, job, (number, container));
     words.extend(docker.iter().flat_map(DockerFiles::options));
-    words.extend(exported.iter().map(|(key, _)| format!("--env {key}")));
+    words.extend(exported().map(|(key, _)| format!("--env {key}")));
     words.push(format!("\"$(cat \"$work/{number}.id\")\""));
     let entrypoint = container.entrypoint.iter().flat_map(|words| dialect.entrypoint(words).1);
     words.extend(entrypoint.map(|word| quoted(word)));
@@ -247,10 +259,11 @@ fn creation(
         words.extend(container.command.iter().flatten().map(|word| quoted(word)));
     }
     // The arguments are complete before a variable of the job is set.
-    let mut lines = vec![format!("set -- {}", words.join(" \\\n  "))];
-    lines.extend(exported.iter().map(|(key, value)| format!("export {key}={}", quoted(value))));
-    lines.push(format!("exec {} create \"$@\"", job.engine.program()));
-    lines.join("\n")
+    _ = writeln!(text, "set -- {}", words.join(" \\\n  "));
+    for (key, value) in exported() {
+        _ = writeln!(text, "export {key}={}", quoted(value));
+    }
+    _ = write!(text, "exec {} create \"$@\"", job.engine.program());
 }
 
 /// In a network of the job's own, all containers have all names.

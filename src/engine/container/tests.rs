@@ -38,7 +38,7 @@ fn spec(image: &str) -> ContainerSpec {
         user: Some("a b".to_owned()),
         entrypoint: Some(vec!["/e'".to_owned()]),
         command: Some(vec![HOSTILE.to_owned()]),
-        environment: vec![("A".to_owned(), Secret::new(HOSTILE.to_owned()))],
+        environment: vec![("A".into(), Secret::new(HOSTILE.into()))],
         privileged: true,
     }
 }
@@ -254,7 +254,7 @@ fn a_variable_that_shell_or_engine_would_take_goes_by_a_file() {
 fn each_variable_that_a_container_does_not_get_is_named() {
     let mut job = job();
     assert!(options::lost(&job).is_empty());
-    let variable = |key: &str| (key.to_owned(), Secret::new("hunter2\n".to_owned()));
+    let variable = |key: &str| (key.into(), Secret::new("hunter2\n".into()));
     job.services[0].container.environment = ["my-config", "FINE", "BASH_ENV"].map(variable).into();
     let lost = options::lost(&job);
     let said = "service `db` does not get `my-config`, `BASH_ENV`: Podman takes no line breaks";

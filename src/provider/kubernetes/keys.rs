@@ -51,7 +51,7 @@ pub(super) const TABLES: &[KeyTable] = &[
                 .interacts(WITH_ORDERS),
             key("services_limit", Count(0), Words("no limit"), Job)
                 .unit("services")
-                .means("Services that a job may have; with 0, none.")
+                .means("Services that a job may have; with 0, none. Never more than 100.")
                 .interacts(WITH_ORDERS),
             key("allowed_pull_policies", Takes::Words(&PullPolicy::NAMES), Words(PULL_POLICIES), Job)
                 .means("Pull policies that jobs may name. Of a job's list, the first one that is allowed counts.")

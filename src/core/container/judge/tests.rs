@@ -247,14 +247,14 @@ fn flags_and_ports_come_from_variables() {
     job.variables[1].public = false;
     job.services[0].variables = vec![variable("HealthCheck_TCP_Port", "6379"), variable("PASS", "$TOKEN")];
     job.services[1].variables = vec![variable("HEALTHCHECK_TCP_PORT", "none")];
-    let on = |name: &str| (name.to_owned(), Secret::new("true".to_owned()));
+    let on = |name: &str| (name.into(), Secret::new("true".into()));
     let flags = ["FF_USE_INIT_WITH_DOCKER_EXECUTOR", "FF_DISABLE_UMASK_FOR_DOCKER_EXECUTOR"];
     let about = JobContext { runner_variables: flags.map(on).into(), ..JobContext::default() };
     let job = judge(&ContainerSettings::default(), &job, &about).unwrap().unwrap();
     assert_eq!((job.init, job.debug_services, job.umask), (true, true, Umask::Closed));
     assert_eq!((job.services[0].probe, job.services[1].probe), (Some(6379), None));
     assert_eq!(job.remarks, ["service `other`: HEALTHCHECK_TCP_PORT is ignored, because it is not a port"]);
-    let has = |environment: &Environment, key: &str| environment.iter().any(|(name, _)| name == key);
+    let has = |environment: &Environment, key: &str| environment.iter().any(|(name, _)| **name == *key);
     assert!(has(&job.job.environment, "TOKEN"));
     let redis = &job.services[0].container.environment;
     assert!(!has(redis, "TOKEN") && has(redis, "PASS") && has(redis, "CI_DEBUG_SERVICES"));
@@ -265,11 +265,55 @@ fn file_variables_lie_in_the_directory_that_the_runner_names() {
     let mut job = request("ruby", &[]);
     job.variables = vec![Variable { file: true, ..variable("KEY", "content") }];
     let named = [("CI_PROJECT_DIR", "/builds/g/demo"), (FILES_DIR, "/builds/g/demo.tmp")];
-    let named = named.map(|(name, path)| (name.to_owned(), Secret::new(path.to_owned())));
+    let named = named.map(|(name, path)| (name.into(), Secret::new(path.into())));
     let about = JobContext { runner_variables: named.into(), ..JobContext::default() };
     let job = judge(&ContainerSettings::default(), &job, &about).unwrap().unwrap();
-    let key = job.job.environment.iter().find(|(name, _)| name == "KEY");
-    assert_eq!(key.map(|(_, path)| path.expose().as_str()), Some("/builds/g/demo.tmp/KEY"));
+    let key = job.job.environment.iter().find(|(name, _)| **name == *"KEY");
+    assert_eq!(key.map(|(_, path)| &**path.expose()), Some("/builds/g/demo.tmp/KEY"));
+}
+
+#[test]
+fn limits_hold_for_each_kind_of_thing_that_a_job_chooses() {
+    let settings = ContainerSettings::default();
+    let mut job = request("ruby", &["postgres"]);
+    job.excess = Some(JobLimit::Words);
+    assert_eq!(refused(&settings, &job), JobLimit::Words.to_string());
+    let on_machine = ContainerRequest { image: None, ..job };
+    assert_eq!(judge(&settings, &on_machine, &JobContext::default()).unwrap(), None, "it has no container");
+
+    let with = |change: &dyn Fn(&mut ContainerRequest)| {
+        let mut job = request("ruby", &["postgres"]);
+        job.variables = vec![variable("A", &"x".repeat(1 << 16))];
+        change(&mut job);
+        refused(&settings, &job)
+    };
+    for (limit, message) in [
+        (JobLimit::Option, with(&|job| job.image.as_mut().unwrap().user = Some("$A".to_owned()))),
+        (JobLimit::Option, with(&|job| job.services[0].image.platform = Some("$A".to_owned()))),
+        (JobLimit::ServiceNames, with(&|job| job.services[0].alias = Some("$A".to_owned()))),
+        (JobLimit::VariableValue, with(&|job| job.variables.push(variable("B", "$A$A$A")))),
+        (JobLimit::VariableValue, with(&|job| job.services[0].variables.push(variable("B", "$A$A$A")))),
+    ] {
+        assert_eq!(message, limit.to_string());
+    }
+}
+
+#[test]
+fn environments_of_all_services_have_one_limit() {
+    let settings = ContainerSettings::default();
+    let names: Vec<String> = (0..SERVICES).map(|number| format!("s{number}")).collect();
+    let mut job = request("ruby", &names.iter().map(String::as_str).collect::<Vec<_>>());
+    let most = ENVIRONMENTS_BYTES / SERVICES / 2 - 30;
+    let full = "x".repeat(most);
+    job.variables = vec![variable("A", &full), variable("B", &full), variable("S", "secret")];
+    job.variables[2].public = false;
+    let accepted = accepted(&settings, &job);
+    let value = |number: usize| accepted.services[number].container.environment[0].1.expose().clone();
+    assert!(std::sync::Arc::ptr_eq(&value(0), &value(99)), "the services share the text");
+    assert_eq!(accepted.images().count(), 20, "the record names a few images");
+    // A quote takes four bytes in the script.
+    job.variables[0] = variable("A", &format!("{}{}", "x".repeat(most - 40), "'".repeat(40)));
+    assert_eq!(refused(&settings, &job), JobLimit::Environments.to_string());
 }
 
 #[test]
