@@ -1,5 +1,7 @@
 //! The documents match the code.
 
+#[path = "docs/bounds.rs"]
+mod bounds;
 #[path = "docs/figures.rs"]
 mod figures;
 #[path = "docs/links.rs"]

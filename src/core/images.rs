@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::time::Stamp;
 
+/// Images that are recorded of an instance. Jobs choose their names, and an instance may have any number of jobs.
+const MOST: usize = 300;
+
 /// An image as it was found on an instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FoundImage {
@@ -138,7 +141,16 @@ impl Images {
                 known.checked = Some(at);
             }
             Some(known) => *known = ImageFact { image: found.clone(), since: at, checked: None },
-            None => self.facts.push(ImageFact { image: found.clone(), since: at, checked: None }),
+            None => {
+                // The one that was not seen for longest goes; without its record, a job pulls it again at most.
+                if self.facts.len() >= MOST {
+                    let seen = |fact: &ImageFact| fact.checked_at().wall_ms;
+                    let oldest = (0..self.facts.len()).min_by_key(|at| seen(&self.facts[*at])).unwrap_or(0);
+                    self.facts.remove(oldest);
+                    *self = std::mem::take(&mut self.facts).into();
+                }
+                self.facts.push(ImageFact { image: found.clone(), since: at, checked: None });
+            }
         }
         self.marks = self.marks.with(Marks::of(&found.name));
     }
@@ -232,6 +244,21 @@ mod tests {
 
     fn found(name: &str, digest: &str) -> FoundImage {
         FoundImage { name: name.into(), digest: Some(digest.into()), bytes: 7 }
+    }
+
+    #[test]
+    fn of_too_many_images_the_one_that_was_not_seen_for_longest_is_forgotten() {
+        let mut images = Images::default();
+        let found = |number: usize| FoundImage { name: format!("i{number}").into(), digest: None, bytes: 1 };
+        for number in 0..MOST {
+            images.note(&found(number), NOW.plus(Duration::from_secs(number as u64)));
+        }
+        images.note(&found(0), NOW.plus(Duration::from_hours(1)));
+        images.note(&found(MOST), NOW.plus(Duration::from_hours(2)));
+        assert_eq!(images.iter().count(), MOST);
+        assert!(images.get("i1").is_none() && images.get("i0").is_some() && images.get("i2").is_some());
+        let wanted = WantedImages::new(["i0".into(), "i1".into(), format!("i{MOST}").into()]);
+        assert_eq!(images.count(&wanted), 2);
     }
 
     #[test]

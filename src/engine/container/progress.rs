@@ -24,6 +24,9 @@ use crate::port::tail::Tail;
 /// The longest text of the script's own errors, in characters.
 const LINE: usize = 300;
 
+/// Images that one script may report as removed. The names come from the guest.
+const MOST_REMOVED: usize = 200;
+
 /// The job log shows a pull that goes on this often.
 const EVERY: Duration = Duration::from_secs(10);
 
@@ -198,6 +201,12 @@ impl<'a> Watcher<'a> {
         })
     }
 
+    /// How many things it holds that the guest has named.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> usize {
+        self.begun.len() + self.images.len() + self.removed.len() + self.failed.len()
+    }
+
     /// What it says of the instance's images. Those of another platform are of use to few jobs.
     pub(in crate::engine) fn seen(&self) -> SeenImages {
         let found = self.images.iter().filter_map(|(number, facts)| {
@@ -247,10 +256,12 @@ impl<'a> Watcher<'a> {
                     begun.bytes = Some(bytes);
                 }
             }
-            Report::Image { number, facts } => {
+            Report::Image { number, facts } if spec(self.job, number).is_some() => {
                 self.there(number, &facts);
                 self.images.insert(number, facts);
             }
+            // A container that the job does not have.
+            Report::Image { .. } => {}
             Report::PullFailed { number, policy, text } => self.pull_failed(number, policy, text),
             Report::Late => self.late = true,
             Report::Foreign { number, image, instance } => {
@@ -260,7 +271,9 @@ impl<'a> Watcher<'a> {
                 }
             }
             Report::Started { number } => {
-                self.begun.insert(number, Begun::new((self.now)()));
+                if spec(self.job, number).is_some() {
+                    self.begun.insert(number, Begun::new((self.now)()));
+                }
             }
             Report::Waiting { number } => {
                 let waited = self.after(number);
@@ -296,8 +309,10 @@ impl<'a> Watcher<'a> {
                 self.of_service(number, |service| ContainerProgress::ServiceSkipped { service, bytes });
             }
             Report::Removed { image, unused } => {
-                self.removed.push(image.as_str().into());
-                (self.tell)(ContainerProgress::Removed { image, unused });
+                if self.removed.len() < MOST_REMOVED {
+                    self.removed.push(image.as_str().into());
+                    (self.tell)(ContainerProgress::Removed { image, unused });
+                }
             }
             Report::Owner(owner) => self.owner = Some(owner),
             Report::Unreached(servers) => (self.tell)(ContainerProgress::Remark(unreached(&servers))),
@@ -332,6 +347,9 @@ impl<'a> Watcher<'a> {
     }
 
     fn pulling(&mut self, number: usize, policy: PullPolicy, again: bool) {
+        if spec(self.job, number).is_none() {
+            return;
+        }
         let now = (self.now)();
         self.begun.entry(number).or_insert_with(|| Begun::new(now)).told = now;
         let login = spec(self.job, number).and_then(|spec| spec.login.as_ref()).map(|login| login.source);

@@ -389,6 +389,29 @@ fn a_pull_that_goes_on_is_shown_every_ten_seconds_with_or_without_data() {
     assert_eq!(received, [of(None, 10), of(None, 20), of(Some(2 << 20), 30)]);
 }
 
+#[test]
+fn a_guest_that_reports_without_end_fills_no_memory() {
+    let (job, mut told) = (job(), 0_usize);
+    let now = || Stamp { wall_ms: 0, manager: ManagerId(1), boot: BootId(1), uptime_ms: 0 };
+    let mut tell = |_| told += 1;
+    let mut watcher = Watcher::new(&job, &now, &mut tell);
+    for round in 0..200 {
+        let lines: Vec<String> = (0..50)
+            .map(|line| {
+                let number = 2 + 50 * round + line;
+                format!("removed 1 a{number}\npulling {number} always 1\nstarted {number}\nimage {number} [1,\"\",null]\n")
+            })
+            .collect();
+        let lines = lines.concat();
+        let written = futures_util::FutureExt::now_or_never(watcher.write(Stream::Stdout, lines.as_bytes()));
+        written.unwrap().unwrap();
+    }
+    assert!(watcher.held() <= 200, "{}", watcher.held());
+    assert_eq!((watcher.seen().removed.len(), watcher.seen().found.len()), (200, 0));
+    drop(watcher);
+    assert_eq!(told, 200);
+}
+
 /// A job whose service has the job's image, perhaps with a change.
 fn same_image(change: impl FnOnce(&mut ContainerSpec)) -> ContainerJob {
     let mut job = job();

@@ -21,8 +21,9 @@ const LONGEST: usize = 16 * 1024;
 /// How much of a script comes in one line, in bytes.
 const PART: usize = 8 * 1024;
 
-/// How many lines of a script's output are kept.
+/// How many lines of a script's output are kept, and how many bytes of them.
 const MOST_LINES: usize = 10_000;
+const MOST_OUTPUT: usize = 1 << 20;
 
 /// Why a guest runs no script.
 const OLD_IMAGE: &str = "the image of virtual machines is too old: build it again";
@@ -92,12 +93,17 @@ impl Agent {
         for command in proxy.into_iter().chain(parts).chain(["RUN".to_owned()]) {
             self.writer.write_all(format!("{command}\n").as_bytes()).await?;
         }
-        let mut written = Vec::new();
+        let (mut written, mut bytes) = (Vec::new(), 0);
         loop {
             let line = self.lines.next().await?;
             match line.strip_prefix("SAID ") {
                 // Empty ones are signs of life.
-                Some(said) if !said.is_empty() && written.len() < MOST_LINES => written.push(said.to_owned()),
+                Some(said) if !said.is_empty() => {
+                    bytes += said.len();
+                    if written.len() < MOST_LINES && bytes <= MOST_OUTPUT {
+                        written.push(said.to_owned());
+                    }
+                }
                 Some(_) => {}
                 None if line == "RAN" => return Ok(written),
                 None if line.starts_with("FAILED unknown command") => {
@@ -215,6 +221,9 @@ mod tests {
             ran
         };
         assert_eq!(answers("SAID pulling\nSAID \nSAID done\nRAN\n").await.unwrap(), ["pulling", "done"]);
+        let flood = format!("{}RAN\n", format!("SAID {}\n", "x".repeat(10_000)).repeat(500)).leak();
+        let kept: usize = answers(flood).await.unwrap().iter().map(String::len).sum();
+        assert!(kept <= MOST_OUTPUT && kept > MOST_OUTPUT / 2, "{kept}");
         let old = answers("FAILED unknown command `SCRIPT`\n").await.unwrap_err();
         assert_eq!(old.to_string(), OLD_IMAGE);
         let failed = answers("FAILED no /bin/sh\n").await.unwrap_err();
