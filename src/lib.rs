@@ -22,6 +22,7 @@ pub mod names;
 pub mod port;
 pub mod provider;
 pub mod remove;
+pub mod replace;
 pub mod rsa;
 #[cfg(test)]
 #[path = "../tests/support/shells.rs"]

@@ -47,7 +47,7 @@ fn spoken_name(command: &clap::Command) -> &str {
 
 fn write_all(command: &clap::Command, dir: &Path) -> Result<(), CliError> {
     let (name, text) = page(command)?;
-    fs_err::write(dir.join(name), text)?;
+    crate::replace::replace(&dir.join(name), text.as_bytes(), 0o644)?;
     visible(command).try_for_each(|command| write_all(command, dir))
 }
 

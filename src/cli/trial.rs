@@ -167,8 +167,8 @@ impl Trial {
 fn make_tmpdir() -> Result<PathBuf, CliError> {
     let unique = format!("greenroom-try-{}-{}", std::process::id(), nanos());
     let path = std::env::temp_dir().join(unique);
-    fs::create_dir(&path)?;
-    fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700))?;
+    // It has this mode from the start, and no call uses a directory that is there already.
+    std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700).create(&path)?;
     Ok(path)
 }
 

@@ -14,6 +14,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("https", &["names"]),
     ("threads", &[]),
     ("remove", &[]),
+    ("replace", &[]),
     ("rsa", &["skipped"]),
     ("keys", &[]),
     // What unit tests need of the machine, and where they note that it is missing.
@@ -29,8 +30,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "provider/*",
         &[
-            "core", "port", "names", "https", "remove", "rsa", "threads", "keys", "provider", "skipped",
-            "shells", "faulty",
+            "core", "port", "names", "https", "remove", "replace", "rsa", "threads", "keys", "provider",
+            "skipped", "shells", "faulty",
         ],
     ),
     (

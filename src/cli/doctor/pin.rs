@@ -1,7 +1,7 @@
 //! `doctor --pin`: shows the key that a host presents, and stores it as the accepted one.
 
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::io::{BufRead as _, IsTerminal as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use crate::keys::near::nearest_or_all;
 use crate::port::host_keys::Unconnected;
 use crate::port::wakeups::WakeUps as _;
 use crate::provider::{self, NamedHost};
+use crate::replace::replace;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -147,12 +148,7 @@ fn ask() -> Result<bool, CliError> {
 fn keep(path: &Path, line: &str) -> Result<(), CliError> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    let fresh = path.with_extension(format!("new.{}", std::process::id()));
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
-    file.write_all(format!("{line}\n").as_bytes())?;
-    file.sync_all()?;
-    fs_err::rename(&fresh, path)?;
+    replace(path, format!("{line}\n").as_bytes(), 0o600)?;
     Ok(())
 }
 

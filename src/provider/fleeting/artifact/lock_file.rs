@@ -1,12 +1,16 @@
 //! The lock file: the versions and digests of plugins that `greenroom plugin install` has installed.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
 use crate::provider::fleeting::reference::{Constraint, PluginName, Reference, Version};
+use crate::replace::replace;
+
+/// The file is for a repository: everyone may read it.
+const MODE: u32 = 0o644;
 
 /// Its name in the plugin directory.
 pub const NAME: &str = "greenroom-plugins.lock";
@@ -117,11 +121,7 @@ impl LockFile {
         self.entries.sort();
         let content = Content { plugin: self.entries.clone() };
         let text = HEAD.to_owned() + &toml::to_string(&content).map_err(io::Error::other)?;
-        let new = self.path.with_extension("lock.new");
-        let mut file = fs_err::File::create(&new)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs_err::rename(&new, &self.path)
+        replace(&self.path, text.as_bytes(), MODE)
     }
 }
 
