@@ -71,6 +71,7 @@ codes! {
     CONFIG_UNREADABLE Error "config-unreadable" "The configuration cannot be read.";
     CONFIG_INVALID Error "config-invalid" "The configuration is invalid; the last valid one stays active.";
     CONFIG_WRITABLE Warning "config-writable" "Other users can change the configuration, and so run commands as Greenroom's user.";
+    CONFIG_READABLE Warning "config-readable" "Other users can read a secret in the configuration, such as the URL of a webhook.";
     CONFIG_NOT_APPLIED Note "config-not-applied" "The recorded policy of a pool differs from the configuration.";
     CONTAINERS_AUTH_UNREADABLE Error "containers-auth-unreadable" "The file `registry_auth` of a pool cannot be read: pulls that need its passwords fail.";
     CONTAINERS_AUTH_INVALID Error "containers-auth-invalid" "The file `registry_auth` of a pool is not in the format of Docker's `config.json`, or has no passwords.";

@@ -10,8 +10,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Gid, RenameFlags, Uid, fchown, renameat_with};
 
-/// Everyone may read a configuration, so that it does not matter which user the runner is; its owner alone writes it.
-const MODE: u32 = 0o644;
+/// A configuration may get a secret later, such as the URL of a webhook.
+const MODE: u32 = 0o600;
+/// Everyone may read a schema.
+const GENERATED_MODE: u32 = 0o644;
 const DIR_MODE: u32 = 0o755;
 /// More earlier texts than these are not kept: something else is wrong.
 const MOST_BACKUPS: u32 = 1000;
@@ -75,7 +77,7 @@ pub(super) fn refresh(path: &Path, text: &str, may_replace: impl Fn(&Path) -> bo
         return Ok(false);
     }
     let fresh = unfinished(path);
-    write(&fresh, text, MODE, None)?;
+    write(&fresh, text, GENERATED_MODE, None)?;
     std::fs::rename(&fresh, path)?;
     locked.sync_all().ok();
     Ok(true)
@@ -172,7 +174,7 @@ mod tests {
         assert!(create(&path, "one").unwrap());
         assert!(!create(&path, "two").unwrap());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "one");
-        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o7777, 0o644);
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
         assert_eq!(names(path.parent().unwrap()), ["greenroom.toml"]);
     }
 
