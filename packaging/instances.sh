@@ -7,10 +7,23 @@ state_dir() {
   echo "${configured:-/var/lib/greenroom}"
 }
 
-# Machines in clouds: each has a launch spec until it is gone.
+# Machines in clouds: each has a launch spec until it is gone. A plugin's machines are in the record of their pool.
 cloud_instances() {
-  find "$(state_dir)/launches" -mindepth 2 -maxdepth 2 -name '*.json' 2>/dev/null |
-    sed -e 's|.*/||' -e 's|\.json$||' | sort
+  {
+    find "$(state_dir)/launches" -mindepth 2 -maxdepth 2 -name '*.json' 2>/dev/null |
+      sed -e 's|.*/||' -e 's|\.json$||'
+    plugin_instances
+  } | sort -u
+}
+
+# The launches and machines in the records of plugins, without those that are gone.
+plugin_instances() {
+  for record in "$(state_dir)"/fleeting/*/record.json; do
+    [ -f "$record" ] || continue
+    sed -e 's/"intents":/\n&/g' -e 's/"former":/\n&/g' "$record" | grep '^"intents":' |
+      grep -o -e '"instance":"[^"]*"' -e '"[^"]*":{"id":"' |
+      sed -e 's/^"instance":"\(.*\)"$/\1/' -e 's/^"\([^"]*\)":{"id":"$/\1/'
+  done
 }
 
 # Virtual machines and processes on this host.

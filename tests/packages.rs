@@ -10,6 +10,8 @@ mod host;
 mod program;
 #[path = "support/settled.rs"]
 mod settled;
+#[path = "situations/packages/purge.rs"]
+mod situation_purge;
 #[path = "support/skipped.rs"]
 mod skipped;
 #[path = "support/systemd.rs"]

@@ -160,6 +160,27 @@ mod tests {
         assert_eq!(names.count(), 2, "the lock, and the record");
     }
 
+    /// The Debian package refuses a purge while there are machines, and has only this file to read.
+    #[tokio::test]
+    async fn the_package_finds_the_launches_in_a_record() {
+        let home = tempfile::tempdir().unwrap();
+        let record = record(home.path());
+        record.make_dir().unwrap();
+        record.write(&books()).await.unwrap();
+        let root = env!("CARGO_MANIFEST_DIR");
+        let state = home.path().display();
+        let script =
+            format!(". {root}/packaging/instances.sh; state_dir() {{ echo '{state}'; }}; cloud_instances");
+        let listed = std::process::Command::new("sh").args(["-ec", &script]).output().unwrap();
+        let mut expected: Vec<String> = books()
+            .values()
+            .flat_map(|book| book.intents().iter().map(|intent| intent.instance.to_string()))
+            .collect();
+        expected.sort();
+        assert!(!expected.is_empty());
+        assert_eq!(String::from_utf8(listed.stdout).unwrap().lines().collect::<Vec<_>>(), expected);
+    }
+
     #[test]
     fn one_process_writes() {
         let state = tempfile::tempdir().unwrap();
