@@ -14,6 +14,10 @@ use crate::provider::fleeting::locate::PROGRAM;
 const FOLDER: &str = "plugin";
 /// Limit of all files together. Plugins have 20 to 150 MB.
 const MAX_BYTES: u64 = 2 << 30;
+/// Limit of a layer's content in proportion to its compressed size. Programs compress to a third or a quarter; the first
+/// bytes need no proportion.
+const MAX_RATIO: u64 = 30;
+const FREE_BYTES: u64 = 16 << 20;
 /// Limit of files, and of folders.
 const MAX_ENTRIES: usize = 1000;
 
@@ -26,6 +30,8 @@ pub enum UnpackError {
     Refused { what: &'static str, path: String },
     #[error("has an archive with more than {MAX_ENTRIES} entries, or of more than {MAX_BYTES} bytes")]
     Large,
+    #[error("has an archive that becomes more than {MAX_RATIO} times as large when it is unpacked")]
+    Ratio,
     #[error("has no file `plugin/plugin` in its archive")]
     NoProgram,
     #[error("cannot be unpacked")]
@@ -35,9 +41,8 @@ pub enum UnpackError {
 /// Unpacks a layer into an existing, empty folder. After an error, the folder has some of the files.
 pub(super) fn unpack(layer: impl Read, into: &Path) -> Result<(), UnpackError> {
     // One byte more than allowed, so that reaching it proves that there is more.
-    let bounded = MultiGzDecoder::new(layer).take(MAX_BYTES + 1);
+    let bounded = Inflated::new(layer).take(MAX_BYTES + 1);
     let mut archive = Archive::new(bounded);
-    let damaged = |error: io::Error| UnpackError::Archive(error.to_string());
     let mut folders = BTreeSet::from([into.to_owned()]);
     let (mut entries, mut has_program) = (0, false);
     for entry in archive.entries().map_err(damaged)? {
@@ -68,6 +73,51 @@ pub(super) fn unpack(layer: impl Read, into: &Path) -> Result<(), UnpackError> {
         return Err(UnpackError::NoProgram);
     }
     folders.iter().try_for_each(|folder| sync(folder)).map_err(UnpackError::Write)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
+fn damaged(error: io::Error) -> UnpackError {
+    match error.kind() {
+        io::ErrorKind::FileTooLarge => UnpackError::Ratio,
+        _ => UnpackError::Archive(error.to_string()),
+    }
+}
+
+/// What a compressed layer has in it, as long as that is in proportion to the layer.
+struct Inflated<R> {
+    content: MultiGzDecoder<Counted<R>>,
+    bytes: u64,
+}
+
+/// Counts the bytes that are read.
+struct Counted<R> {
+    from: R,
+    bytes: u64,
+}
+
+impl<R: Read> Inflated<R> {
+    fn new(layer: R) -> Self {
+        Self { content: MultiGzDecoder::new(Counted { from: layer, bytes: 0 }), bytes: 0 }
+    }
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.from.read(buffer)?;
+        self.bytes += read as u64;
+        Ok(read)
+    }
+}
+
+impl<R: Read> Read for Inflated<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.content.read(buffer)?;
+        self.bytes += read as u64;
+        if self.bytes > FREE_BYTES + MAX_RATIO * self.content.get_ref().bytes {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        Ok(read)
+    }
 }
 
 /// The path of a file below `plugin/`; `None`: a folder, or a file elsewhere, which is left out.
@@ -106,7 +156,7 @@ fn write(content: &mut impl Read, target: &Path, mode: u32) -> Result<(), Unpack
         let read = match content.read(&mut buffer) {
             Ok(0) => break,
             Ok(read) => read,
-            Err(error) => return Err(UnpackError::Archive(error.to_string())),
+            Err(error) => return Err(damaged(error)),
         };
         file.write_all(&buffer[..read]).map_err(UnpackError::Write)?;
     }
@@ -227,6 +277,15 @@ mod tests {
             let error = refused(layer);
             assert!(error.contains(said), "{said}: {error}");
         }
+        let large = vec![0; 2 * usize::try_from(FREE_BYTES).unwrap()];
+        let mut header = Header::new_ustar();
+        header.set_path("plugin/plugin").unwrap();
+        header.set_size(large.len() as u64);
+        header.set_cksum();
+        let mut builder = Builder::new(Vec::new());
+        builder.append(&header, large.as_slice()).unwrap();
+        let error = refused(&compressed(&builder.into_inner().unwrap()));
+        assert!(error.contains("30 times as large"), "{error}");
         let many: Vec<Entry> = (0..=MAX_ENTRIES).map(|_| file("elsewhere")).collect();
         assert!(refused(&compressed(&archive(&many))).contains("more than"));
     }
