@@ -2,27 +2,26 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io;
-use std::net::TcpStream;
+use std::io::{self, Read as _, Write as _};
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::Instant;
 
 use russh::keys::{PrivateKey, PublicKey};
 use serde::{Deserialize, Serialize};
 
 use super::account::Account;
+use super::admission::LOGIN_WITHIN;
 use super::note;
 use super::peer::{self, Machine, Peer};
 
-/// A peer that has not logged in by then is disconnected.
-pub(crate) const LOGIN_WITHIN: Duration = Duration::from_secs(30);
-
-/// What the first process passes to it, through a pipe.
+/// What the first process passes to it, through a socket.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Passed {
     /// In OpenSSH's format.
@@ -34,27 +33,46 @@ pub(crate) struct Passed {
     pub(crate) shell: String,
 }
 
-/// Starts the process of a connection, with the environment of its sessions. Returns its number.
+/// The process of a connection, as the first process knows it.
+#[derive(Debug)]
+pub(crate) struct Started {
+    pub(crate) pid: u32,
+    begun: Instant,
+    /// It writes a byte there when its peer has logged in.
+    login: UnixStream,
+}
+
+impl Started {
+    /// True unless its peer has logged in, or its time is over.
+    pub(crate) fn is_without_login(&self) -> bool {
+        let silent = self.login.set_nonblocking(true).is_ok()
+            && (&self.login).read(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        silent && self.begun.elapsed() < LOGIN_WITHIN
+    }
+}
+
+/// Starts the process of a connection, with the environment of its sessions.
 pub(crate) fn start<'a>(
     socket: TcpStream,
     passed: &[u8],
     environment: impl Iterator<Item = &'a (impl AsRef<OsStr> + 'a, impl AsRef<OsStr> + 'a)>,
-) -> io::Result<u32> {
-    let (reader, mut writer) = io::pipe()?;
-    // A pipe holds more than this.
-    io::Write::write_all(&mut writer, passed)?;
-    drop(writer);
+) -> io::Result<Started> {
+    let (theirs, login) = UnixStream::pair()?;
+    // A socket holds more than this.
+    (&login).write_all(passed)?;
+    login.shutdown(Shutdown::Write)?;
     let environment = environment.map(|(name, value)| (name.as_ref(), value.as_ref()));
     let mut command = Command::new("/proc/self/exe");
     command.arg0("greenroom-server").arg("connection").env_clear().envs(environment);
-    let child = command.stdin(OwnedFd::from(socket)).stdout(Stdio::from(reader)).spawn()?;
+    let child = command.stdin(OwnedFd::from(socket)).stdout(OwnedFd::from(theirs)).spawn()?;
     // The first process waits for all of its children.
-    Ok(child.id())
+    Ok(Started { pid: child.id(), begun: Instant::now(), login })
 }
 
 /// Serves the socket on standard input until the connection ends. Its programs live on, as under any SSH server.
 pub(crate) fn serve() -> io::Result<()> {
-    let passed: Passed = serde_json::from_reader(File::from(rustix::stdio::stdout().try_clone_to_owned()?))?;
+    let first = UnixStream::from(rustix::stdio::stdout().try_clone_to_owned()?);
+    let passed: Passed = serde_json::from_reader(&first)?;
     let key = |error: russh::keys::ssh_key::Error| io::Error::other(format!("a key: {error}"));
     let host_key = PrivateKey::from_openssh(&passed.host_key).map_err(key)?;
     let authorized_key = PublicKey::from_openssh(&passed.authorized_key).map_err(key)?;
@@ -77,6 +95,7 @@ pub(crate) fn serve() -> io::Result<()> {
             .map(|peer| format!("{} port {}", peer.ip(), peer.port()))
             .unwrap_or_default(),
         is_in: AtomicBool::new(false),
+        first,
     };
     let config = Arc::new(peer::config("SSH-2.0-greenroom_server", host_key));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -115,6 +134,8 @@ struct Pod {
     /// For the log.
     peer: String,
     is_in: AtomicBool,
+    /// The first process, which closes connections without a login if there are too many.
+    first: UnixStream,
 }
 
 impl Machine for Pod {
@@ -134,6 +155,8 @@ impl Machine for Pod {
 
     fn logged_in(&self) {
         self.is_in.store(true, Ordering::Relaxed);
+        // If the first process has ended, the pod is about to.
+        let _ended = (&self.first).write_all(b"i");
         note(&format!("Accepted publickey for {} from {}", self.user, self.peer));
     }
 

@@ -4,21 +4,23 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::future::pending;
 use std::io::{self, Write as _};
+use std::net::IpAddr;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use russh::keys::key::safe_rng;
 use russh::keys::ssh_key::LineEnding;
 use russh::keys::{Algorithm, PrivateKey};
 use rustix::net::sockopt;
-use rustix::process::{WaitOptions, wait};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::account::Account;
-use super::connection::{self, LOGIN_WITHIN, Passed};
+use super::admission::Waiting;
+use super::connection::{self, Passed, Started};
 use super::settings::Settings;
 use super::{UNFIT, note};
 
@@ -29,8 +31,6 @@ const BY_SIGINT: u8 = 128 + 2;
 const BY_AGE: u8 = 3;
 /// Used if the container has no `PATH`.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Connections that may be without a login at the same time.
-const MOST_YOUNG: usize = 100;
 /// When the kernel gives up a peer that no longer exists.
 const PROBE_AFTER: Duration = Duration::from_mins(1);
 const PROBE_INTERVAL: Duration = Duration::from_secs(15);
@@ -87,7 +87,7 @@ async fn serve(settings: &Settings, account: Account) -> io::Result<ExitCode> {
         }
     };
     tokio::pin!(old);
-    let mut connections = BTreeMap::new();
+    let mut waiting = Waiting::default();
     loop {
         tokio::select! {
             biased;
@@ -97,9 +97,9 @@ async fn serve(settings: &Settings, account: Account) -> io::Result<ExitCode> {
                 note("the lifetime of the pod is over");
                 return Ok(ExitCode::from(BY_AGE));
             }
-            _ = child_ended.recv() => reap(&mut connections),
+            _ = child_ended.recv() => reap(&mut waiting),
             accepted = listener.accept() => match accepted {
-                Ok((socket, _)) => connect(socket, &passed, &environment, &mut connections),
+                Ok((socket, peer)) => connect((socket, peer.ip()), &passed, &environment, &mut waiting),
                 Err(error) => {
                     // Out of descriptors, or the peer has disconnected: neither ends the pod.
                     note(&format!("cannot accept a connection: {error}"));
@@ -110,24 +110,28 @@ async fn serve(settings: &Settings, account: Account) -> io::Result<ExitCode> {
     }
 }
 
-/// Starts the process of a connection.
+/// Starts the process of a connection. Too many without a login cost one of them its place.
 fn connect(
-    socket: TcpStream,
+    (socket, source): (TcpStream, IpAddr),
     passed: &[u8],
     environment: &[(OsString, OsString)],
-    connections: &mut BTreeMap<u32, Instant>,
+    waiting: &mut Waiting<Started>,
 ) {
-    let now = Instant::now();
-    let young = connections.values().filter(|since| now.duration_since(**since) < LOGIN_WITHIN).count();
-    if young >= MOST_YOUNG {
-        note("too many connections without a login: one more is closed");
-        return;
+    waiting.retain(Started::is_without_login);
+    if let Some(crowding) = waiting.make_room(source) {
+        if waiting.is_news() {
+            note("too many connections without a login: one is closed for each new one");
+        }
+        // It has not been reaped: the number is still its own.
+        if let Some(pid) = i32::try_from(crowding.pid).ok().and_then(Pid::from_raw) {
+            let _ended = kill_process(pid, Signal::KILL);
+        }
     }
     let started = watch(&socket)
         .and_then(|()| socket.into_std())
         .and_then(|socket| connection::start(socket, passed, environment.iter()));
     match started {
-        Ok(pid) => drop(connections.insert(pid, now)),
+        Ok(started) => waiting.add(source, started),
         Err(error) => note(&format!("cannot serve a connection: {error}")),
     }
 }
@@ -143,9 +147,10 @@ fn watch(socket: &TcpStream) -> io::Result<()> {
 }
 
 /// Reaps connections and, as the first process, every process that lost its parent.
-fn reap(connections: &mut BTreeMap<u32, Instant>) {
+fn reap(waiting: &mut Waiting<Started>) {
     while let Ok(Some((pid, _))) = wait(WaitOptions::NOHANG) {
-        connections.remove(&pid.as_raw_nonzero().get().unsigned_abs());
+        let ended = pid.as_raw_nonzero().get().unsigned_abs();
+        waiting.retain(|connection| connection.pid != ended);
     }
 }
 

@@ -13,6 +13,8 @@
 #![forbid(unsafe_code)]
 
 mod account;
+#[path = "../src/provider/local/server/admission.rs"]
+mod admission;
 mod connection;
 mod first;
 mod install;

@@ -18,6 +18,8 @@ mod provider;
 #[path = "../support/rerun.rs"]
 mod rerun;
 mod served;
+#[path = "../situations/contract/logins.rs"]
+mod situation_logins;
 #[path = "../support/skipped.rs"]
 mod skipped;
 mod store;

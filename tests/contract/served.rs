@@ -22,18 +22,18 @@ use crate::connector::sshd::account;
 use crate::connector::support::{Kept, children_of, eventually, kill, never, stage};
 use crate::skipped::skipped;
 
-const WITHIN: Duration = Duration::from_secs(20);
+pub(crate) const WITHIN: Duration = Duration::from_secs(20);
 /// Cargo names it also where it does not build it.
 const PROGRAM: Option<&str> =
     if cfg!(feature = "server") { option_env!("CARGO_BIN_EXE_greenroom-server") } else { None };
 
 /// A server, and a connector that has its keys.
-struct Server {
+pub(crate) struct Server {
     child: Child,
     log: BufReader<ChildStdout>,
-    ssh: Ssh,
-    id: InstanceId,
-    at: Endpoint,
+    pub(crate) ssh: Ssh,
+    pub(crate) id: InstanceId,
+    pub(crate) at: Endpoint,
     dir: tempfile::TempDir,
 }
 
@@ -49,7 +49,7 @@ impl Drop for Server {
 
 impl Server {
     /// `None`: these tests were built without the program.
-    async fn start(variables: &[(&str, &str)]) -> Option<Self> {
+    pub(crate) async fn start(variables: &[(&str, &str)]) -> Option<Self> {
         Self::started_by(&[], variables).await
     }
 
@@ -97,7 +97,7 @@ impl Server {
         unreachable!("ten ports in a row were taken");
     }
 
-    async fn run(&self, script: &str) -> (Result<StageEnd, ConnectError>, Kept) {
+    pub(crate) async fn run(&self, script: &str) -> (Result<StageEnd, ConnectError>, Kept) {
         let mut kept = Kept::default();
         let end = self.ssh.run(&self.id, &self.at, stage(Shell::Sh, script), &mut kept, never()).await;
         (end, kept)

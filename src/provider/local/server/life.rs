@@ -8,6 +8,7 @@ use fs_err as fs;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
+use super::admission::Waiting;
 use super::guest::Guest;
 use super::{note, openssh, ssh};
 use crate::core::endpoint::Endpoint;
@@ -99,9 +100,10 @@ enum Server {
 }
 
 async fn accept(guest: Arc<Guest>, listener: TcpListener, server: Server) {
+    let mut waiting = Waiting::<ssh::Served>::default();
     loop {
-        let socket = match listener.accept().await {
-            Ok((socket, _)) => socket,
+        let (socket, source) = match listener.accept().await {
+            Ok((socket, peer)) => (socket, peer.ip()),
             Err(error) => {
                 // Out of descriptors, or the peer has disconnected: neither ends the instance.
                 note(&format!("cannot accept a connection: {error}"));
@@ -110,7 +112,16 @@ async fn accept(guest: Arc<Guest>, listener: TcpListener, server: Server) {
             }
         };
         match &server {
-            Server::Embedded(config, key) => ssh::talk(&guest, config, key, socket),
+            Server::Embedded(config, key) => {
+                waiting.retain(ssh::Served::is_without_login);
+                if let Some(crowding) = waiting.make_room(source) {
+                    if waiting.is_news() {
+                        note("too many connections without a login: one is closed for each new one");
+                    }
+                    crowding.close();
+                }
+                waiting.add(source, ssh::talk(&guest, config, key, socket));
+            }
             Server::Openssh(sshd) => sshd.hand_over(&guest, socket),
         }
     }

@@ -15,6 +15,7 @@ use crate::provider::instance_dir::InstanceDir;
 use crate::provider::process;
 use crate::provider::supervisor::{self, ExitReason, Seized, note};
 
+mod admission;
 mod guest;
 mod life;
 mod openssh;

@@ -3,13 +3,16 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fs_err as fs;
 use russh::keys::{PrivateKey, PublicKey};
 use russh::server::Config;
 use tokio::net::TcpStream;
 use tokio::process::Command;
+use tokio::task::AbortHandle;
 
+use super::admission::LOGIN_WITHIN;
 use super::guest::Guest;
 use super::peer::{self, Machine, Peer};
 
@@ -27,35 +30,68 @@ pub(super) fn authorized(guest: &Guest) -> io::Result<PublicKey> {
         .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))
 }
 
-/// Serves one connection in the background.
-pub(super) fn talk(guest: &Arc<Guest>, config: &Arc<Config>, key: &PublicKey, socket: TcpStream) {
-    let peer = Peer::new(Arc::clone(guest), key.clone());
-    let config = Arc::clone(config);
-    tokio::spawn(async move {
-        drop(socket.set_nodelay(true));
-        // How a connection ends does not matter; `session` waits for the programs that ran on it.
-        if let Ok(session) = russh::server::run_stream(config, socket, peer).await {
-            drop(session.await);
-        }
-    });
+/// A connection that is served in the background.
+pub(super) struct Served {
+    is_in: Arc<AtomicBool>,
+    task: AbortHandle,
 }
 
-impl Machine for Guest {
+impl Served {
+    pub(super) fn is_without_login(&self) -> bool {
+        !self.is_in.load(Ordering::Relaxed) && !self.task.is_finished()
+    }
+
+    pub(super) fn close(&self) {
+        self.task.abort();
+    }
+}
+
+/// Serves one connection in the background.
+pub(super) fn talk(guest: &Arc<Guest>, config: &Arc<Config>, key: &PublicKey, socket: TcpStream) -> Served {
+    let is_in = Arc::new(AtomicBool::new(false));
+    let visitor = Visitor { guest: Arc::clone(guest), is_in: Arc::clone(&is_in) };
+    let peer = Peer::new(Arc::new(visitor), key.clone());
+    let (config, known) = (Arc::clone(config), Arc::clone(&is_in));
+    let task = tokio::spawn(async move {
+        drop(socket.set_nodelay(true));
+        let talking = async {
+            // How a connection ends does not matter; `session` waits for the programs that ran on it.
+            if let Ok(session) = russh::server::run_stream(config, socket, peer).await {
+                drop(session.await);
+            }
+        };
+        tokio::pin!(talking);
+        if tokio::time::timeout(LOGIN_WITHIN, &mut talking).await.is_err() && known.load(Ordering::Relaxed) {
+            talking.await;
+        }
+    });
+    Served { is_in, task: task.abort_handle() }
+}
+
+/// The guest, as one connection sees it.
+struct Visitor {
+    guest: Arc<Guest>,
+    is_in: Arc<AtomicBool>,
+}
+
+impl Machine for Visitor {
     fn user(&self) -> &str {
-        &self.user
+        &self.guest.user
     }
 
     fn shell(&self) -> Command {
-        self.command("/bin/sh")
+        self.guest.command("/bin/sh")
     }
 
     fn spool(&self) -> Option<&Path> {
-        Some(&self.dir.path)
+        Some(&self.guest.dir.path)
     }
 
-    fn logged_in(&self) {}
+    fn logged_in(&self) {
+        self.is_in.store(true, Ordering::Relaxed);
+    }
 
     fn started(&self, pid: Option<u32>) {
-        Self::started(self, pid);
+        self.guest.started(pid);
     }
 }
