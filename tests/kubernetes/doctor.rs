@@ -106,7 +106,13 @@ async fn each_trouble_of_a_cluster_is_one_finding() {
             "the ConfigMap `mine` cannot own pods",
         ),
         (
-            "image_from_job = true\nserver_image = 's:1'",
+            "image_from_job = true\nserver_image = 's:1'\nservice_memory = '1Gi'",
+            json!({}),
+            "kubernetes-service-limits",
+            "services of jobs in pool `linux` have no limit of cpu: one of them may take a node's from all other pods",
+        ),
+        (
+            "image_from_job = true\nserver_image = 's:1'\nservice_memory = '1Gi'\nservice_cpu_limit = '2'",
             json!({ "sidecars": false }),
             "kubernetes-order",
             "refuse pods of jobs with services in pool `linux`: BadRequest: strict decoding error: unknown field",

@@ -33,6 +33,8 @@ pub(super) struct Facts {
     pub(super) refused: Vec<(String, String)>,
     /// Why it would refuse a pod of a job with a service.
     pub(super) refused_order: Option<String>,
+    /// The limits that services of jobs lack, by the key that sets each, and the resource.
+    pub(super) unlimited: Vec<(&'static str, &'static str)>,
     /// The quotas of the namespace.
     pub(super) quotas: Vec<Quota>,
     /// The LimitRanges of the namespace, and what a pod requests.
@@ -107,6 +109,25 @@ fn range_findings(pool: &PoolName, facts: &Facts) -> Vec<Finding> {
         refused.chain(set).collect::<Vec<_>>()
     };
     limit_ranges::effects(&facts.ranges, &facts.wanted).into_iter().flat_map(of_range).collect()
+}
+
+/// Services of jobs that may take all processors or memory of a node.
+fn unlimited_services(pool: &PoolName, facts: &Facts) -> Option<Finding> {
+    // A LimitRange gives a limit to containers that have none.
+    let is_set = |resource: &str| facts.ranges.iter().any(|range| range.limits_containers(resource));
+    let unlimited = facts.unlimited.iter().filter(|(_, resource)| !is_set(resource));
+    let (keys, resources): (Vec<_>, Vec<_>) =
+        unlimited.map(|(key, resource)| (format!("`{key}`"), *resource)).unzip();
+    let (keys, resources) = (keys.join(" and "), resources.join(" and "));
+    (!keys.is_empty()).then(|| Finding {
+        code: "kubernetes-service-limits",
+        severity: Severity::Warning,
+        message: format!(
+            "services of jobs in pool `{pool}` have no limit of {resources}: one of them may take a node's from all other \
+             pods"
+        ),
+        remedy: Some(format!("set {keys}, or a LimitRange in the namespace")),
+    })
 }
 
 /// The findings.
@@ -207,7 +228,7 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
             format!("doctor is not allowed to {purpose} for pool `{pool}`; the pool itself works without");
         add("kubernetes-not-checked", Note, message, ROLE);
     }
-    found.extend(of_ranges);
+    found.extend(unlimited_services(pool, facts).into_iter().chain(of_ranges));
     found
 }
 
@@ -269,6 +290,41 @@ mod tests {
             codes(&silent, &demand),
             ["kubernetes-no-lifetime", "kubernetes-clock", "kubernetes-unreachable"]
         );
+    }
+
+    #[test]
+    fn services_without_limits_are_named_unless_the_namespace_sets_them() {
+        let demand = Demand {
+            max_instances: 8,
+            recorded: 3,
+            max_lifetime: Some(Duration::from_hours(12)),
+            idle_stopped: 0,
+        };
+        let unlimited = vec![("service_cpu_limit", "cpu"), ("service_memory", "memory")];
+        let range = |resource: &str| Range {
+            kind: "Container".to_owned(),
+            default: BTreeMap::from([(resource.to_owned(), "1".to_owned())]),
+            ..Range::default()
+        };
+        let messages = |ranges: Vec<Range>| {
+            let wanted = Wanted {
+                limits: BTreeMap::from([
+                    ("cpu".to_owned(), "1".to_owned()),
+                    ("memory".to_owned(), "1".to_owned()),
+                ]),
+                ..Wanted::default()
+            };
+            let facts = Facts { unlimited: unlimited.clone(), ranges, wanted, ..Facts::default() };
+            let found = judge(&PoolName::new("linux"), &facts, &demand);
+            let of_services = found.into_iter().filter(|finding| finding.code == "kubernetes-service-limits");
+            of_services.map(|finding| (finding.message, finding.remedy.unwrap())).collect::<Vec<_>>()
+        };
+        let [(message, remedy)] = &messages(Vec::new())[..] else { panic!() };
+        assert!(message.contains("have no limit of cpu and memory"), "{message}");
+        assert_eq!(remedy, "set `service_cpu_limit` and `service_memory`, or a LimitRange in the namespace");
+        let [(message, _)] = &messages(vec![range("cpu")])[..] else { panic!() };
+        assert!(message.contains("have no limit of memory:"), "{message}");
+        assert_eq!(messages(vec![range("cpu"), range("memory")]), []);
     }
 
     #[test]

@@ -59,6 +59,9 @@ pub(super) const TABLES: &[KeyTable] = &[
             key("service_cpu", Text, Words("none: as the namespace's LimitRange says"), Launch)
                 .means("Processors that the scheduler reserves for each service of a job.")
                 .interacts(WITH_ORDERS),
+            key("service_cpu_limit", Text, Words("none: as the namespace's LimitRange says"), Launch)
+                .means("Limit of the processors that each service of a job may use.")
+                .interacts("Only with `image_from_job`. Without it, `doctor` warns: a service may take a node's processors from others."),
             key("service_memory", Text, Words("none: as the namespace's LimitRange says"), Launch)
                 .means("Memory of each service of a job: reserved, and its limit.")
                 .interacts("Only with `image_from_job`. A service that exceeds it is killed, and started again."),

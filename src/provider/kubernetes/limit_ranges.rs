@@ -67,6 +67,11 @@ fn filled(ranges: &[Range], wanted: &Wanted) -> Wanted {
 }
 
 impl Range {
+    /// True if it gives containers a limit of this resource that have none.
+    pub(super) fn limits_containers(&self, resource: &str) -> bool {
+        self.is_of_container() && self.default.contains_key(resource)
+    }
+
     fn is_of_container(&self) -> bool {
         self.kind == "Container"
     }

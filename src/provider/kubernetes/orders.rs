@@ -10,14 +10,22 @@ use crate::core::glob::Glob;
 use crate::keys::table::Table;
 
 /// Keys without effect if jobs cannot have pods of their own.
-const DEPENDENT: [&str; 6] =
-    ["images", "services", "services_limit", "allowed_pull_policies", "service_cpu", "service_memory"];
+const DEPENDENT: [&str; 7] = [
+    "images",
+    "services",
+    "services_limit",
+    "allowed_pull_policies",
+    "service_cpu",
+    "service_cpu_limit",
+    "service_memory",
+];
 
 /// What jobs may order, and what each of their services gets.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Orders {
     pub(super) settings: OrderSettings,
     pub(super) service_cpu: Option<String>,
+    pub(super) service_cpu_limit: Option<String>,
     /// Reserved, and the limit.
     pub(super) service_memory: Option<String>,
 }
@@ -38,6 +46,13 @@ pub(super) fn read(table: &Table<'_>, placements: &[Placement], pull: Option<&st
         may_be_privileged: table.has("pod"),
     };
     let (service_cpu, service_memory) = (amount("service_cpu"), amount("service_memory"));
+    let service_cpu_limit = amount("service_cpu_limit");
+    let milli = |amount: &Option<String>| amount.as_deref().and_then(quantity::milli);
+    if let (Some(reserved), Some(limit)) = (milli(&service_cpu), milli(&service_cpu_limit))
+        && limit < reserved
+    {
+        table.refuse("service_cpu_limit", "is less than `service_cpu`");
+    }
     if !table.flag("image_from_job").or(false) {
         for key in DEPENDENT.into_iter().filter(|key| table.has(key)) {
             table.refuse(key, "has no effect without `image_from_job = true`");
@@ -51,7 +66,8 @@ pub(super) fn read(table: &Table<'_>, placements: &[Placement], pull: Option<&st
         );
     }
     let own = placements.iter().map(|placement| placement.image.clone()).collect();
-    Some(Orders { settings: OrderSettings::new(own, allowed), service_cpu, service_memory })
+    let settings = OrderSettings::new(own, allowed);
+    Some(Orders { settings, service_cpu, service_cpu_limit, service_memory })
 }
 
 /// By default, what Kubernetes itself chooses from.
@@ -96,6 +112,14 @@ mod tests {
         for (text, expected) in [
             ("image_from_job = true", "`image_from_job` requires `server_image`, because"),
             ("images = \"ruby:*\"", "`images` has no effect without `image_from_job = true`"),
+            (
+                "service_cpu_limit = \"1\"",
+                "`service_cpu_limit` has no effect without `image_from_job = true`",
+            ),
+            (
+                "image_from_job = true\nserver_image = \"s\"\nservice_cpu = \"2\"\nservice_cpu_limit = \"1\"",
+                "`service_cpu_limit` is less than `service_cpu`",
+            ),
             ("service_cpu = \"1\"", "`service_cpu` has no effect without `image_from_job = true`"),
             (
                 "image_from_job = true\nserver_image = \"s\"\nservices = [\"a[b]\"]",

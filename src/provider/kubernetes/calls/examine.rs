@@ -87,6 +87,14 @@ async fn check(api: &Kubernetes, demand: &Demand, facts: &mut Facts) -> Result<(
         .await
         .map(drop)
         .or_else(|error| if *error.class() == ErrorClass::Denied { Ok(()) } else { Err(error) })?;
+    if let Some(orders) = &api.settings.orders {
+        let limits = [
+            ("service_cpu_limit", "cpu", &orders.service_cpu_limit),
+            ("service_memory", "memory", &orders.service_memory),
+        ];
+        let lacking = limits.into_iter().filter(|(_, _, limit)| limit.is_none());
+        facts.unlimited = lacking.map(|(key, resource, _)| (key, resource)).collect();
+    }
     quotas(api, facts).await;
     limit_ranges(api, facts).await;
     for placement in &api.settings.placements {

@@ -128,6 +128,7 @@ fn sidecar(service: &OrderService, orders: &Orders, mounts: &[Value]) -> Value {
     for (kind, resource, amount) in [
         ("requests", "cpu", &orders.service_cpu),
         ("requests", "memory", &orders.service_memory),
+        ("limits", "cpu", &orders.service_cpu_limit),
         ("limits", "memory", &orders.service_memory),
     ] {
         if let Some(amount) = amount {
@@ -214,6 +215,7 @@ mod tests {
         Orders {
             settings: OrderSettings::new(vec!["ci:12".to_owned()], AllowedOrders::default()),
             service_cpu: Some("100m".to_owned()),
+            service_cpu_limit: Some("2".to_owned()),
             service_memory: Some("1Gi".to_owned()),
         }
     }
@@ -265,8 +267,11 @@ mod tests {
         assert_eq!(job["env"][0], json!({ "name": "GREENROOM_KEEP_USER", "value": "yes" }));
         assert_eq!((&first["restartPolicy"], &first["imagePullPolicy"]), (&json!("Always"), &json!("Never")));
         assert_eq!(first["env"], json!([{ "name": "P", "value": "a$$(B)$$$$c" }]));
-        let limits = json!({ "requests": { "cpu": "100m", "memory": "1Gi" }, "limits": { "memory": "1Gi" } });
-        assert_eq!(first["resources"], limits);
+        let requests = json!({ "cpu": "100m", "memory": "1Gi" });
+        assert_eq!(
+            first["resources"],
+            json!({ "requests": requests, "limits": { "cpu": "2", "memory": "1Gi" } })
+        );
         assert_eq!((&first["startupProbe"], &first["securityContext"]), (&Value::Null, &Value::Null));
         assert_eq!(spec["initContainers"][2]["startupProbe"]["tcpSocket"]["port"], 5432);
         let hosts = json!([{ "ip": "127.0.0.1", "hostnames": ["db-0", "pg-0", "db-1", "pg-1"] }]);
