@@ -49,7 +49,10 @@ fn waiting(pool: &PoolName, on: &WaitingOn, usual_boot: Option<Duration>, now: S
         WaitingOn::Resume { instance } => {
             format!("no idle instance in pool `{pool}`: resuming {instance}, which was stopped")
         }
-        WaitingOn::Backoff { until, .. } | WaitingOn::Paused { until, .. } | WaitingOn::Rate { until } => {
+        WaitingOn::Backoff { until, .. }
+        | WaitingOn::Paused { until, .. }
+        | WaitingOn::OwnLaunch { until, .. }
+        | WaitingOn::Rate { until } => {
             format!("waiting: {on}; next try in {}", Pretty(now.until(*until)))
         }
         WaitingOn::NoOffering { until, .. } => {
@@ -58,6 +61,7 @@ fn waiting(pool: &PoolName, on: &WaitingOn, usual_boot: Option<Duration>, now: S
         WaitingOn::Limit { .. }
         | WaitingOn::Room { .. }
         | WaitingOn::Launching { .. }
+        | WaitingOn::OrderedLaunches { .. }
         | WaitingOn::Cleaning { .. }
         | WaitingOn::Unreachable { .. }
         | WaitingOn::StageCheck { .. }

@@ -14,6 +14,7 @@ use super::ids::{AttemptName, InstanceId, TrustDomain};
 use super::images::{FoundImage, Images};
 use super::instance::{Answer, DrainReason, Holder, Instance, Phase, Release, Unreachable};
 use super::job::JobFacts;
+use super::own_launch::OwnLaunches;
 use super::pool::{Grant, PoolState};
 use super::reservation::{QueuePlace, Reservation, Ticket};
 use super::time::Stamp;
@@ -194,7 +195,9 @@ impl PoolState {
         if matches!(launch.answer, Answer::Pending | Answer::Unknown { .. }) {
             launch.answer = Answer::Accepted { at };
             let (offering, requested_at) = (launch.offering.clone(), launch.requested_at);
-            self.accepted(offering.as_ref(), requested_at);
+            if reached.ordered.is_none() {
+                self.accepted(offering.as_ref(), requested_at);
+            }
         }
         Ok(())
     }
@@ -215,15 +218,12 @@ impl PoolState {
             self.suspensions.failures = 0;
             return Ok(());
         }
-        if let Some(launch) = &instance.launch {
+        // What a job ordered tells nothing about the pool's own launches, nor how long they take.
+        if let Some(launch) = instance.launch.as_ref().filter(|_| instance.ordered.is_none()) {
             let took = u64::try_from(at.since(launch.requested_at).as_millis()).unwrap_or(u64::MAX);
-            let of_the_pool = instance.ordered.is_none();
             let health = &mut self.launches;
             health.failures = 0;
-            // How long an image of a job takes tells nothing about the pool's own.
-            if of_the_pool {
-                health.boot_ms.push(took);
-            }
+            health.boot_ms.push(took);
             let surplus = health.boot_ms.len().saturating_sub(BOOTS_KEPT);
             health.boot_ms.drain(..surplus);
         }
@@ -284,6 +284,7 @@ impl PoolState {
             requested_at: at,
             remaining_timeout: patience,
             refused: None,
+            own: OwnLaunches::default(),
         };
         self.waiting.insert(ticket, Arc::new(reservation));
         Ok(())

@@ -79,6 +79,11 @@ fn blame(class: &ErrorClass) -> Blame {
     }
 }
 
+/// True if another offering may be accepted after a refusal of this class.
+pub(super) fn concerns_offering(class: &ErrorClass) -> bool {
+    blame(class) != Blame::None
+}
+
 impl Refusal {
     /// How long its offering is unavailable.
     fn lasts(&self, timing: &Timing) -> Duration {
@@ -127,6 +132,12 @@ impl Availability {
     ) -> impl Iterator<Item = Unavailable> {
         let preferred = self.offerings.iter().take_while(move |offering| *offering != taken);
         preferred.filter_map(move |offering| self.unavailable_now(offering, timing, now))
+    }
+
+    /// The offerings that are available now, in their order.
+    pub fn available(&self, timing: &Timing, now: Stamp) -> impl Iterator<Item = OfferingName> {
+        let is_free = move |offering: &&OfferingName| self.unavailable_now(offering, timing, now).is_none();
+        self.offerings.iter().filter(is_free).cloned()
     }
 
     fn unavailable_now(&self, offering: &OfferingName, timing: &Timing, now: Stamp) -> Option<Unavailable> {

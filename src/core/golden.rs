@@ -516,7 +516,11 @@ mod tests {
         let by_job = Note::Suspect { instance: self::instance(), cause, by_job: true };
         let blamed = Report { notes: vec![by_job], ..Report::new(NOW, 46) };
         let checked = Report { waiting: check(CheckKind::Engine), ..Report::new(NOW, 48) };
-        hold(REPORTS, &[report, later, counted, tier, blamed, rechecked, checked]);
+        let own = WaitingOn::OwnLaunch { until, failure: failure() };
+        let waiting =
+            vec![(attempt(), WaitingOn::OrderedLaunches { under_way: 5, at_most: 5 }), (attempt(), own)];
+        let ordered = Report { waiting, ..Report::new(NOW, 49) };
+        hold(REPORTS, &[report, later, counted, tier, blamed, rechecked, checked, ordered]);
         covers::<WaitingOn>(REPORTS, r#"{"waiting_for":"?"}"#);
         covers::<Note>(REPORTS, r#"{"note":"?"}"#);
     }

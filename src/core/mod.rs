@@ -33,6 +33,7 @@ pub(crate) mod notation;
 pub mod notice;
 pub mod order;
 pub mod orphan;
+pub mod own_launch;
 pub mod plan;
 pub mod policy;
 pub mod pool;

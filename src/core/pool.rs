@@ -79,6 +79,9 @@ pub struct LaunchHealth {
     pub last: Option<(Stamp, Failure)>,
     /// Intents of the last minute, oldest first, for the rate limit.
     pub recent: Vec<Stamp>,
+    /// The same for instances that jobs have ordered.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recent_ordered: Vec<Stamp>,
     /// Milliseconds from intent to ready of the last instances, newest last.
     pub boot_ms: Vec<u64>,
 }
@@ -86,6 +89,13 @@ pub struct LaunchHealth {
 impl LaunchHealth {
     fn is_unused(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Notes an intent for the rate limit.
+    pub(super) fn count_intent(&mut self, ordered: bool, at: Stamp) {
+        let recent = if ordered { &mut self.recent_ordered } else { &mut self.recent };
+        recent.retain(|then| at.since(*then) < Duration::from_mins(1));
+        recent.push(at);
     }
 
     /// How long an instance usually takes to become ready: the median of the last ones.

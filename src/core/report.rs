@@ -119,6 +119,11 @@ pub enum WaitingOn {
     Room { instance: InstanceId },
     /// As many launches are in progress as `max_launching` or the runner host allows; one follows.
     Launching { under_way: u32, at_most: u32 },
+    /// As many launches that jobs ordered are in progress as their half of `max_launching` allows. The last one is kept for
+    /// a trust domain that has none.
+    OrderedLaunches { under_way: u32, at_most: u32 },
+    /// The launch of the job's own instance was refused; the next try is due then. Other launches do not wait for it.
+    OwnLaunch { until: Stamp, failure: Failure },
     /// `launches_per_minute` is reached.
     Rate { until: Stamp },
     /// The last launch failed; the next try is due then.
@@ -310,6 +315,14 @@ impl fmt::Display for WaitingOn {
             Self::Room { instance } => write!(f, "{instance} is being terminated to make room"),
             Self::Launching { under_way, at_most } => {
                 write!(f, "{under_way} launches in progress, limit {at_most}")
+            }
+            Self::OrderedLaunches { under_way, at_most } => write!(
+                f,
+                "{under_way} launches of instances that jobs ordered are in progress, limit {at_most} (half of \
+                 `max_launching`; the last one is kept for other trust domains)"
+            ),
+            Self::OwnLaunch { failure, .. } => {
+                write!(f, "the launch of the job's own instance was refused ({failure})")
             }
             Self::Rate { .. } => f.write_str("`launches_per_minute` is reached"),
             Self::Backoff { failure, .. } => write!(f, "the last launch failed ({failure})"),

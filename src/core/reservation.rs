@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::ids::{AttemptName, TrustDomain};
 use super::job::JobFacts;
 use super::order::RefusedOrder;
+use super::own_launch::OwnLaunches;
 use super::time::{ManagerId, Stamp, millis};
 
 /// A job's place in the queue. Lower comes first.
@@ -29,6 +30,9 @@ pub struct Reservation {
     /// The provider refused to make its order: nothing is launched for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<RefusedOrder>,
+    /// The refused launches of the instance that it ordered.
+    #[serde(default, skip_serializing_if = "OwnLaunches::is_unused")]
+    pub own: OwnLaunches,
 }
 
 impl Reservation {

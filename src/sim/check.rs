@@ -328,6 +328,7 @@ pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, even
         stages::committed(world, machine, &state, event);
         sick::committed(world, machine, &state, event);
         stopped::committed(world, &event.change);
+        orders::committed(world, pool, &state, &event.change);
         match &event.change {
             Change::LaunchIntended { instance, location, .. } => {
                 world.truth.nowhere.remove(instance);

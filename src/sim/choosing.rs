@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use super::orders;
 use super::world::World;
 use crate::core::event::{Change, Event};
 use crate::core::failure::ErrorClass;
@@ -40,6 +41,10 @@ pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, even
     }
     let answers = world.truth.answers.entry(pool.clone()).or_default();
     match &event.change {
+        // What becomes of an order proves nothing about other launches.
+        Change::LaunchIntended { instance, ordered: Some(_), .. } => {
+            answers.intended.remove(instance);
+        }
         Change::LaunchIntended { instance, offering: Some(offering), .. } => {
             answers.intended.insert(instance.clone(), (offering.clone(), at));
         }
@@ -97,6 +102,7 @@ fn intended(world: &mut World, pool: &PoolName, id: &InstanceId, offering: Optio
 
 /// A pass reported what it waits for: not for one offering while another was not refused.
 pub(super) fn reported(world: &mut World, machine: usize, pool: &PoolName, report: &Report) {
+    orders::reported(world, pool, report);
     let (0, Some(WaitingOn::NoOffering { .. })) = (machine, &report.launches) else { return };
     let Some(answers) = world.truth.answers.get(pool) else { return };
     let named = &world.config[pool].capabilities.offerings;

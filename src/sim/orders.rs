@@ -8,10 +8,14 @@ use super::cloud::Machine;
 use super::rng::Rng;
 use super::scenario::{JobPlan, PoolPlan};
 use super::world::World;
+use crate::core::event::Change;
 use crate::core::failure::ErrorClass;
-use crate::core::ids::{AttemptName, InstanceId};
+use crate::core::ids::{AttemptName, InstanceId, PoolName};
+use crate::core::instance::{Instance, Phase};
 use crate::core::job::JobFacts;
 use crate::core::order::{LaunchOrder, Order, OrderService, RefusedOrder};
+use crate::core::pool::PoolState;
+use crate::core::report::{Report, WaitingOn};
 use crate::port::provider::{LaunchRequest, ProviderError};
 
 /// Does not exist, which the launch, the endpoint or the list tells.
@@ -20,6 +24,14 @@ const UNKNOWN_TO_ENDPOINT: &str = "unknown:endpoint";
 const UNKNOWN_TO_LIST: &str = "unknown:list";
 /// Exceeds what the provider makes, through no fault of the job.
 const TOO_LARGE: &str = "too-large";
+/// Fits in no quota, has room on no machine, or is not allowed: the refusal is of a class that also concerns offerings.
+const OVER_QUOTA: &str = "too-many";
+const NO_ROOM: &str = "fits-nowhere";
+const DENIED: &str = "not-allowed";
+/// Its image never comes, and nothing tells why.
+const HANGS: &str = "never-comes";
+/// What the refusals of orders say; no reason of another launch may quote it.
+const OF_ORDER: &str = "of this order alone";
 /// A machine shows this long after its launch that its order cannot be made.
 const SHOWS_AFTER_MS: u64 = 2_000;
 
@@ -44,6 +56,10 @@ pub(super) fn draw(seed: u64, pool: &mut PoolPlan, jobs: &mut [JobPlan]) {
                 UNKNOWN_TO_ENDPOINT,
                 UNKNOWN_TO_LIST,
                 TOO_LARGE,
+                OVER_QUOTA,
+                NO_ROOM,
+                DENIED,
+                HANGS,
             ]);
             let services = (0..rng.within(0..3)).map(|_| Arc::from("postgres:17")).collect();
             job.facts.order = Some(Arc::new(Order { image: image.into(), services, more_services: 0 }));
@@ -92,6 +108,11 @@ pub(super) fn check_launch(request: &LaunchRequest) -> Result<(), ProviderError>
     match request.order.as_ref().map(|order| order.image.as_str()) {
         Some(UNKNOWN_AT_LAUNCH) => Err(refused("the image does not exist", true)),
         Some(TOO_LARGE) => Err(refused("it is too large", false)),
+        Some(OVER_QUOTA) => Err(ProviderError::new(ErrorClass::Quota, OF_ORDER)),
+        Some(NO_ROOM) => {
+            Err(ProviderError::new(ErrorClass::NoCapacity { scope: "every zone".to_owned() }, OF_ORDER))
+        }
+        Some(DENIED) => Err(ProviderError::new(ErrorClass::Denied, OF_ORDER)),
         _ => Ok(()),
     }
 }
@@ -99,7 +120,34 @@ pub(super) fn check_launch(request: &LaunchRequest) -> Result<(), ProviderError>
 /// True if a machine of this order never boots.
 pub(super) fn never_boots(request: &LaunchRequest) -> bool {
     let image = request.order.as_ref().map(|order| order.image.as_str());
-    matches!(image, Some(UNKNOWN_TO_ENDPOINT | UNKNOWN_TO_LIST))
+    matches!(image, Some(UNKNOWN_TO_ENDPOINT | UNKNOWN_TO_LIST | HANGS))
+}
+
+/// One job hurts no other: launches that jobs ordered take at most half of those in progress.
+pub(super) fn committed(world: &mut World, pool: &PoolName, state: &PoolState, change: &Change) {
+    let Change::LaunchIntended { instance, ordered: Some(_), .. } = change else { return };
+    let boots = |i: &Instance| matches!(i.phase, Phase::Launching | Phase::Checking) && !i.is_refused();
+    let count = state.instances.values().filter(|i| i.ordered.is_some() && boots(i)).count();
+    let limit = world.config[pool].policy.max_launching;
+    if u32::try_from(count).unwrap_or(u32::MAX) > (limit / 2).max(1) {
+        world
+            .broken(format!("orders: {instance} is the launch number {count} that jobs ordered, of {limit}"));
+    }
+}
+
+/// A pass reported what its launches wait for: never for what a job ordered.
+pub(super) fn reported(world: &mut World, pool: &PoolName, report: &Report) {
+    let Some(
+        WaitingOn::Backoff { failure, .. }
+        | WaitingOn::Paused { failure, .. }
+        | WaitingOn::NoOffering { failure, .. },
+    ) = &report.launches
+    else {
+        return;
+    };
+    if failure.message == OF_ORDER {
+        world.broken(format!("orders: {pool} launches nothing because of what a job ordered"));
+    }
 }
 
 fn shows(machine: &Machine, image: &str, now: u64) -> bool {

@@ -82,6 +82,10 @@ pub(super) fn of_wait(on: &WaitingOn, pool: &PoolName, policy: Option<&Policy>) 
         WaitingOn::Launching { at_most, .. } => {
             format!("`max_launching` and the runner host allow {at_most} concurrent launches")
         }
+        WaitingOn::OrderedLaunches { at_most, .. } => format!(
+            "half of `max_launching` ({at_most}) is for instances that jobs order; a pool for the image keeps slots ready"
+        ),
+        WaitingOn::OwnLaunch { .. } => "`launch_backoff` sets the pause, which doubles".to_owned(),
         WaitingOn::Rate { .. } => {
             let rate = policy.map_or(String::new(), |policy| format!(" ({})", policy.launches_per_minute));
             format!("`launches_per_minute`{rate} limits launches")

@@ -157,12 +157,17 @@ const POLICY_TABLES: Key =
 const MAX_LAUNCHING: Key = key("max_launching", Count(1), Value("10"), Pass)
     .unit("instances")
     .means("Launches under way at the same time.")
-    .interacts("Provider `qemu` also launches at most as many as the runner host has processors.");
+    .interacts(
+        "Provider `qemu` also launches at most as many as the runner host has processors. Instances that jobs order \
+         (`image_from_job`) get at most half; with 1, one of them may boot beside one of the pool's.",
+    );
 
 const LAUNCHES_PER_MINUTE: Key = key("launches_per_minute", Count(1), Value("60"), Pass)
     .unit("launches")
     .means("Launches that begin within any minute.")
-    .interacts("Launches that were refused for their offering alone do not count.");
+    .interacts(
+        "Launches that were refused for their offering alone do not count. Instances that jobs order get at most half.",
+    );
 
 const MAX_LIFETIME: Key = key("max_lifetime", Duration(0), Words("24 hours in clouds, else no limit"), Pass)
     .means("Age at which an instance takes no more jobs; it is terminated when it is idle. 0: no limit.")

@@ -1,14 +1,15 @@
 //! How launches change the state: intents, answers, failures, and refused orders.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::{InapplicableEvent, NOT_WAITING, STATIC, fresh};
+use crate::core::availability::concerns_offering;
 use crate::core::event::Change;
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::{AttemptName, InstanceId, OfferingName};
 use crate::core::instance::{Answer, Instance, LaunchRecord};
 use crate::core::order::RefusedOrder;
+use crate::core::own_launch::OwnLaunches;
 use crate::core::pool::PoolState;
 use crate::core::time::Stamp;
 
@@ -37,8 +38,10 @@ impl PoolState {
         }
         let highest = self.generations.entry(generation.clone()).or_insert(0);
         *highest = (*number).max(*highest);
-        self.launches.recent.retain(|then| at.since(*then) < Duration::from_mins(1));
-        self.launches.recent.push(at);
+        self.launches.count_intent(ordered.is_some(), at);
+        if let Some(ordered) = ordered {
+            self.change_own(&ordered.attempt, |own| own.intended(offering.as_ref()));
+        }
         self.location = location.clone().or(self.location.take());
         let launch = LaunchRecord {
             generation: generation.clone(),
@@ -72,7 +75,7 @@ impl PoolState {
         }
         launch.answer = answer.clone();
         let (offering, requested_at) = (launch.offering.clone(), launch.requested_at);
-        let ordered = instance.ordered.is_some();
+        let ordered = instance.ordered.clone();
         if matches!(answer, Answer::Refused { .. }) {
             // It is nowhere, unless a list shows it after all.
             instance.location = None;
@@ -80,15 +83,44 @@ impl PoolState {
             // A list from before the call proves nothing about what the call created.
             instance.missing = None;
         }
-        match answer {
-            // It says something about the order, and nothing about other launches.
-            Answer::Refused { failure, .. }
-                if ordered && matches!(failure.class, ErrorClass::Order { .. }) => {}
-            Answer::Refused { failure, .. } => self.refused(offering.as_ref(), requested_at, failure, at),
-            Answer::Accepted { .. } => self.accepted(offering.as_ref(), requested_at),
-            Answer::Pending | Answer::Unknown { .. } => {}
+        match (answer, ordered) {
+            // It tells something about what the job ordered, and nothing about other launches.
+            (Answer::Refused { failure, .. }, Some(ordered)) => {
+                self.order_launch_refused(&ordered.attempt, offering.as_ref(), requested_at, failure, at);
+            }
+            (Answer::Refused { failure, .. }, None) => {
+                self.refused(offering.as_ref(), requested_at, failure, at);
+            }
+            (Answer::Accepted { .. } | Answer::Pending | Answer::Unknown { .. }, Some(_))
+            | (Answer::Pending | Answer::Unknown { .. }, None) => {}
+            (Answer::Accepted { .. }, None) => self.accepted(offering.as_ref(), requested_at),
         }
         Ok(())
+    }
+
+    /// The launch of a job's own instance was refused: the job alone waits for the next one.
+    fn order_launch_refused(
+        &mut self,
+        attempt: &AttemptName,
+        offering: Option<&OfferingName>,
+        requested_at: Stamp,
+        failure: &Failure,
+        at: Stamp,
+    ) {
+        if concerns_offering(&failure.class) {
+            self.launches.recent_ordered.retain(|then| *then != requested_at);
+        }
+        // Nothing is launched any more for an order that is refused.
+        if !matches!(failure.class, ErrorClass::Order { .. }) {
+            self.change_own(attempt, |own| own.refused(offering, failure, at));
+        }
+    }
+
+    fn change_own(&mut self, attempt: &AttemptName, change: impl FnOnce(&mut OwnLaunches)) {
+        let ticket = self.waiting_for(attempt).map(|waits| waits.ticket);
+        if let Some(waits) = ticket.and_then(|ticket| self.waiting.get_mut(&ticket)) {
+            change(&mut Arc::make_mut(waits).own);
+        }
     }
 
     /// A refused launch created nothing, and the other offerings are unaffected: the next one is tried immediately.

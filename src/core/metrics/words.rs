@@ -61,11 +61,13 @@ pub(super) const DRAIN_REASONS: [&str; 20] = [
 ];
 
 /// The values of the label `reason` of waiting jobs.
-pub(super) const BLOCKED: [&str; 20] = [
+pub(super) const BLOCKED: [&str; 22] = [
     "boot",
     "limit",
     "room",
     "launching",
+    "ordered-launches",
+    "own-launch",
     "rate",
     "backoff",
     "paused",
@@ -140,6 +142,8 @@ pub(super) fn blocked(on: &WaitingOn) -> &'static str {
         WaitingOn::Limit { .. } => "limit",
         WaitingOn::Room { .. } => "room",
         WaitingOn::Launching { .. } => "launching",
+        WaitingOn::OrderedLaunches { .. } => "ordered-launches",
+        WaitingOn::OwnLaunch { .. } => "own-launch",
         WaitingOn::Rate { .. } => "rate",
         WaitingOn::Backoff { .. } => "backoff",
         WaitingOn::Paused { .. } => "paused",

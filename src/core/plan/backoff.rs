@@ -65,6 +65,22 @@ pub fn retry_at(class: &ErrorClass, failures: u32, at: Stamp, timing: &Timing) -
     }
 }
 
+/// When a job's own launch may be repeated after its `failures`-th pause began. Its cause may be the job's alone, or end
+/// with another job: no class pauses it for long.
+pub fn own_retry_at(class: &ErrorClass, failures: u32, at: Stamp, timing: &Timing) -> Stamp {
+    match class {
+        ErrorClass::Throttled { .. } => retry_at(class, failures, at, timing),
+        ErrorClass::NotFound
+        | ErrorClass::NoCapacity { .. }
+        | ErrorClass::Quota
+        | ErrorClass::Denied
+        | ErrorClass::Invalid
+        | ErrorClass::Order { .. }
+        | ErrorClass::Transient
+        | ErrorClass::Unknown => at.plus(exponential(failures, timing)),
+    }
+}
+
 fn exponential(failures: u32, timing: &Timing) -> Duration {
     let factor = 1_u32 << failures.saturating_sub(1).min(20);
     timing.launch_backoff.saturating_mul(factor).min(timing.launch_backoff_max)

@@ -10,8 +10,10 @@ use crate::core::policy::Policy;
 pub(super) struct InstanceCounts {
     /// Idle slots that any domain may use.
     pub(super) spare: u32,
-    /// Launches that may still become ready.
+    /// Launches of the pool's own kind that may still become ready.
     pub(super) under_way: u32,
+    /// Those that jobs ordered.
+    pub(super) ordered: u32,
     /// Refused launches that may be repeated now.
     pub(super) refused: u32,
     /// Draining, without jobs.
@@ -26,6 +28,7 @@ impl InstanceCounts {
                 Phase::Launching if instance.is_refused() => {
                     counts.refused += u32::from(is_repeatable(instance, draft, input));
                 }
+                Phase::Launching | Phase::Checking if instance.ordered.is_some() => counts.ordered += 1,
                 Phase::Launching | Phase::Checking => counts.under_way += 1,
                 Phase::Ready => {
                     if is_spare(instance, input.policy)

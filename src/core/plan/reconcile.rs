@@ -331,7 +331,7 @@ fn carry_out(
             act(draft, observed, Effect::Probe { instance });
         }
         // The limit was lowered after the intent: another request would exceed it.
-        Verdict::LaunchAgain if draft.state().alive() > policy.max_instances => {
+        Verdict::LaunchAgain if made(draft) > policy.max_instances => {
             drain(draft, observed, instance, DrainReason::Surplus);
         }
         Verdict::LaunchAgain => {
@@ -375,6 +375,12 @@ fn carry_out(
         | Verdict::Alarm
         | Verdict::Ignore => {}
     }
+}
+
+/// The recorded instances without refused launches, which created nothing.
+fn made(draft: &PlanBuilder<'_>) -> u32 {
+    let made = draft.state().instances.values().filter(|i| !i.is_refused());
+    u32::try_from(made.count()).unwrap_or(u32::MAX)
 }
 
 /// The rows of the tier *stopped*.

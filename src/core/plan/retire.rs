@@ -108,7 +108,7 @@ fn make_room(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
     if !input.observed.capabilities.launches {
         return unbind_hosts(draft, input);
     }
-    let launchable = scale::launchable(draft, input, counts.under_way).min(input.policy.max_instances);
+    let launchable = scale::launchable(draft, input, &counts).min(input.policy.max_instances);
     if launchable == 0 {
         return;
     }

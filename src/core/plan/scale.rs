@@ -6,9 +6,11 @@ use std::time::Duration;
 use super::backoff::{self, LaunchGate};
 use super::builder::PlanBuilder;
 use super::counts::{self, InstanceCounts};
+use super::launch_limits::LaunchLimits;
 use super::observed::Fresh;
+use super::own_gate::OwnGate;
 use super::reconcile::act;
-use super::wants::{Want, Wants};
+use super::wants::{self, Want, Wants};
 use super::whereabouts::Elsewhere;
 use super::{Effect, ScaleInput, tier};
 use crate::core::availability::{Choice, Unavailable};
@@ -17,28 +19,36 @@ use crate::core::ids::InstanceId;
 use crate::core::instance::{DrainReason, Instance};
 use crate::core::policy::{Lifetime, Policy, Reuse};
 use crate::core::report::{Note, Report, WaitingOn};
-use crate::core::time::Stamp;
-
-const MINUTE: Duration = Duration::from_mins(1);
 
 /// What blocks the launches that are still wanted.
 #[derive(Debug, Default)]
 pub(super) struct ScaleReport {
+    /// All of them.
     pub(super) blocked: Option<WaitingOn>,
+    /// Those of the pool's own kind.
+    pub(super) shared: Option<WaitingOn>,
+    /// Those that jobs ordered.
+    pub(super) ordered: Option<WaitingOn>,
     pub(super) limit_reached: bool,
 }
 
 pub(super) fn step(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, report: &mut Report) -> ScaleReport {
     watch_periods(draft, input.policy);
     let (counted, max_instances) = (counted(draft, input), input.policy.max_instances);
-    if counted > max_instances {
-        report.notes.push(Note::OverLimit { alive: counted, max_instances });
+    // A refused launch created nothing.
+    let alive = counted.saturating_sub(InstanceCounts::of(draft, input).refused);
+    if alive > max_instances {
+        report.notes.push(Note::OverLimit { alive, max_instances });
     }
     if let Some(since) = draft.state().drained {
-        return ScaleReport { blocked: Some(WaitingOn::Drained { since }), limit_reached: false };
+        return ScaleReport { blocked: Some(WaitingOn::Drained { since }), ..ScaleReport::default() };
     }
     if !input.observed.capabilities.launches {
-        return ScaleReport { blocked: Some(WaitingOn::NoHost), limit_reached: true };
+        return ScaleReport {
+            blocked: Some(WaitingOn::NoHost),
+            limit_reached: true,
+            ..ScaleReport::default()
+        };
     }
     let wants = Wants::of(draft, input, shared(draft, input));
     let wanted = wants.count();
@@ -58,60 +68,47 @@ pub(super) fn step(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, report: 
     let Some(fresh) = &input.observed.launching else { return scaled };
     let longest = draft.state().waiting.values().map(|job| job.job.timeout).max().unwrap_or_default();
     let lifetime = input.policy.lifetime_for(longest);
-    let allowed = allowed(draft, input, wanted, &mut scaled);
-    for want in wants.first(allowed) {
+    for want in picked(draft, input, &wants, &mut scaled) {
         launch(draft, input, fresh, lifetime, want);
     }
-    report.launches.clone_from(&scaled.blocked);
+    report.launches.clone_from(&scaled.shared);
     scaled
 }
 
-/// How many of the wanted instances may be launched now.
-fn allowed(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>, wanted: u32, scaled: &mut ScaleReport) -> u32 {
+/// What may be launched now, in the order of the queue. Neither kind takes what belongs to the other.
+fn picked<'a>(
+    draft: &PlanBuilder<'_>,
+    input: &ScaleInput<'_>,
+    wants: &'a Wants,
+    scaled: &mut ScaleReport,
+) -> Vec<Want<'a>> {
+    let wanted = wants.count();
     if wanted == 0 {
-        return 0;
+        return Vec::new();
     }
     let counts = InstanceCounts::of(draft, input);
     let room = room(draft, input, &counts);
     scaled.limit_reached = room < wanted;
-    let mut allowed = wanted.min(room);
-    if allowed == 0 {
-        return 0;
-    }
-    let under_way = counts.under_way;
-    match backoff::judge(&draft.state().launches, &input.policy.timing, draft.now) {
-        LaunchGate::Open => {}
-        LaunchGate::Trial { until, failures, failure } => {
-            let tries = 1_u32.saturating_sub(under_way);
-            if tries < allowed {
-                scaled.blocked = Some(WaitingOn::Paused { until, failures, failure });
-            }
-            allowed = allowed.min(tries);
+    let mut limits = LaunchLimits::of(draft, input, &counts);
+    let mut picked = Vec::new();
+    for want in wants.first(wanted) {
+        if picked.len() >= usize::try_from(room).unwrap_or(usize::MAX) {
+            break;
         }
-        LaunchGate::Backoff { until, failure } => {
-            draft.wake_at(until);
-            scaled.blocked = Some(WaitingOn::Backoff { until, failure });
-            return 0;
+        let (blocked, noted) = match want {
+            Want::Shared => (limits.take_shared(draft), &mut scaled.shared),
+            Want::Order(job) => (limits.take_ordered(draft, job), &mut scaled.ordered),
+        };
+        match blocked {
+            None => picked.push(want),
+            Some(on) => drop(noted.get_or_insert(on)),
         }
-        LaunchGate::Paused { until, failures, failure } => {
-            draft.wake_at(until);
-            scaled.blocked = Some(WaitingOn::Paused { until, failures, failure });
-            return 0;
+        // The rest of the queue would find the same.
+        if scaled.shared.is_some() && limits.launching.for_ordered() == 0 {
+            break;
         }
     }
-    let at_most = input.policy.max_launching.min(input.observed.capabilities.boots_here.unwrap_or(u32::MAX));
-    let slots = at_most.saturating_sub(under_way);
-    if slots < allowed {
-        scaled.blocked = Some(WaitingOn::Launching { under_way, at_most });
-        allowed = slots;
-    }
-    let (rate, until) = rate_left(draft, input.policy);
-    if rate < allowed {
-        draft.wake_at(until);
-        scaled.blocked = Some(WaitingOn::Rate { until });
-        allowed = rate;
-    }
-    allowed
+    picked
 }
 
 /// How many instances may be launched before the pool is at its limit.
@@ -136,30 +133,22 @@ fn choice(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>) -> Choice {
     draft.state().availability.choice(&input.policy.timing, draft.now)
 }
 
-/// Launches that `launches_per_minute` still allows, and when the next one is allowed.
-fn rate_left(draft: &PlanBuilder<'_>, policy: &Policy) -> (u32, Stamp) {
-    let seen = |then: &Stamp| then.seen_from(draft.now);
-    let recent =
-        draft.state().launches.recent.iter().map(seen).filter(|then| draft.now.since(*then) < MINUTE);
-    let oldest = recent.clone().next().unwrap_or(draft.now);
-    let spent = u32::try_from(recent.count()).unwrap_or(u32::MAX);
-    (policy.launches_per_minute.saturating_sub(spent), oldest.plus(MINUTE))
-}
-
-/// Instances for waiting jobs that would be launched if there were room for them.
-pub(super) fn launchable(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>, under_way: u32) -> u32 {
+/// Launches that would be made for waiting jobs if there were room for them.
+pub(super) fn launchable(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>, counts: &InstanceCounts) -> u32 {
     if input.observed.launching.is_none() {
         return 0;
     }
     if input.elsewhere.is_some() || matches!(choice(draft, input), Choice::Wait { .. }) {
         return 0;
     }
-    let needed = input.shortfall.launches();
-    match backoff::judge(&draft.state().launches, &input.policy.timing, draft.now) {
+    let needed = input.shortfall.instances;
+    let shared = match backoff::judge(&draft.state().launches, &input.policy.timing, draft.now) {
         LaunchGate::Open => needed,
-        LaunchGate::Trial { .. } => needed.min(1_u32.saturating_sub(under_way)),
+        LaunchGate::Trial { .. } => needed.min(1_u32.saturating_sub(counts.under_way)),
         LaunchGate::Backoff { .. } | LaunchGate::Paused { .. } => 0,
-    }
+    };
+    let orders = Wants::of(draft, input, 0).count();
+    shared.saturating_add(orders.min(LaunchLimits::of(draft, input, counts).launching.for_ordered()))
 }
 
 /// Commits the intent first; the effect follows.
@@ -170,9 +159,15 @@ fn launch(
     lifetime: Option<Lifetime>,
     want: Want<'_>,
 ) {
-    let offering = match choice(draft, input) {
-        Choice::Take(offering) => Some(offering),
-        Choice::Only | Choice::Wait { .. } => None,
+    let offering = match want {
+        Want::Order(job) => match wants::gate(draft, input, job) {
+            OwnGate::Open(offering) => offering,
+            OwnGate::Wait { .. } => None,
+        },
+        Want::Shared => match choice(draft, input) {
+            Choice::Take(offering) => Some(offering),
+            Choice::Only | Choice::Wait { .. } => None,
+        },
     };
     let state = draft.state();
     let refused =
@@ -223,10 +218,10 @@ fn drop_refused(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, wants: &Wan
         first.iter().filter(|want| matches!(want, Want::Shared)).count()
     };
     let of_the_pool = refused().filter(|i| i.ordered.is_none()).skip(kept);
-    // The pause after a refusal is no reason to give the launch up.
+    // A pause after a refusal is no reason to give the launch up.
     let is_vain = |i: &Instance| {
         let wanted = first.iter().any(|want| want.is_met_by(i));
-        i.ordered.is_some() && !wanted && counts::is_repeatable(i, draft, input)
+        i.ordered.is_some() && !wanted && wants.is_vain(i, input) && counts::is_repeatable(i, draft, input)
     };
     let of_jobs = refused().filter(|i| is_vain(i));
     let surplus: Vec<InstanceId> = of_the_pool.chain(of_jobs).map(|i| i.id.clone()).collect();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::builder::PlanBuilder;
+use super::own_gate::{self, OwnGate};
 use super::upcoming::MissingOrder;
 use super::{ScaleInput, counts};
 use crate::core::instance::Instance;
@@ -36,6 +37,12 @@ impl Wants {
 
     pub(super) fn count(&self) -> u32 {
         self.shared.saturating_add(u32::try_from(self.orders.len()).unwrap_or(u32::MAX))
+    }
+
+    /// True unless the job of this refused launch waits for the end of its own pause: then the launch is kept.
+    pub(super) fn is_vain(&self, refused: &Instance, input: &ScaleInput<'_>) -> bool {
+        let mut waits = input.shortfall.orders.iter().map(|order| &order.job);
+        !waits.any(|job| is_of(refused, job)) || self.orders.iter().any(|order| is_of(refused, &order.job))
     }
 
     /// The first ones in the order of the queue. What no job waits for comes last.
@@ -78,5 +85,19 @@ fn is_of(instance: &Instance, job: &Reservation) -> bool {
 /// terminated: its faults are not the pool's, so no other pause limits them.
 fn is_due(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>, job: &Reservation) -> bool {
     let mut own = draft.state().instances.values().filter(|i| is_of(i, job));
-    !own.any(|i| i.failed_boot().is_some() || (i.is_refused() && !counts::is_repeatable(i, draft, input)))
+    if own.any(|i| i.failed_boot().is_some() || (i.is_refused() && !counts::is_repeatable(i, draft, input))) {
+        return false;
+    }
+    match gate(draft, input, job) {
+        OwnGate::Open(_) => true,
+        OwnGate::Wait { until, .. } => {
+            draft.wake_at(until);
+            false
+        }
+    }
+}
+
+/// When the next launch of what the job ordered is due.
+pub(super) fn gate(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>, job: &Reservation) -> OwnGate {
+    own_gate::gate(&job.own, &draft.state().availability, &input.policy.timing, draft.now)
 }

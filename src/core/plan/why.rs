@@ -3,10 +3,11 @@
 use super::attempts::UngrantedAttempts;
 use super::builder::PlanBuilder;
 use super::observed::Observed;
+use super::own_gate::OwnGate;
 use super::reconcile::Reconciled;
 use super::scale::{self, ScaleReport};
 use super::upcoming::UpcomingCapacity;
-use super::{ScaleInput, counts};
+use super::{ScaleInput, counts, wants};
 use crate::core::ids::AttemptName;
 use crate::core::instance::{Instance, Phase};
 use crate::core::pool::PoolState;
@@ -93,7 +94,16 @@ impl Rest<'_> {
             let hosts = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
             return WaitingOn::Bound { hosts, instance: first.id.clone() };
         }
+        let of_kind = if job.job.order.is_some() { &self.scaled.ordered } else { &self.scaled.shared };
         if let Some(blocked) = &self.scaled.blocked {
+            return blocked.clone();
+        }
+        if job.job.order.is_some()
+            && let OwnGate::Wait { until, failure } = wants::gate(self.draft, self.input, job)
+        {
+            return WaitingOn::OwnLaunch { until, failure };
+        }
+        if let Some(blocked) = of_kind {
             return blocked.clone();
         }
         let full = self.full.get_or_insert_with(|| full(self.draft, self.input, self.scaled));

@@ -63,10 +63,25 @@ def admitted(world, body, query, refused):
         lacks = unrestricted(spec)
         if lacks:
             raise forbidden(f'violates PodSecurity "restricted:latest": {", ".join(lacks)}')
+    hook = settings["webhook"]
+    if hook and any(hook["image"] in container["image"] for container in spec["containers"] + spec.get("initContainers", [])):
+        raise refused(hook["status"], f'admission webhook "images.example.com" denied the request: {hook["message"]}')
+    hard = settings["quota"].get("limits.memory")
+    used, wanted = sum(memory(other["spec"]) for other in world.pods.values()), memory(spec)
+    if hard is not None and used + wanted > bytes_of(hard):
+        raise forbidden(f"exceeded quota: memory, requested: limits.memory={wanted}, used: limits.memory={used}, "
+                        f"limited: limits.memory={hard}")
     hard = settings["quota"].get("pods")
     if hard is not None and len(world.pods) >= int(hard):
         raise forbidden(f"exceeded quota: few, requested: pods=1, used: pods={len(world.pods)}, limited: pods={hard}")
     return pod
+
+
+def memory(spec):
+    """The limits of all containers that run at the same time."""
+    sidecars = [one for one in spec.get("initContainers", []) if one.get("restartPolicy") == "Always"]
+    limits = [one.get("resources", {}).get("limits", {}).get("memory") for one in spec["containers"] + sidecars]
+    return sum(bytes_of(limit) for limit in limits if limit)
 
 
 def limited(limits, spec, forbidden):

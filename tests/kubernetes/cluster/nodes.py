@@ -409,7 +409,10 @@ def status_of(container, state, ready=False):
 
 
 def fits(spec, node):
-    """True if a node has the labels, and only taints that the pod tolerates."""
+    """True if a node has room for the containers, the labels, and only taints that the pod tolerates."""
+    sidecars = [one for one in spec.get("initContainers", []) if one.get("restartPolicy") == "Always"]
+    if len(spec["containers"]) + len(sidecars) > node.get("containers", 1000):
+        return False
     labels = node["labels"]
     if any(labels.get(key) != value for key, value in spec.get("nodeSelector", {}).items()):
         return False

@@ -47,7 +47,7 @@ class World:
             "quota": {}, "service_accounts": ["default"], "priority_classes": [], "restricted": False,
             "limit_ranges": [], "admin": False,
             "config_maps": {"greenroom-owner": str(uuid.uuid4())}, "unschedulable": 0, "autoscaler": "",
-            "server_program": "", "sidecars": True,
+            "server_program": "", "sidecars": True, "webhook": None,
         }
 
     def spawn(self, run):

@@ -143,7 +143,10 @@ pub(crate) fn on_what(on: &WaitingOn, state: &PoolState, when: &When) -> String 
             Some(usual) => format!("{on}, usually {}", Pretty(usual)),
             None => on.to_string(),
         },
-        WaitingOn::Rate { until } | WaitingOn::Backoff { until, .. } | WaitingOn::Paused { until, .. } => {
+        WaitingOn::Rate { until }
+        | WaitingOn::OwnLaunch { until, .. }
+        | WaitingOn::Backoff { until, .. }
+        | WaitingOn::Paused { until, .. } => {
             format!("{on}, {}", when.until(*until))
         }
         WaitingOn::NoOffering { until, .. } => format!("{on}, next try {}", when.left(*until)),

@@ -290,8 +290,8 @@ pub(super) struct WaitingView<'a> {
 /// What a job or a launch waits for.
 #[derive(Debug, Serialize)]
 pub(super) struct WaitingFor<'a> {
-    /// `boot`, `limit`, `room`, `launching`, `rate`, `backoff`, `paused`, `no-offering`, `resume`, `cleaning`,
-    /// `unreachable`, `drained`, `moved`, `disk`, `elsewhere`, `too-long`, `no-host`, `bound` or `next-pass`.
+    /// `boot`, `limit`, `room`, `launching`, `ordered-launches`, `own-launch`, `rate`, `backoff`, `paused`, `no-offering`,
+    /// `resume`, `cleaning`, `unreachable`, `drained`, `moved`, `disk`, `elsewhere`, `too-long`, `no-host`, `bound` or `next-pass`.
     #[serde(serialize_with = "waiting_kind")]
     pub(super) kind: &'a WaitingOn,
     pub(super) text: String,
@@ -568,6 +568,7 @@ impl<'a> WaitingFor<'a> {
     fn of(on: &'a WaitingOn, state: &PoolState, when: &When) -> Self {
         let until = match on {
             WaitingOn::Rate { until }
+            | WaitingOn::OwnLaunch { until, .. }
             | WaitingOn::Backoff { until, .. }
             | WaitingOn::Paused { until, .. }
             | WaitingOn::NoOffering { until, .. } => Some(*until),

@@ -7,10 +7,12 @@ use proptest::prelude::*;
 use super::laws::{could_serve, is_claimed, launched, planned};
 use super::random::a_world_with_orders;
 use crate::core::event::Change;
-use crate::core::instance::{Instance, Phase};
+use crate::core::failure::ErrorClass;
+use crate::core::instance::{Answer, Instance, Phase};
 use crate::core::invariants::check;
-use crate::core::notation::world;
+use crate::core::notation::{NOW, failure, world};
 use crate::core::plan::Effect;
+use crate::core::pool::LaunchHealth;
 use crate::core::reservation::Reservation;
 
 /// True if this is what the job asks for, by the test's own reading.
@@ -53,6 +55,49 @@ proptest! {
             let needed = after.state.waiting_for(&ordered.attempt).is_some_and(|job| job.refused.is_none());
             let in_use = !instance.holders.is_empty() || is_claimed(&before, instance);
             prop_assert!(needed || in_use, "{} is kept", instance.id);
+        }
+    }
+
+    #[test]
+    fn no_answer_to_an_order_touches_the_pool(line in a_world_with_orders(), which in 0..7_usize) {
+        let (_, _, after) = planned(&line);
+        let classes = [
+            None,
+            Some(ErrorClass::Order { by_job: true }),
+            Some(ErrorClass::NoCapacity { scope: "zone".to_owned() }),
+            Some(ErrorClass::Quota),
+            Some(ErrorClass::Denied),
+            Some(ErrorClass::Transient),
+            Some(ErrorClass::Throttled { until: None }),
+        ];
+        for instance in after.state.instances.values().filter(|i| i.ordered.is_some()) {
+            let Some(launch) = instance.launch.as_ref().filter(|l| l.answer == Answer::Pending) else { continue };
+            let answer = classes[which].clone().map_or(Answer::Accepted { at: NOW }, |class| {
+                Answer::Refused { at: NOW, failure: failure(class) }
+            });
+            let mut told = after.clone();
+            told.tell(NOW, Change::LaunchAnswered { instance: instance.id.clone(), attempt: launch.attempt, answer });
+            prop_assert_eq!(&told.state.availability, &after.state.availability);
+            let own = LaunchHealth { recent_ordered: Vec::new(), ..told.state.launches.clone() };
+            let pools = LaunchHealth { recent_ordered: Vec::new(), ..after.state.launches.clone() };
+            prop_assert_eq!(own, pools);
+            prop_assert_eq!(check(&told.state), vec![]);
+        }
+    }
+
+    #[test]
+    fn orders_take_at_most_half_of_what_may_launch(line in a_world_with_orders()) {
+        let (before, plan, after) = planned(&line);
+        let ordered = |world: &crate::core::notation::World| {
+            let boots = |i: &&std::sync::Arc<Instance>| {
+                matches!(i.phase, Phase::Launching | Phase::Checking) && !i.is_refused() && i.ordered.is_some()
+            };
+            world.state.instances.values().filter(boots).count()
+        };
+        let intended = |e: &&crate::core::event::Event| matches!(&e.change, Change::LaunchIntended { ordered: Some(_), .. });
+        if plan.events.iter().any(|e| intended(&e)) {
+            let half = (before.policy.max_launching as usize / 2).max(1);
+            prop_assert!(ordered(&after) <= half, "{} of {half}", ordered(&after));
         }
     }
 

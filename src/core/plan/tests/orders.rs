@@ -7,10 +7,10 @@ use crate::core::failure::{ErrorClass, Failure};
 use crate::core::instance::{Answer, DrainReason, Unreachable};
 use crate::core::invariants;
 use crate::core::notation::{
-    NOW, World, ago, attempt, does, instance, render, render_events, table, waits, world,
+    NOW, World, ago, attempt, does, instance, notes, render, render_events, table, waits, world,
 };
 use crate::core::order::RefusedOrder;
-use crate::core::plan::request;
+use crate::core::plan::{Effect, request};
 
 #[test]
 fn a_job_gets_what_it_ordered_and_nothing_else() {
@@ -205,22 +205,26 @@ fn a_refused_order_and_a_failed_boot_of_one_say_nothing_about_other_launches() {
         world.tell(NOW, Change::LaunchAnswered { instance: instance("i1"), attempt: 1, answer });
         world.state
     };
-    let order = ErrorClass::Order { by_job: true };
     for text in [
         "orders | requested 5s for 8; waits 8 orders ruby",
         "orders, offerings 2 | requested 5s for 8 as c1; waits 8 orders ruby",
     ] {
-        let state = refused(text, order.clone());
-        assert_eq!(state.launches.failures, 0, "{text}");
-        let choice = state.availability.choice(&crate::core::policy::Timing::default(), NOW);
-        let waits = matches!(choice, crate::core::availability::Choice::Wait { .. });
-        assert!(!waits, "{text}");
-        assert_eq!(invariants::check(&state), []);
+        for class in [
+            ErrorClass::Order { by_job: true },
+            ErrorClass::Order { by_job: false },
+            ErrorClass::NoCapacity { scope: "c1".to_owned() },
+            ErrorClass::Quota,
+            ErrorClass::Denied,
+            ErrorClass::Invalid,
+            ErrorClass::Throttled { until: None },
+            ErrorClass::Transient,
+        ] {
+            let state = refused(text, class.clone());
+            assert_eq!((state.launches.failures, &state.launches.last), (0, &None), "{text} {class}");
+            assert!(!state.availability.has_refusals(), "{text} {class}");
+            assert_eq!(invariants::check(&state), []);
+        }
     }
-    assert_eq!(
-        refused("orders | requested 5s for 8; waits 8 orders ruby", ErrorClass::Transient).launches.failures,
-        1
-    );
     let mut late = world("orders | booting 5s for 8; waits 8 orders ruby; booting 5s; waits 9");
     late.tell(NOW, Change::DrainingBegun { instance: instance("i1"), reason: DrainReason::NeverReady });
     assert_eq!(late.state.launches.failures, 0);
@@ -249,4 +253,108 @@ fn an_unused_grant_leaves_the_instance_to_its_job() {
     assert_eq!(invariants::check(&given_back.state), []);
     let known = given_back.state.instance(&instance("i1")).expect("it is recorded");
     assert!(known.domain.is_some() && known.uses_left == Some(1), "{known:?}");
+}
+
+#[test]
+fn a_jobs_own_launch_backs_off_by_itself() {
+    table(
+        does,
+        &[
+            // The next offering at once, then a pause of 5 s.
+            (
+                "orders, offerings 2 | waits 8 orders ruby; refused 2s as c1 missing 1s for 8",
+                "i1 intended (2) as c2 for a8; launch i1",
+            ),
+            (
+                "orders, offerings 1 | waits 8 orders ruby; refused 2s as c1 missing 1s for 8; waits 9",
+                "i2 intended as c1; launch i2",
+            ),
+            (
+                "orders, offerings 1 | waits 8 orders ruby; refused 9s as c1 missing 1s for 8",
+                "i1 intended (2) as c1 for a8; launch i1",
+            ),
+            // The pause keeps its record, and its record takes no room.
+            ("orders, offerings 1, max 1 | waits 8 orders ruby; refused 2s as c1 missing 1s for 8", ""),
+            (
+                "orders, offerings 1, max 1 | waits 8 orders ruby; refused 2s as c1 missing 1s for 8; waits 9",
+                "i2 intended as c1; launch i2",
+            ),
+        ],
+    );
+    table(
+        waits,
+        &[(
+            "orders, offerings 1 | waits 8 orders ruby; refused 2s as c1 missing 1s for 8; waits 9",
+            "a8: the launch of the job's own instance was refused (no capacity (zone)); a9: i2 is booting",
+        )],
+    );
+    table(
+        notes,
+        &[(
+            "orders, offerings 1, max 1 | waits 8 orders ruby; refused 2s as c1 missing 1s for 8; booting 5s; waits 9",
+            "",
+        )],
+    );
+}
+
+#[test]
+fn the_pools_pauses_are_not_those_of_orders() {
+    table(
+        does,
+        &[
+            ("orders, failures 5 1s | waits 8; waits 9 orders ruby", "i1 intended for a9; launch i1"),
+            // The launch that a job ordered is not the trial.
+            (
+                "orders, failures 5 10m | booting 5s for 7; waits 7 orders ruby; waits 8; waits 9",
+                "i2 intended; probe i1; launch i2",
+            ),
+            // What the pool's own launches have found out counts for both.
+            ("orders, offerings 1, out c1 5s | waits 8 orders ruby", ""),
+        ],
+    );
+    let mut ready = world("orders, failures 3 1s | checking 5s for 8; waits 8 orders ruby");
+    ready.tell(NOW, Change::BecameReady { instance: instance("i1") });
+    assert_eq!(ready.state.launches.failures, 3, "its success proves nothing, either");
+}
+
+#[test]
+fn orders_leave_half_of_the_launches_to_the_pool() {
+    let booting = |jobs: std::ops::RangeInclusive<u32>| {
+        let one = |job| format!("booting 5s for {job}; waits {job} orders ruby");
+        jobs.map(one).collect::<Vec<_>>().join("; ")
+    };
+    let launches = |text: &str| {
+        let plan = world(text).plan();
+        let launches = plan.effects.iter().filter(|effect| matches!(effect, Effect::Launch { .. }));
+        launches.count()
+    };
+    for (settings, jobs, more, expected) in [
+        ("launching 4", 10..=11, "waits 8", 1),
+        ("launching 4", 10..=11, "waits 8 orders ruby of b", 0),
+        // Two of one domain never take the last one.
+        ("launching 4", 10..=10, "waits 8 orders ruby", 0),
+        ("launching 4", 10..=10, "waits 8 orders ruby of b", 1),
+        ("launching 4, any", 10..=10, "waits 8 orders ruby", 1),
+        ("launching 1", 10..=10, "waits 8", 1),
+        ("launching 1", 10..=10, "waits 8 orders ruby of b", 0),
+        ("launching 10", 10..=14, "waits 8; waits 9; waits 7; waits 6; waits 5; waits 4", 5),
+        // Idle instances of the pool, too.
+        ("launching 4, target 3", 10..=11, "waits 8 orders ruby", 2),
+    ] {
+        let text = format!("orders, max 40, {settings} | {}; {more}", booting(jobs));
+        assert_eq!(launches(&text), expected, "{text}");
+    }
+    let full =
+        format!("orders, max 40, launching 4 | {}; waits 8 orders ruby of b; waits 9", booting(10..=11));
+    assert!(
+        waits(&full).ends_with(
+            "a8: 2 launches of instances that jobs ordered are in progress, limit 2 (half of `max_launching`; the last one \
+             is kept for other trust domains); a9: i3 is booting"
+        ),
+        "{}",
+        waits(&full)
+    );
+    let mut rate = world("orders, max 40, rate 4 | waits 8 orders ruby; waits 9");
+    rate.state.launches.recent_ordered = vec![ago(Duration::from_secs(5)); 2];
+    assert_eq!(render(&rate.plan()), "i1 intended; launch i1");
 }

@@ -21,7 +21,7 @@ pub(super) async fn create(api: &Kubernetes, spec: &LaunchSpec) -> Result<Create
     let made: Pod = match api.connection.call(&Call::create(api.path(CREATE), &pod)).await {
         Ok(answer) => answer.read().map_err(|error| unreadable(&error))?,
         Err(failed) if failed.is(409, "AlreadyExists") => existing(api, spec).await?,
-        Err(failed) => return Err(spec.refusal(failed.into())),
+        Err(failed) => return Err(spec.refusal(failed)),
     };
     let handle = handle(&made).ok_or_else(|| {
         ProviderError::new(ErrorClass::Unknown, "the API server's answer to the launch names no pod")

@@ -33,12 +33,14 @@ pub(super) struct Failed {
     pub(super) reason: String,
     /// True if the server lacks the namespace.
     pub(super) lacks_namespace: bool,
+    /// True if a policy of the cluster denied the object: an admission webhook, or a ValidatingAdmissionPolicy.
+    pub(super) by_policy: bool,
     pub(super) error: ProviderError,
 }
 
 impl From<ProviderError> for Failed {
     fn from(error: ProviderError) -> Self {
-        Self { status: None, reason: String::new(), lacks_namespace: false, error }
+        Self { status: None, reason: String::new(), lacks_namespace: false, by_policy: false, error }
     }
 }
 
@@ -81,7 +83,8 @@ pub(super) fn of_answer(
     let line = clean_line(format!("{label}: {text}").as_bytes(), MAX_MESSAGE);
     let lacks_namespace = status == 404 && details.is_some_and(|details| details.kind == "namespaces");
     let error = ProviderError::new(class, line);
-    Failed { status: Some(status), reason: said.reason, lacks_namespace, error }
+    let by_policy = kind == CallKind::Create && is_denied_by_policy(&said.message);
+    Failed { status: Some(status), reason: said.reason, lacks_namespace, by_policy, error }
 }
 
 /// No answer, or a broken one.
@@ -128,6 +131,8 @@ fn class(status: u16, said: &Status, kind: CallKind, until: Option<Stamp>) -> Er
         |name: &str| details.is_some_and(|details| details.causes.iter().any(|cause| cause.reason == name));
     let says = |text: &str| said.message.contains(text);
     match status {
+        // A webhook chooses the status of its denial.
+        _ if kind == CallKind::Create && is_denied_by_policy(&said.message) => ErrorClass::Denied,
         403 if says("exceeded quota:") => ErrorClass::Quota,
         403 if has_cause("NamespaceTerminating") || REFUSED_POD.iter().any(|text| says(text)) => {
             ErrorClass::Invalid
@@ -144,6 +149,16 @@ fn class(status: u16, said: &Status, kind: CallKind, until: Option<Stamp>) -> Er
         408 | 500.. => unanswered(kind),
         _ => ErrorClass::Invalid,
     }
+}
+
+/// The API server's own beginning of the message, which no name or image in the request can take.
+fn is_denied_by_policy(message: &str) -> bool {
+    let webhook = || message.starts_with("admission webhook \"") && message.contains("\" denied the request");
+    let policy = || {
+        let rest = message.split_once(" is forbidden: ").map_or(message, |(_, rest)| rest);
+        rest.starts_with("ValidatingAdmissionPolicy '") && rest.contains(" denied request: ")
+    };
+    webhook() || policy()
 }
 
 /// Texts of admission that no reason tells from missing permissions.
@@ -192,6 +207,9 @@ mod tests {
         let user = "pods is forbidden: User \"ci\" cannot create resource \"pods\" in API group \"\" in the namespace \"x\"";
         let terminating =
             json!({ "causes": [{ "reason": "NamespaceTerminating", "field": "metadata.namespace" }] });
+        let denied =
+            "admission webhook \"images.example.com\" denied the request: registry `evil` is not allowed";
+        let policy = "pods \"a\" is forbidden: ValidatingAdmissionPolicy 'images' with binding 'ci' denied request: no";
         let hook = "Internal error occurred: failed calling webhook \"x\": context deadline exceeded";
         for (code, reason, message, details, kind, wanted) in [
             (401, "Unauthorized", "Unauthorized", json!({}), Create, ErrorClass::Denied),
@@ -228,6 +246,10 @@ mod tests {
             ),
             (422, "Invalid", "spec.x is wrong", json!({}), Create, ErrorClass::Invalid),
             (500, "InternalError", hook, json!({}), Create, ErrorClass::Unknown),
+            (400, "BadRequest", denied, json!({}), Create, ErrorClass::Denied),
+            (403, "Forbidden", denied, json!({}), Create, ErrorClass::Denied),
+            (500, "InternalError", denied, json!({}), Create, ErrorClass::Denied),
+            (422, "Invalid", policy, json!({}), Create, ErrorClass::Denied),
             (500, "ServerTimeout", "later", json!({}), Existing, ErrorClass::Transient),
             (503, "ServiceUnavailable", "etcd", json!({}), Create, ErrorClass::Unknown),
             (504, "Timeout", "late", json!({}), Create, ErrorClass::Unknown),
@@ -235,6 +257,22 @@ mod tests {
             assert_eq!(of(code, &status(reason, message, &details), kind), wanted, "{code} {message}");
         }
         assert_eq!(of(404, b"<html>", Existing), ErrorClass::Transient, "a proxy knows of no pod");
+    }
+
+    #[test]
+    fn only_the_servers_own_words_tell_of_a_policy() {
+        let by_policy = |message: &str, kind| {
+            of_answer(403, &status("Forbidden", message, &json!({})), None, kind, NOW).by_policy
+        };
+        let webhook = "admission webhook \"a\" denied the request without explanation";
+        assert!(by_policy(webhook, CallKind::Create) && !by_policy(webhook, CallKind::Existing));
+        for message in [
+            "Pod \"a\" is invalid: spec.containers[0].image: Invalid value: \"admission webhook \\\"a\\\" denied the request\"",
+            "failed calling webhook \"a\": no endpoints available",
+            "pods \"a\" is forbidden: violates PodSecurity \"restricted:latest\"",
+        ] {
+            assert!(!by_policy(message, CallKind::Create), "{message}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::condition::JOB;
+use super::errors::Failed;
 use super::ordered;
 use super::server::{self, DIR, VOLUME};
 use super::template;
@@ -96,13 +97,16 @@ impl LaunchSpec {
         })
     }
 
-    /// The API server refuses the pod. If a job ordered it, that says nothing about other pods.
-    pub(super) fn refusal(&self, error: ProviderError) -> ProviderError {
-        if !self.ordered || *error.class() != ErrorClass::Invalid {
+    /// The API server refuses the pod. If a job ordered it, that says nothing about other pods; a policy of the cluster that
+    /// denies it judges what the job named.
+    pub(super) fn refusal(&self, failed: Failed) -> ProviderError {
+        let by_job = failed.by_policy;
+        let error = ProviderError::from(failed);
+        if !self.ordered || !(by_job || *error.class() == ErrorClass::Invalid) {
             return error;
         }
         let why = format!("the cluster refuses the job's pod: {}", error.failure.message);
-        ProviderError::new(ErrorClass::Order { by_job: false }, why)
+        ProviderError::new(ErrorClass::Order { by_job }, why)
     }
 }
 
