@@ -519,7 +519,8 @@ mod tests {
         let own = WaitingOn::OwnLaunch { until, failure: failure() };
         let waiting =
             vec![(attempt(), WaitingOn::OrderedLaunches { under_way: 5, at_most: 5 }), (attempt(), own)];
-        let ordered = Report { waiting, ..Report::new(NOW, 49) };
+        let notes = vec![Note::ListImplausible { missing: 3, answering: 2 }];
+        let ordered = Report { waiting, notes, ..Report::new(NOW, 49) };
         hold(REPORTS, &[report, later, counted, tier, blamed, rechecked, checked, ordered]);
         covers::<WaitingOn>(REPORTS, r#"{"waiting_for":"?"}"#);
         covers::<Note>(REPORTS, r#"{"note":"?"}"#);

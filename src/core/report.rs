@@ -178,6 +178,11 @@ pub enum Note {
         failure: Failure,
     },
     ListIncomplete,
+    /// A complete list lacks all `missing` instances that were ready, and so many idle ones of them answer: none is replaced.
+    ListImplausible {
+        missing: u32,
+        answering: u32,
+    },
     /// Instances with this owner's tag that another keeper launched: a copy of this state directory is in use.
     OwnerConflict {
         instances: Vec<InstanceId>,
@@ -384,6 +389,12 @@ impl fmt::Display for Note {
             Self::ListIncomplete => {
                 f.write_str("the provider's list was incomplete: missing instances are not replaced")
             }
+            Self::ListImplausible { missing, answering } => write!(
+                f,
+                "the provider's list lacks all {missing} instances that were ready, but {answering} of them {}: those are \
+                 kept and not replaced until the list has them again or they no longer answer",
+                if *answering == 1 { "answers" } else { "answer" }
+            ),
             Self::OwnerConflict { instances } => {
                 f.write_str(
                     "another keeper works with a copy of this state directory, and reaping is suspended: ",

@@ -42,6 +42,8 @@ pub(super) struct KeeperCache {
     pub(super) unhealthy: BTreeMap<InstanceId, Stamp>,
     /// True if the last pass suspected the runner host.
     pub(super) suspects_host: bool,
+    /// The last list lacked every instance, although they answer.
+    pub(super) doubts_list: bool,
     pub(super) busy: BTreeSet<InstanceId>,
     /// Pulls in advance.
     pub(super) warming: Warming,
@@ -142,7 +144,7 @@ impl Engine {
         }
     }
 
-    /// Logs when the runner host becomes suspected of a fault, and when that is over.
+    /// Logs when the runner host becomes suspected of a fault, or a list is implausible, and when that is over.
     fn log_suspicion(&self, memory: &mut KeeperCache, report: &Report) {
         let note = report.notes.iter().find(|note| matches!(note, Note::HostSuspected { .. }));
         match note {
@@ -153,6 +155,15 @@ impl Engine {
             _ => {}
         }
         memory.suspects_host = note.is_some();
+        let note = report.notes.iter().find(|note| matches!(note, Note::ListImplausible { .. }));
+        match note {
+            Some(note) if !memory.doubts_list => tracing::warn!(pool = %self.pool, "{note}"),
+            None if memory.doubts_list => {
+                tracing::info!(pool = %self.pool, "the provider's list no longer lacks every instance that answers");
+            }
+            _ => {}
+        }
+        memory.doubts_list = note.is_some();
     }
 
     /// What a pass without launches would do now; commits nothing.

@@ -112,6 +112,7 @@ codes! {
     POOL_LIST_FAILING Warning "pool-list-failing" "The provider's list of instances fails or is incomplete.";
     POOL_CALLS_FAILING Warning "pool-calls-failing" "Calls to the provider about an instance fail repeatedly.";
     POOL_PULLS_FAILING Warning "pool-pulls-failing" "An image of `images_warm` cannot be pulled on idle instances: jobs in it wait for their own pull.";
+    POOL_LIST_IMPLAUSIBLE Warning "pool-list-implausible" "The provider's list lacks all instances of the pool, but they still answer.";
     POOL_HOST_SUSPECTED Warning "pool-host-suspected" "So many instances do not respond that the runner host may be at fault.";
     POOL_HOST_UNAVAILABLE Warning "pool-host-unavailable" "A static host cannot be used at present.";
     POOL_OWNER_CONFLICT Error "pool-owner-conflict" "Another keeper works with a copy of this state directory.";

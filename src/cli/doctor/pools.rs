@@ -149,6 +149,11 @@ fn noted(pool: &PoolName, note: &Note, when: &When) -> Option<Finding> {
                           needs no permission";
             code::POOL_LOCATION_UNKNOWN.found(what, remedy)
         }
+        Note::ListImplausible { .. } => {
+            let remedy = "check the provider, the filter of its program, and its credentials: the list is complete, \
+                          but it has none of the pool's instances";
+            code::POOL_LIST_IMPLAUSIBLE.found(what, remedy)
+        }
         Note::HostSuspected { .. } => {
             let remedy = "check the runner host: routes, firewall, connection tracking, open files; afterwards the \
                           instances get jobs again";

@@ -57,6 +57,7 @@ pub(crate) fn notes_of(world: &World) -> String {
         Note::CallsFailing { instance, .. } => format!("failing {instance}"),
         Note::AttemptUnreadable { attempt, .. } => format!("unreadable {attempt}"),
         Note::Unavailable { instance, .. } => format!("unavailable {instance}"),
+        Note::ListImplausible { missing, answering } => format!("implausible {answering} of {missing}"),
         Note::HostSuspected { unreachable, responding, .. } => {
             format!("suspect the runner host: {unreachable} to {responding}")
         }

@@ -11,6 +11,7 @@ mod builder;
 pub mod classify;
 mod counts;
 pub mod health;
+mod implausible;
 mod launch_limits;
 mod notices;
 mod observed;
@@ -139,6 +140,9 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
     let scaled = scale::step(&mut draft, &input, &mut report);
     stages::check(&mut draft, view.observed, policy, &reconciled);
     recheck::step(&mut draft, view.observed, policy, &reconciled);
+    if let Some(implausible) = &reconciled.implausible {
+        implausible.probe(&mut draft, view.observed, policy);
+    }
     health::check(&mut draft, view.observed, policy, &reconciled);
     warm::step(&mut draft, view.observed, policy, &reconciled, &mut report);
     why::step(&draft, &input, &scaled, &mut report);

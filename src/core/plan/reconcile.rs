@@ -7,6 +7,7 @@ use super::Effect;
 use super::attempts::UngrantedAttempts;
 use super::builder::PlanBuilder;
 use super::classify::KnownLaunches;
+use super::implausible::Implausible;
 use super::observed::Observed;
 use super::static_hosts;
 use super::table::{self, Age, Observation, Recorded, Unrecorded, Verdict};
@@ -29,6 +30,7 @@ pub(super) struct Reconciled {
     /// Listed instances with this owner's tag and without a record: they count against `max_instances`.
     pub(super) uncounted: u32,
     pub(super) elsewhere: Option<Elsewhere>,
+    pub(super) implausible: Option<Implausible>,
 }
 
 pub(super) fn step(
@@ -50,7 +52,9 @@ pub(super) fn step(
             listing.instances.iter().peekable()
         }
     };
-    let mut reconciled = Reconciled::default();
+    let implausible = Implausible::of(draft.state(), observed, policy, draft.now);
+    report.notes.extend(implausible.as_ref().and_then(Implausible::note));
+    let mut reconciled = Reconciled { implausible, ..Reconciled::default() };
     let (mut todo, mut others) = (Vec::new(), Vec::new());
     report.rows.reserve(draft.state().instances.len());
     // Both are sorted by id, so one walk covers both.
@@ -59,7 +63,8 @@ pub(super) fn step(
             others.push(other);
         }
         let own = listed.next_if(|l| l.id == *id);
-        let (observation, noted) = observe(draft, observed, policy, instance, own);
+        let doubt = reconciled.implausible.as_ref();
+        let (observation, noted) = observe(draft, observed, policy, instance, (own, doubt));
         let (recorded, age) = describe(instance, draft.state(), observed, policy, ungranted, draft.now);
         let row = table::recorded(recorded, observation, age);
         report.rows.push((id.clone(), row.number));
@@ -115,7 +120,7 @@ fn observe(
     observed: &Observed,
     policy: &Policy,
     instance: &Instance,
-    listed: Option<&Listed>,
+    (listed, implausible): (Option<&Listed>, Option<&Implausible>),
 ) -> (Observation, Vec<Change>) {
     let Ok(listing) = &observed.listing else { return (Observation::Unknown, Vec::new()) };
     let id = || instance.id.clone();
@@ -154,6 +159,10 @@ fn observe(
         let next_list = draft.now.plus(policy.timing.list_interval);
         draft.wake_at(if draft.now.reached(due) { next_list } else { due });
         return (Observation::Missing, Vec::new());
+    }
+    if implausible.is_some_and(|implausible| implausible.protects(instance)) {
+        draft.wake_at(draft.now.plus(interval));
+        return (Observation::Unknown, Vec::new());
     }
     if is_denied(instance, listing, observed) {
         return (Observation::Absent, Vec::new());

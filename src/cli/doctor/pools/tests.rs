@@ -182,17 +182,33 @@ fn unfit() -> (Note, &'static str) {
     )
 }
 
+fn list_failed() -> (Note, &'static str) {
+    (
+        Note::ListFailed { failure: failure() },
+        "warning [pool-list-failing]: pool `linux`: the provider's instances cannot be listed (quota reached: 20 vCPU)\n  \
+         help: check that the provider is reachable and permits listing; until then no instance is replaced. If it is gone \
+         for good: `greenroom pool resume linux --forget-unreachable`",
+    )
+}
+
+fn implausible() -> (Note, &'static str) {
+    (
+        Note::ListImplausible { missing: 3, answering: 2 },
+        "warning [pool-list-implausible]: pool `linux`: the provider's list lacks all 3 instances that were ready, but 2 \
+         of them answer: those are kept and not replaced until the list has them again or they no longer answer\n  help: \
+         check the provider, the filter of its program, and its credentials: the list is complete, but it has none of \
+         the pool's instances",
+    )
+}
+
 fn of_reports() -> Vec<Trouble> {
     let mut all = Vec::new();
     let trouble = Note::CallsFailing { instance: id(1), failure: failure(), until: at(90.0) };
     for (note, expected) in [
         of_the_tier(),
         unfit(),
-        (
-            Note::ListFailed { failure: failure() },
-            "warning [pool-list-failing]: pool `linux`: the provider's instances cannot be listed (quota reached: 20 vCPU)\n  \
-             help: check that the provider is reachable and permits listing; until then no instance is replaced",
-        ),
+        list_failed(),
+        implausible(),
         (
             Note::OwnerConflict { instances: vec![id(8), id(9)] },
             "error [pool-owner-conflict]: pool `linux`: another keeper works with a copy of this state directory, \

@@ -434,3 +434,39 @@ fn a_plan_wakes_the_keeper_when_the_next_thing_falls_due() {
         assert_eq!(next(given), seconds, "given `{given}`");
     }
 }
+
+#[test]
+fn a_list_that_lacks_every_instance_is_not_believed_while_they_answer() {
+    let gone = "missing 31s denied";
+    let both = |first: &str, second: &str| {
+        does(&format!("target 2, max 9 | idle 5m {gone}{first}; idle 5m {gone}{second}"))
+    };
+    assert_eq!(both("", ""), "");
+    let note = notes(&format!("target 2 | idle 5m {gone}; idle 5m {gone}"));
+    assert_eq!(note, "implausible 2 of 2");
+    // Nothing is known of them yet: they are probed first.
+    assert_eq!(both(" unheard", " unheard"), "check the health of i1; check the health of i2");
+    // One alone, or one beside others that are listed, is absent as always.
+    let vanishes = |text: &str| does(text).contains("i1 drains: vanished");
+    for text in ["target 1 | idle 5m missing 31s denied", "target 2 | idle 5m missing 31s denied; idle 5m"] {
+        assert!(vanishes(text), "{text}: {}", does(text));
+    }
+    // So is one that does not answer, whatever the others do.
+    let mut silent = world(&format!("target 2, max 9 | idle 5m {gone} unheard; idle 5m {gone}"));
+    silent.observed.unhealthy.insert(crate::core::notation::instance("i1"), ago(Duration::from_secs(5)));
+    assert!(render(&silent.plan()).contains("i1 drains: vanished"), "{}", render(&silent.plan()));
+    assert!(!render(&silent.plan()).contains("i2 drains"), "{}", render(&silent.plan()));
+    // An answer from before the list proves nothing; nor does a probe that tells nothing, after five minutes.
+    let mut before = world(&format!("target 2, max 9 | idle 5m {gone}; idle 5m {gone}"));
+    for id in ["i1", "i2"] {
+        let at = ago(Duration::from_secs(40));
+        before.observed.healthy.insert(crate::core::notation::instance(id), at);
+    }
+    assert_eq!(render(&before.plan()), "check the health of i1; check the health of i2");
+    let late = "target 2, max 9 | idle 9m missing 301s denied unheard; idle 9m missing 301s denied unheard";
+    assert!(vanishes(late), "{}", does(late));
+    // What boots is not given up either, and what is to end is terminated again instead of forgotten.
+    let booting =
+        format!("target 2, max 9 | idle 5m {gone}; idle 5m {gone}; booting 50s {gone}; draining 5m {gone}");
+    assert_eq!(does(&booting), "probe i3; terminate i4");
+}
