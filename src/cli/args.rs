@@ -304,6 +304,10 @@ Exit status:
         /// kind of provider. Greenroom no longer terminates them
         #[arg(long, conflicts_with_all = ["instance", "unbind"])]
         forget_elsewhere: bool,
+        /// Only drop the records of instances whose provider no longer answers, such as those of a
+        /// closed account or a deleted cluster. Greenroom no longer terminates them
+        #[arg(long, conflicts_with_all = ["instance", "unbind", "forget_elsewhere"])]
+        forget_unreachable: bool,
         /// Print what would change, without changing it
         #[arg(long)]
         dry_run: bool,

@@ -173,6 +173,9 @@ async fn ask(place: &GlobalOptions, command: OperatorCommand) -> Result<bool, Cl
         OperatorCommand::Pool(PoolCommand::Resume { pool, forget_elsewhere: true, dry_run, .. }) => {
             pool::drain::forget_elsewhere(place, pool.as_deref(), dry_run).await
         }
+        OperatorCommand::Pool(PoolCommand::Resume { pool, forget_unreachable: true, dry_run, .. }) => {
+            pool::drain::forget_unreachable(place, pool.as_deref(), dry_run).await
+        }
         OperatorCommand::Pool(PoolCommand::Resume {
             pool,
             instance: Some(host),

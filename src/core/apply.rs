@@ -128,6 +128,13 @@ impl PoolState {
                     self.remember(&gone);
                 }
             }
+            Change::RecordDropped { instance, .. } => {
+                let dropped = self.empty(instance)?;
+                if !matches!(dropped.phase, Phase::Draining { .. }) && !dropped.is_refused() {
+                    return Err(WRONG_PHASE);
+                }
+                self.instances.remove(instance);
+            }
             Change::PoolDrained => self.drained = Some(at),
             Change::PoolResumed => {
                 self.drained = None;

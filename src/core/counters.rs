@@ -181,6 +181,7 @@ impl Count {
             | Change::Located { .. }
             | Change::ListedAgain { .. }
             | Change::Forgotten { .. }
+            | Change::RecordDropped { .. }
             | Change::PoolDrained
             | Change::PoolResumed => None,
         }

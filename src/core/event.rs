@@ -229,6 +229,12 @@ pub enum Change {
     Forgotten {
         instance: InstanceId,
     },
+    /// The operator dropped the record of an instance whose provider no longer answers. It may still exist.
+    RecordDropped {
+        instance: InstanceId,
+        /// Why the provider could not list its instances.
+        problem: String,
+    },
     /// The operator drained the pool: no grants, no launches, every instance is drained.
     PoolDrained,
     /// The operator resumed the pool. Also ends a pause after failed launches or suspensions, and makes all offerings

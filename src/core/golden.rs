@@ -333,6 +333,7 @@ mod tests {
             Change::Located { instance: instance(), location: Location::new("gce project shop") },
             Change::ListedAgain { instance: instance() },
             Change::Forgotten { instance: instance() },
+            Change::RecordDropped { instance: instance(), problem: "no answer".to_owned() },
             Change::PoolDrained,
             Change::PoolResumed,
         ];

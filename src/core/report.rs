@@ -82,6 +82,13 @@ impl Report {
             .find_map(|note| if let Note::Elsewhere { here, .. } = note { Some(here) } else { None })
     }
 
+    /// Why the provider's instances could not be listed, if the pass failed to do so.
+    pub fn list_failure(&self) -> Option<&Failure> {
+        self.notes
+            .iter()
+            .find_map(|note| if let Note::ListFailed { failure } = note { Some(failure) } else { None })
+    }
+
     /// Why a waiting job waits.
     pub fn waiting_on(&self, attempt: &AttemptName) -> Option<&WaitingOn> {
         self.waiting.iter().find(|(waits, _)| waits == attempt).map(|(_, on)| on)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Engine, EngineError};
 use crate::core::event::{Change, Event};
-use crate::core::ids::{InstanceId, Location};
+use crate::core::ids::InstanceId;
 use crate::core::instance::{DrainReason, Instance, Phase};
 use crate::core::plan::request;
 use crate::core::pool::PoolState;
@@ -38,6 +38,11 @@ pub enum OperateError {
         "the keeper's last pass found no instance of pool `{pool}` in another location than the provider's"
     )]
     NothingElsewhere { pool: String },
+    #[error(
+        "the provider of pool `{pool}` answered the keeper's last pass: `greenroom pool drain {pool} --wait` terminates its \
+         instances"
+    )]
+    ProviderAnswers { pool: String },
     #[error(transparent)]
     Trouble(#[from] EngineError),
 }
@@ -96,21 +101,50 @@ impl Engine {
         let report = self.host.reports.read_report(&self.pool).await.map_err(EngineError::from)?;
         let here = report.as_ref().and_then(Report::elsewhere);
         let here = here.ok_or_else(|| OperateError::NothingElsewhere { pool: self.pool.to_string() })?;
-        let withdraw = |state: &PoolState, _: &Target, now| withdraw_events(state, here, now);
+        let dropped = |instance| Change::Forgotten { instance };
+        self.drop_records(dry, &|instance| instance.is_outside(here), &dropped).await
+    }
+
+    /// Drops the records of all launched instances without jobs, if the provider did not answer the last pass. The operator
+    /// answers for those instances from then on.
+    pub async fn forget_unreachable(&self, dry: bool) -> Result<Vec<Event>, OperateError> {
+        let report = self.host.reports.read_report(&self.pool).await.map_err(EngineError::from)?;
+        let failure = report.as_ref().and_then(Report::list_failure);
+        let failure = failure.ok_or_else(|| OperateError::ProviderAnswers { pool: self.pool.to_string() })?;
+        let state = self.store.load().await.map_err(EngineError::from)?;
+        let has_job = |i: &&Arc<Instance>| i.holders.values().any(|holder| holder.closing.is_none());
+        if let Some(held) = state.instances.values().find(has_job) {
+            return Err(OperateError::StillHeld { instance: held.id.clone() });
+        }
+        let problem = failure.to_string();
+        let dropped = |instance| Change::RecordDropped { instance, problem: problem.clone() };
+        self.drop_records(dry, &|instance| !instance.is_static(), &dropped).await
+    }
+
+    /// Drains the instances without jobs that `which` names, and drops their records. A dry run returns what would be
+    /// committed.
+    async fn drop_records(
+        &self,
+        dry: bool,
+        which: &dyn Fn(&Instance) -> bool,
+        dropped: &dyn Fn(InstanceId) -> Change,
+    ) -> Result<Vec<Event>, OperateError> {
+        let withdraw = |state: &PoolState, _: &Target, now| withdraw_events(state, which, now);
         if dry {
-            let state = self.store.load().await.map_err(EngineError::from)?;
-            let forgotten = forget_events(unused(&state, here), self.now());
-            return Ok(withdraw(&state, &Target::Pool, self.now()).into_iter().chain(forgotten).collect());
+            let (state, now) = (self.store.load().await.map_err(EngineError::from)?, self.now());
+            let gone = unused(&state, which).map(|i| dropped(i.id.clone()).at(now));
+            return Ok(withdraw(&state, &Target::Pool, now).into_iter().chain(gone).collect());
         }
         // CRASH: keys go while the records still show what is left to do, and only those of instances that get no job.
         let mut events = self.apply(&Target::Pool, dry, withdraw).await?;
         let state = self.store.load().await.map_err(EngineError::from)?;
-        let gone: BTreeSet<&InstanceId> = ending(&state, here).map(|i| &i.id).collect();
+        let gone: BTreeSet<&InstanceId> = ending(&state, which).map(|i| &i.id).collect();
         for instance in &gone {
             self.connector.discard_keys(instance).await;
         }
         let forget = |state: &PoolState, _: &Target, now| {
-            forget_events(ending(state, here).filter(|i| gone.contains(&i.id)), now).collect()
+            let going = ending(state, which).filter(|i| gone.contains(&i.id));
+            going.map(|i| dropped(i.id.clone()).at(now)).collect()
         };
         events.extend(self.apply(&Target::Pool, dry, forget).await?);
         Ok(events)
@@ -158,27 +192,29 @@ fn drain_events(state: &PoolState, target: &Target, now: Stamp) -> Vec<Event> {
     }
 }
 
-/// Instances without jobs in another location than `here`.
-fn unused<'a>(state: &'a PoolState, here: &'a Location) -> impl Iterator<Item = &'a Instance> {
+/// Those of the instances without jobs.
+fn unused<'a>(
+    state: &'a PoolState,
+    which: &'a dyn Fn(&Instance) -> bool,
+) -> impl Iterator<Item = &'a Instance> {
     let instances = state.instances.values().map(Arc::as_ref);
-    instances.filter(move |i| i.is_outside(here) && i.holders.is_empty())
+    instances.filter(move |i| which(i) && i.holders.is_empty())
 }
 
 /// Those of them that never get a job again.
-fn ending<'a>(state: &'a PoolState, here: &'a Location) -> impl Iterator<Item = &'a Instance> {
-    unused(state, here).filter(|i| i.is_static() || matches!(i.phase, Phase::Draining { .. }))
+fn ending<'a>(
+    state: &'a PoolState,
+    which: &'a dyn Fn(&Instance) -> bool,
+) -> impl Iterator<Item = &'a Instance> {
+    unused(state, which).filter(|i| i.is_static() || matches!(i.phase, Phase::Draining { .. }))
 }
 
-fn withdraw_events(state: &PoolState, here: &Location, now: Stamp) -> Vec<Event> {
-    let ends: BTreeSet<&InstanceId> = ending(state, here).map(|i| &i.id).collect();
-    let begun = unused(state, here).filter(|i| !ends.contains(&i.id));
+fn withdraw_events(state: &PoolState, which: &dyn Fn(&Instance) -> bool, now: Stamp) -> Vec<Event> {
+    let ends: BTreeSet<&InstanceId> = ending(state, which).map(|i| &i.id).collect();
+    let begun = unused(state, which).filter(|i| !ends.contains(&i.id));
     begun
         .map(|i| Change::DrainingBegun { instance: i.id.clone(), reason: DrainReason::ByOperator }.at(now))
         .collect()
-}
-
-fn forget_events<'a>(gone: impl Iterator<Item = &'a Instance>, now: Stamp) -> impl Iterator<Item = Event> {
-    gone.map(move |i| Change::Forgotten { instance: i.id.clone() }.at(now))
 }
 
 fn unbind_events(state: &PoolState, id: &InstanceId, now: Stamp) -> Vec<Event> {

@@ -322,7 +322,7 @@ impl Engine {
     /// An instance that is gone is not an orphan in the cached list.
     fn forget_with_events(&self, memory: &mut KeeperCache, events: &[Event]) {
         for event in events {
-            if let Change::Forgotten { instance } = &event.change {
+            if let Change::Forgotten { instance } | Change::RecordDropped { instance, .. } = &event.change {
                 memory.forget(instance);
             }
         }

@@ -43,6 +43,10 @@ mod real;
 #[path = "../jobs/setting.rs"]
 mod setting;
 mod silence;
+#[path = "../situations/kubernetes/gone.rs"]
+mod situation_gone;
+#[path = "../situations/kubernetes/orders.rs"]
+mod situation_orders;
 #[path = "../support/skipped.rs"]
 mod skipped;
 mod standin;

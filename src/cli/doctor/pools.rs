@@ -123,7 +123,10 @@ fn noted(pool: &PoolName, note: &Note, when: &When) -> Option<Finding> {
     let what = format!("pool `{pool}`: {note}");
     Some(match note {
         Note::ListFailed { .. } | Note::ListIncomplete => {
-            let remedy = "check that the provider is reachable and permits listing; until then no instance is replaced";
+            let remedy = format!(
+                "check that the provider is reachable and permits listing; until then no instance is replaced. If it is gone \
+                 for good: `greenroom pool resume {pool} --forget-unreachable`"
+            );
             code::POOL_LIST_FAILING.found(what, remedy)
         }
         Note::OwnerConflict { .. } => {

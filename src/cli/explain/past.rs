@@ -199,7 +199,7 @@ impl Past {
         };
         match &event.change {
             Change::Granted { .. } if still_there() => None,
-            Change::Forgotten { .. } | Change::Granted { .. } => {
+            Change::Forgotten { .. } | Change::RecordDropped { .. } | Change::Granted { .. } => {
                 self.followed.remove(id);
                 Some(job)
             }
@@ -302,6 +302,7 @@ fn is_notable(change: &Change) -> bool {
         | Change::MissingFromList { .. }
         | Change::Located { .. }
         | Change::ListedAgain { .. }
+        | Change::RecordDropped { .. }
         | Change::PoolDrained
         | Change::PoolResumed => true,
         Change::LaunchAnswered { answer, .. } => {
@@ -359,6 +360,7 @@ fn named(change: &Change) -> Option<&InstanceId> {
         | Change::MissingFromList { instance, .. }
         | Change::Located { instance, .. }
         | Change::ListedAgain { instance }
+        | Change::RecordDropped { instance, .. }
         | Change::Forgotten { instance } => Some(instance),
         Change::PolicySet { .. }
         | Change::GenerationBegun { .. }

@@ -181,6 +181,14 @@ fn of_instance(before: &PoolState, change: &Change, at: Stamp) -> String {
             Some(known) => format!("{instance} gone after {}", age(at, known.created)),
             None => format!("{instance} gone"),
         },
+        Change::RecordDropped { instance, problem } => {
+            let place = before.instance(instance).and_then(|known| known.location.as_ref());
+            let place = place.map_or_else(String::new, |place| format!(" in {place}"));
+            format!(
+                "record of {instance} dropped by the operator, because the provider did not answer ({problem}); it may \
+                 still exist{place}"
+            )
+        }
         Change::PoolDrained => "the pool was drained by the operator".to_owned(),
         Change::PoolResumed => "the pool was resumed by the operator".to_owned(),
         // `sentence` handles the other events.

@@ -5,11 +5,12 @@ use std::time::Duration;
 use crate::cli::args::GlobalOptions;
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
-use crate::cli::ui;
+use crate::cli::{ui, when};
 use crate::core::event::{Change, Event};
 use crate::core::ids::InstanceId;
 use crate::core::instance::Instance;
 use crate::core::time::Pretty;
+use crate::engine::EngineError;
 use crate::engine::operate::Target;
 use crate::host::local::Role;
 use crate::port::clock::Clock as _;
@@ -97,6 +98,44 @@ pub(in crate::cli) async fn forget_elsewhere(
     Ok(true)
 }
 
+/// Drops the records of instances whose provider no longer answers, and names what may still cost money.
+pub(in crate::cli) async fn forget_unreachable(
+    place: &GlobalOptions,
+    pool: Option<&str>,
+    dry: bool,
+) -> Result<bool, CliError> {
+    let context = Context::open(place, Role::Operator)?;
+    let pool = context.the_pool(pool)?;
+    let engine = context.engine(&pool)?;
+    let before = engine.store.load().await.map_err(EngineError::from)?;
+    let events = engine.forget_unreachable(dry).await?;
+    say(&events, dry, "nothing to forget: the pool has no record of a launched instance");
+    let dropped = events.iter().filter_map(|event| match &event.change {
+        Change::RecordDropped { instance, .. } => before.instance(instance),
+        _ => None,
+    });
+    let left: Vec<String> = dropped.filter_map(may_cost).collect();
+    if !left.is_empty() {
+        ui::out("These may still exist and cost money. Check the provider, and terminate what is left:\n");
+        for line in left {
+            ui::out(&format!("  {line}\n"));
+        }
+    }
+    Ok(true)
+}
+
+/// An instance that may still exist, where, and since when. A refused launch created none.
+fn may_cost(instance: &Instance) -> Option<String> {
+    if instance.is_refused() {
+        return None;
+    }
+    let place =
+        instance.location.as_ref().map_or_else(|| "an unknown location".to_owned(), ToString::to_string);
+    let offering = instance.launch.as_ref().and_then(|launch| launch.offering.as_ref());
+    let offering = offering.map_or_else(String::new, |offering| format!(", {offering}"));
+    Some(format!("{} in {place}{offering}, launched {}", instance.id, when::rfc3339(instance.created)))
+}
+
 fn is_meant(target: &Target, instance: &Instance) -> bool {
     match target {
         Target::Pool => true,
@@ -124,6 +163,9 @@ fn summary(change: &Change) -> String {
         Change::PoolResumed => "the pool is resumed".to_owned(),
         Change::Forgotten { instance } => {
             format!("{instance} is forgotten; terminate it at the provider if it still exists")
+        }
+        Change::RecordDropped { instance, .. } => {
+            format!("the record of {instance} is dropped: Greenroom no longer terminates it")
         }
         Change::DrainingBegun { instance, .. } => format!("{instance} is draining"),
         Change::OutOfService { instance, .. } => {

@@ -32,7 +32,7 @@ impl PartBuilder {
                 let known = self.instance(instance, false);
                 (known.ready, known.resumed) = (None, true);
             }
-            Change::Forgotten { instance } => {
+            Change::Forgotten { instance } | Change::RecordDropped { instance, .. } => {
                 let launched_here = self.instances.remove(instance).is_some_and(|known| known.launched);
                 if !launched_here {
                     self.gone.insert(instance.clone());

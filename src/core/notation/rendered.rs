@@ -130,6 +130,7 @@ fn describe(change: &Change) -> String {
         Change::Located { instance, location } => format!("{instance} located in {location}"),
         Change::ListedAgain { instance } => format!("{instance} seen"),
         Change::Forgotten { instance } => format!("{instance} forgotten"),
+        Change::RecordDropped { instance, .. } => format!("{instance} dropped"),
         Change::PoolDrained => "pool drained".to_owned(),
         Change::PoolResumed => "pool resumed".to_owned(),
     }
