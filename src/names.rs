@@ -4,6 +4,8 @@
 //! systemd, LDAP. Greenroom links a C library statically, because it starts so often. That library supports only files
 //! and DNS; for the others it would load a second C library, of any version, into the running process.
 
+pub mod race;
+
 use std::ffi::OsStr;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};

@@ -70,7 +70,9 @@ fn waiting(pool: &PoolName, on: &WaitingOn, usual_boot: Option<Duration>, now: S
         | WaitingOn::Moved { .. }
         | WaitingOn::Disk { .. }
         | WaitingOn::Elsewhere { .. }
-        | WaitingOn::NoHost
+        | WaitingOn::Obstructed { .. }
+        | WaitingOn::HostCheck { .. }
+        | WaitingOn::NoHost { .. }
         | WaitingOn::Bound { .. }
         | WaitingOn::TooLong { .. }
         | WaitingOn::NextPass => format!("waiting: {on}"),
@@ -170,6 +172,7 @@ mod tests {
     use crate::core::failure::{ErrorClass, Failure};
     use crate::core::ids::OfferingName;
     use crate::core::instance::DrainReason;
+    use crate::core::obstacle;
     use crate::core::start::Start;
     use crate::core::time::{BootId, ManagerId};
 
@@ -253,6 +256,20 @@ mod tests {
             after: Duration::from_millis(23_940),
         };
         assert_eq!(progress(&PoolName::new("linux"), &step, now()), "linux-1 reachable after 23.9 s");
+    }
+
+    #[test]
+    fn a_waiting_job_reads_each_cause() {
+        for (obstacle, sentence) in obstacle::tests::each() {
+            let instance = InstanceId::new("h1");
+            assert_eq!(
+                say(WaitingOn::Obstructed { instance, obstacle }, None),
+                format!("waiting: {sentence}")
+            );
+        }
+        let hosts = obstacle::tests::hosts();
+        let text = hosts.to_string();
+        assert_eq!(say(WaitingOn::NoHost { unusable: Some(hosts) }, None), format!("waiting: {text}"));
     }
 
     #[test]

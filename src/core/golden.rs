@@ -121,6 +121,7 @@ mod tests {
     use crate::core::job_end::{JobEnd, JobResult};
     use crate::core::metadata::MetadataService;
     use crate::core::notation::{NOW, world};
+    use crate::core::obstacle::{Cause, Obstacle, UnusableHosts};
     use crate::core::order::{Order, Ordered, RefusedOrder};
     use crate::core::policy::{IdlePolicy, Lifetime, Policy, Reuse, ScheduledIdle, Timing};
     use crate::core::pool::PoolState;
@@ -435,6 +436,11 @@ mod tests {
     fn reports_of_format_2_are_read() {
         let failure = || failure(ErrorClass::Transient);
         let (instance, until) = (instance(), NOW);
+        let obstacle = Obstacle {
+            cause: Cause::LoginDenied,
+            at: "192.0.2.7:22".to_owned(),
+            detail: "it does not accept the key SHA256:a".to_owned(),
+        };
         let waiting = [
             WaitingOn::Boot { instance: instance.clone() },
             WaitingOn::Limit { in_use: 4, max_instances: 4, ahead: 1 },
@@ -445,7 +451,9 @@ mod tests {
             WaitingOn::Paused { until, failures: 5, failure: failure() },
             WaitingOn::NoOffering { until, offering: offering(), failure: failure(), count: 3 },
             WaitingOn::Cleaning { instance: instance.clone() },
-            WaitingOn::Unreachable { instance: instance.clone() },
+            WaitingOn::Unreachable { instance: instance.clone(), reason: "no route".to_owned() },
+            WaitingOn::Obstructed { instance: instance.clone(), obstacle: obstacle.clone() },
+            WaitingOn::HostCheck { instance: instance.clone() },
             WaitingOn::Drained { since: NOW },
             WaitingOn::Moved { problem: "moved".to_owned() },
             WaitingOn::Elsewhere {
@@ -455,7 +463,15 @@ mod tests {
             },
             WaitingOn::Disk { problem: "disk full".to_owned() },
             WaitingOn::TooLong { timeout: Duration::from_hours(2), max_lifetime: Duration::from_hours(1) },
-            WaitingOn::NoHost,
+            WaitingOn::NoHost { unusable: None },
+            WaitingOn::NoHost {
+                unusable: Some(UnusableHosts {
+                    of: 2,
+                    out_of_service: 1,
+                    unreachable: 1,
+                    first: "h1 is out of service: exit status 1".to_owned(),
+                }),
+            },
             WaitingOn::NextPass,
             WaitingOn::Bound { hosts: 2, instance: instance.clone() },
         ];
@@ -492,6 +508,7 @@ mod tests {
             schedule: Some(0),
             rows: vec![(instance.clone(), 11)],
             details: vec![(instance.clone(), "spot".to_owned())],
+            obstacles: vec![(instance.clone(), obstacle)],
             waiting: waiting.into_iter().map(|on| (attempt(), on)).collect(),
             launches: Some(WaitingOn::Rate { until }),
             notes,

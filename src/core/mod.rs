@@ -31,6 +31,7 @@ pub mod metrics;
 #[cfg(test)]
 pub(crate) mod notation;
 pub mod notice;
+pub mod obstacle;
 pub mod order;
 pub mod orphan;
 pub mod own_launch;

@@ -46,7 +46,7 @@ use super::unbegun::CheckKind;
 mod images;
 mod rendered;
 
-pub(crate) use rendered::{does, notes, notes_of, render, render_events, waits};
+pub(crate) use rendered::{does, notes, notes_of, render, render_events, waits, waits_in};
 
 /// Noon on a Monday, ten days after boot.
 pub(crate) const NOW: Stamp =
@@ -169,6 +169,7 @@ impl World {
             announced: BTreeMap::new(),
             healthy: BTreeMap::new(),
             unhealthy: BTreeMap::new(),
+            obstacles: BTreeMap::new(),
             listing: Ok(Listing {
                 begun: ago(Duration::from_secs(1)),
                 complete: true,

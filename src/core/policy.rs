@@ -362,7 +362,7 @@ impl Policy {
 impl Reuse {
     /// True if an instance that is bound to this domain is still capacity for every job.
     pub fn is_open(self, bound_to: &TrustDomain) -> bool {
-        self == Self::Any && bound_to.as_str() == ANYBODY
+        self == Self::Any && bound_to.is_of_all()
     }
 }
 
@@ -370,6 +370,11 @@ impl TrustDomain {
     /// Its project or namespace, without the server.
     pub fn name(&self) -> &str {
         self.as_str().rsplit(' ').next().unwrap_or_default()
+    }
+
+    /// True for the domain of all jobs.
+    pub fn is_of_all(&self) -> bool {
+        self.as_str() == ANYBODY
     }
 
     /// True if its jobs are those of protected refs.

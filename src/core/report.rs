@@ -12,6 +12,7 @@ use super::availability;
 use super::failure::Failure;
 use super::ids::{AttemptName, InstanceId, Location, OfferingName};
 use super::instance::{DrainReason, Instance};
+use super::obstacle::{Obstacle, UnusableHosts};
 use super::time::{Pretty, Stamp, millis};
 use super::unbegun::CheckKind;
 
@@ -30,6 +31,9 @@ pub struct Report {
     /// What the provider reports about an instance beyond its status.
     #[serde(default)]
     pub details: Vec<(InstanceId, String)>,
+    /// Why instances that exist get no job.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub obstacles: Vec<(InstanceId, Obstacle)>,
     /// Images that are being pulled in advance.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pulls: Vec<(InstanceId, Arc<str>)>,
@@ -63,6 +67,12 @@ impl Report {
     /// What the provider reports about an instance beyond its status.
     pub fn detail(&self, instance: &InstanceId) -> Option<&str> {
         self.details.iter().find(|(id, _)| id == instance).map(|(_, detail)| detail.as_str())
+    }
+
+    /// Why an instance gets no job, in a sentence.
+    pub fn obstacle(&self, instance: &InstanceId) -> Option<String> {
+        let (id, obstacle) = self.obstacles.iter().find(|(id, _)| id == instance)?;
+        Some(obstacle.sentence(id))
     }
 
     /// The image that is pulled on an instance in advance.
@@ -103,6 +113,7 @@ impl Report {
             schedule: None,
             rows: Vec::new(),
             details: Vec::new(),
+            obstacles: Vec::new(),
             pulls: Vec::new(),
             waiting: Vec::new(),
             launches: None,
@@ -143,8 +154,16 @@ pub enum WaitingOn {
     Resume { instance: InstanceId },
     /// An instance is being cleaned for it.
     Cleaning { instance: InstanceId },
+    /// The instance that is to serve it exists and cannot be used yet.
+    Obstructed { instance: InstanceId, obstacle: Obstacle },
     /// An instance that may serve it does not respond at present.
-    Unreachable { instance: InstanceId },
+    Unreachable {
+        instance: InstanceId,
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        reason: String,
+    },
+    /// A static host that may serve it is checked.
+    HostCheck { instance: InstanceId },
     /// An instance that may serve it began no stage of its last jobs; the keeper checks it.
     StageCheck {
         instance: InstanceId,
@@ -169,7 +188,11 @@ pub enum WaitingOn {
         max_lifetime: Duration,
     },
     /// The provider launches nothing and no static host is free.
-    NoHost,
+    NoHost {
+        /// The hosts that no job can get, if there are any.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        unusable: Option<UnusableHosts>,
+    },
     /// Each of the pool's `hosts` static hosts is bound to another trust domain for good; `instance` is one of them.
     Bound { hosts: u32, instance: InstanceId },
     /// The next pass is pending.
@@ -353,7 +376,12 @@ impl fmt::Display for WaitingOn {
             }
             Self::Resume { instance } => write!(f, "{instance} was stopped and is being resumed"),
             Self::Cleaning { instance } => write!(f, "{instance} is being cleaned"),
-            Self::Unreachable { instance } => write!(f, "{instance} does not respond, and is checked again"),
+            Self::Obstructed { instance, obstacle } => f.write_str(&obstacle.sentence(instance)),
+            Self::Unreachable { instance, reason } => {
+                write!(f, "{instance} does not respond, and is checked again")?;
+                if reason.is_empty() { Ok(()) } else { write!(f, ": {reason}") }
+            }
+            Self::HostCheck { instance } => write!(f, "{instance} is being checked"),
             Self::StageCheck { instance, kind: CheckKind::Stages } => {
                 write!(f, "{instance} began no stages of its last jobs, and is checked")
             }
@@ -375,7 +403,8 @@ impl fmt::Display for WaitingOn {
                 Pretty(*timeout),
                 Pretty(*max_lifetime),
             ),
-            Self::NoHost => f.write_str("no static host is free"),
+            Self::NoHost { unusable: None } => f.write_str("no static host is free"),
+            Self::NoHost { unusable: Some(hosts) } => write!(f, "{hosts}"),
             Self::Bound { hosts: 1, instance } => {
                 write!(f, "{instance}, the pool's only host, is bound to another trust domain")
             }

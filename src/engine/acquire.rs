@@ -443,7 +443,9 @@ impl Call<'_> {
             self.reported = Some(on.clone());
             if let WaitingOn::Boot { instance }
             | WaitingOn::Recheck { instance }
-            | WaitingOn::Cleaning { instance } = &on
+            | WaitingOn::Cleaning { instance }
+            | WaitingOn::Obstructed { instance, .. } = &on
+                && !self.awaited.contains(instance)
             {
                 self.awaited.push(instance.clone());
             }
@@ -451,7 +453,7 @@ impl Call<'_> {
             let usual_boot = state.launches.usual_boot().filter(|_| self.record.job.order.is_none());
             (self.report)(Progress::Waiting { on: on.clone(), usual_boot });
         }
-        if let WaitingOn::Boot { instance } = &on
+        if let WaitingOn::Boot { instance } | WaitingOn::Obstructed { instance, .. } = &on
             && let Some(known) = state.instance(instance)
         {
             self.report_unavailable(state, known);

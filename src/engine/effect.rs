@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::order::Makes;
-use super::{Engine, EngineError, deadline};
+use super::{Engine, EngineError, deadline, obstacle};
 use crate::core::attempt::End;
 use crate::core::endpoint::Endpoint;
 use crate::core::event::Change;
@@ -12,13 +12,14 @@ use crate::core::ids::{AttemptName, InstanceId};
 use crate::core::images::SeenImages;
 use crate::core::instance::{Answer, DrainReason, Instance, LaunchRecord, Phase, Release};
 use crate::core::inventory::Tags;
+use crate::core::obstacle::{Cause, Obstacle};
 use crate::core::order::LaunchOrder;
 use crate::core::plan::{Effect, request, seen};
 use crate::core::policy::Timing;
 use crate::core::pool::PoolState;
 use crate::core::report::FailedBoot;
 use crate::core::text::clean_line;
-use crate::core::time::Pretty;
+use crate::core::time::{Pretty, Stamp};
 use crate::port::connector::{ConnectError, RemoteCommand, StageEnd};
 use crate::port::provider::{LaunchRequest, ProviderError, Termination};
 use crate::port::setup::{CLOUD_INIT, PoolSetup};
@@ -26,6 +27,9 @@ use crate::port::tail::Tail;
 
 /// The longest output of a command that is reported in one line, in characters.
 const LINE: usize = 300;
+
+/// What an operator can do about another host key.
+const ACCEPT: &str = "if the new key is legitimate, `greenroom doctor` shows how to accept it";
 
 /// The shortest pause between two probes of an instance that boots on the runner host. A probe costs little there, and
 /// the pause adds to what a job waits: it is kept to a small part of the boot.
@@ -53,8 +57,10 @@ pub(super) enum EffectResult {
     Again,
     /// The call failed; its class determines when it is retried.
     Failed(Failure),
-    /// The instance did not respond.
-    NoResponse(Failure),
+    /// A ready instance did not respond.
+    NoResponse(Failure, Obstacle),
+    /// An instance that is probed was not reached: why, and since when that is so.
+    Unreached(Failure, Obstacle, Stamp),
     /// The instance failed the check between jobs: why it is out of use.
     Unfit(String),
 }
@@ -62,6 +68,7 @@ pub(super) enum EffectResult {
 /// Why an instance was not reached.
 struct Unreached {
     failure: Failure,
+    obstacle: Obstacle,
     /// False for a fault on the runner host or at the provider, which says nothing about the instance.
     by_instance: bool,
 }
@@ -202,19 +209,31 @@ impl Engine {
         let begun = self.now();
         let until = begun.plus(timing.pass_interval);
         let boots_here = setup.provider.capabilities().boots_here.is_some();
+        if self.store.load().await?.instance(id).is_some_and(|i| i.phase == Phase::Checking) {
+            self.connector.has_answered(id);
+        }
+        let mut met: Option<(Cause, Stamp)> = None;
         loop {
-            let problem = match self.reach(id, setup).await? {
+            let Unreached { failure: problem, obstacle, .. } = match self.reach(id, setup).await? {
                 Ok(()) => return self.beside_pulls(id, setup, self.make_ready(id, setup)).await,
-                Err(problem) => problem.failure,
+                Err(unreached) => unreached,
             };
+            let since = match met {
+                Some((cause, since)) if cause == obstacle.cause => since,
+                _ => self.now(),
+            };
+            met = Some((obstacle.cause, since));
             if let Some(refused) = problem.refused_order() {
                 self.refuse(id, &refused).await?;
                 return Ok(EffectResult::Fine);
             }
             let now = self.now();
-            // Greenroom cannot predict when a static host returns: it is probed at intervals, not continuously.
-            if now.reached(until) || problem.class == ErrorClass::NotFound || setup.has_static_hosts() {
-                return Ok(EffectResult::Failed(problem));
+            // Greenroom cannot predict when a static host returns: it is probed at intervals, not continuously. So is a
+            // server that answers and denies the login, which would penalize more.
+            let waits = obstacle.is_usual() || obstacle.cause == Cause::TurnedAway;
+            let is_over = now.reached(until) || problem.class == ErrorClass::NotFound;
+            if is_over || !waits || setup.has_static_hosts() {
+                return Ok(EffectResult::Unreached(problem, obstacle, since));
             }
             let close = (now.since(begun) / PART).max(CLOSE_INTERVAL).min(timing.probe_interval);
             self.host.wakeups.pause(if boots_here { close } else { timing.probe_interval }).await;
@@ -232,23 +251,22 @@ impl Engine {
             Ok(endpoint) => endpoint,
             Err(failure) => {
                 let by_instance = failure.class == ErrorClass::NotFound;
-                return Ok(Err(Unreached { failure, by_instance }));
+                let obstacle = obstacle::no_address(failure.message.clone());
+                return Ok(Err(Unreached { failure, obstacle, by_instance }));
             }
         };
         let within = setup.policy.timing.connect_timeout;
         if let Err(problem) = self.connector.check(id, &endpoint, within).await {
             let by_instance = !matches!(problem, ConnectError::HostFault { .. });
             // A launched instance has the key that Greenroom gave it; a static host may have been reinstalled.
+            let hint = setup.has_static_hosts().then_some(ACCEPT);
+            let obstacle = obstacle::of(&problem, hint);
             let message = match problem {
-                ConnectError::HostKey { .. } if setup.has_static_hosts() => {
-                    format!(
-                        "{problem}; if the new key is legitimate, `greenroom doctor` shows how to accept it"
-                    )
-                }
+                ConnectError::HostKey { .. } if setup.has_static_hosts() => format!("{problem}; {ACCEPT}"),
                 _ => problem.to_string(),
             };
             let failure = Failure { class: ErrorClass::Transient, message };
-            return Ok(Err(Unreached { failure, by_instance }));
+            return Ok(Err(Unreached { failure, obstacle, by_instance }));
         }
         let (at, mut is_new) = (self.now(), false);
         self.commit(|state| {
@@ -293,8 +311,9 @@ impl Engine {
     ) -> Result<Result<(), Unreached>, EngineError> {
         match setup.provider.heartbeat(id).await {
             Ok(Some(message)) => {
+                let obstacle = obstacle::no_address(message.clone());
                 let failure = Failure { class: ErrorClass::Transient, message };
-                Ok(Err(Unreached { failure, by_instance: true }))
+                Ok(Err(Unreached { failure, obstacle, by_instance: true }))
             }
             // A provider that does not answer says nothing about the instance.
             Ok(None) | Err(_) => self.reach(id, setup).await,
@@ -327,6 +346,7 @@ impl Engine {
     /// Probes an idle instance the way a job would reach it. A launched one is probed twice before it counts as
     /// unreachable, because a network may fail briefly.
     async fn check_health(&self, id: &InstanceId, setup: &PoolSetup) -> Result<EffectResult, EngineError> {
+        self.connector.has_answered(id);
         let mut reached = self.examine(id, setup).await?;
         if reached.is_err() && !setup.has_static_hosts() {
             self.host.wakeups.pause(setup.policy.timing.probe_interval).await;
@@ -339,12 +359,12 @@ impl Engine {
             }
             return Ok(EffectResult::Fine);
         };
-        let Unreached { failure, by_instance } = problem;
+        let Unreached { failure, obstacle, by_instance } = problem;
         if !by_instance && !setup.has_static_hosts() {
             return Ok(EffectResult::Failed(failure));
         }
         self.commit(|state| request::doubt(state, id, &failure.message, self.now())).await?;
-        Ok(EffectResult::NoResponse(failure))
+        Ok(EffectResult::NoResponse(failure, obstacle))
     }
 
     async fn make_ready(&self, id: &InstanceId, setup: &PoolSetup) -> Result<EffectResult, EngineError> {

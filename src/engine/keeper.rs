@@ -347,13 +347,16 @@ impl PoolKeeper {
             return;
         };
         self.memory.busy.remove(&id);
-        if let Some(boot) = done.boot {
-            self.memory.remember_boot(boot);
-        }
         let now = self.engine.now();
         let timing = &setup.policy.timing;
         let has_static_hosts = setup.has_static_hosts();
-        let no_response = matches!(done.outcome, EffectResult::NoResponse(_));
+        if let EffectResult::NoResponse(..) = done.outcome {
+            self.memory.unhealthy.insert(id.clone(), now);
+        }
+        let lasting = self.memory.meet(&id, &done.outcome, now, timing);
+        if let Some(boot) = done.boot {
+            self.memory.remember_boot(boot);
+        }
         match done.outcome {
             EffectResult::Fine => {
                 self.memory.failing_calls.remove(&id);
@@ -385,10 +388,9 @@ impl PoolKeeper {
                 let until = now.plus(timing.probe_interval);
                 self.memory.failing_calls.insert(id, plan::FailingCall { failures: 0, failure, until });
             }
-            EffectResult::Failed(failure) | EffectResult::NoResponse(failure) => {
-                if no_response {
-                    self.memory.unhealthy.insert(id.clone(), now);
-                }
+            EffectResult::Failed(failure)
+            | EffectResult::NoResponse(failure, _)
+            | EffectResult::Unreached(failure, ..) => {
                 tracing::warn!(pool = %self.engine.pool, "{}: {failure}", done.effect);
                 let failures = self.memory.failing_calls.get(&id).map_or(0, |t| t.failures).saturating_add(1);
                 let backed_off = backoff::retry_at(&failure.class, failures, now, timing);
@@ -398,7 +400,11 @@ impl PoolKeeper {
                     Effect::CheckHealth { .. } if backed_off.reached(at_health_check) => at_health_check,
                     _ if has_static_hosts && backed_off.reached(at_health_check) => at_health_check,
                     _ if has_static_hosts => backed_off,
-                    // A booting instance is probed again at each pass; a failing call backs off by its class.
+                    // A booting instance is probed again at each pass, one that denies the login less and less often; a
+                    // failing call backs off by its class.
+                    Effect::Probe { .. } | Effect::Resume { .. } if lasting.is_some() => {
+                        lasting.map_or(now, |pause| now.plus(pause))
+                    }
                     Effect::Probe { .. } => now,
                     _ => backed_off,
                 };

@@ -13,6 +13,7 @@ mod effect;
 mod exit;
 pub mod keeper;
 pub mod leaks;
+mod obstacle;
 pub mod operate;
 mod order;
 mod pass;

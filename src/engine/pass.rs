@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use super::effect::EffectResult;
 use super::warm::Warming;
 use super::{Engine, EngineError, deadline};
 use crate::core::event::{Change, Event};
@@ -13,8 +14,9 @@ use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::{Generation, InstanceId};
 use crate::core::instance::Instance;
 use crate::core::inventory::{Listing, Notice};
+use crate::core::obstacle::Lasting;
 use crate::core::plan::{self, Effect, Fresh, Observed, Plan, View};
-use crate::core::policy::Policy;
+use crate::core::policy::{Policy, Timing};
 use crate::core::pool::PoolState;
 use crate::core::report::{FailedBoot, Note, Report};
 use crate::core::time::Stamp;
@@ -40,6 +42,8 @@ pub(super) struct KeeperCache {
     pub(super) healthy: BTreeMap<InstanceId, Stamp>,
     /// When a ready instance last did not respond.
     pub(super) unhealthy: BTreeMap<InstanceId, Stamp>,
+    /// Why instances are not reached.
+    pub(super) obstacles: BTreeMap<InstanceId, Lasting>,
     /// True if the last pass suspected the runner host.
     pub(super) suspects_host: bool,
     /// The last list lacked every instance, although they answer.
@@ -209,6 +213,7 @@ impl Engine {
             failing_calls: memory.failing_calls.clone(),
             healthy: memory.healthy.clone(),
             unhealthy: memory.unhealthy.clone(),
+            obstacles: memory.obstacles.clone(),
             busy: memory.busy.clone(),
         };
         if launching == Launching::Yes
@@ -362,6 +367,31 @@ impl KeeperCache {
         missing
     }
 
+    /// Notes what an effect that logs in has met. Returns the pause until the next try, if it needs one.
+    pub(super) fn meet(
+        &mut self,
+        id: &InstanceId,
+        outcome: &EffectResult,
+        now: Stamp,
+        timing: &Timing,
+    ) -> Option<Duration> {
+        let (obstacle, since) = match outcome {
+            EffectResult::NoResponse(_, obstacle) => (obstacle, now),
+            EffectResult::Unreached(_, obstacle, since) => (obstacle, *since),
+            EffectResult::Fine => {
+                self.obstacles.remove(id);
+                return None;
+            }
+            EffectResult::Refused | EffectResult::Gone | EffectResult::Again | EffectResult::Failed(_) => {
+                return None;
+            }
+        };
+        let lasting = Lasting::next(self.obstacles.get(id), obstacle.clone(), since);
+        let pause = (!obstacle.is_usual()).then(|| lasting.pause(timing.probe_interval));
+        self.obstacles.insert(id.clone(), lasting);
+        pause
+    }
+
     /// Drops everything cached about an instance that is gone.
     pub(super) fn forget(&mut self, gone: &InstanceId) {
         if let Some((_, Ok(listing))) = &mut self.listing {
@@ -372,6 +402,7 @@ impl KeeperCache {
         self.failing_calls.remove(gone);
         self.healthy.remove(gone);
         self.unhealthy.remove(gone);
+        self.obstacles.remove(gone);
         self.warming.forget(gone);
     }
 

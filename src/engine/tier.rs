@@ -47,6 +47,7 @@ impl Engine {
         // CRASH: the next pass finds it running and probes it, or resumes it once more.
         match self.probe(id, setup).await? {
             EffectResult::Failed(_) => Ok(EffectResult::Again),
+            EffectResult::Unreached(_, obstacle, _) if obstacle.is_usual() => Ok(EffectResult::Again),
             other => Ok(other),
         }
     }

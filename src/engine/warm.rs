@@ -83,7 +83,9 @@ impl Warming {
     pub(super) fn note(&mut self, place: Place, outcome: EffectResult, now: Stamp, timing: &Timing) {
         self.under_way.remove(&place.0);
         match outcome {
-            EffectResult::Failed(failure) | EffectResult::NoResponse(failure) => {
+            EffectResult::Failed(failure)
+            | EffectResult::NoResponse(failure, _)
+            | EffectResult::Unreached(failure, ..) => {
                 let failures = self.failing.get(&place).map_or(0, |call| call.failures).saturating_add(1);
                 let until = backoff::retry_at(&failure.class, failures, now, timing);
                 self.failing.insert(place, FailingCall { failures, failure, until });

@@ -170,8 +170,16 @@ pub enum ConnectError {
     /// The runner host cannot connect to anything at present; says nothing about the instance.
     #[error("the runner host cannot connect to {at}: {problem}")]
     HostFault { at: String, problem: String },
-    #[error("no answer from {at} within {waited}")]
-    TimedOut { at: String, waited: String },
+    /// It accepts connections, and closes them before it has sent its SSH greeting.
+    #[error("{at} closes connections before its SSH greeting: {problem}")]
+    TurnedAway { at: String, problem: String },
+    #[error("{}", during.timed_out(at, waited))]
+    TimedOut {
+        at: String,
+        waited: String,
+        #[serde(default, skip_serializing_if = "Step::is_first")]
+        during: Step,
+    },
     /// The host key differs from the recorded one; both fingerprints.
     #[error("{at} presents host key {found}, expected {expected}")]
     HostKey { at: String, expected: String, found: String },
@@ -192,9 +200,52 @@ pub enum ConnectError {
     Local { what: String },
 }
 
+/// What a connection waits for, from the first packet to the first command.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Step {
+    /// Its address: the name's resolution and the TCP connection.
+    #[default]
+    Connect,
+    /// The SSH server's first line.
+    Greeting,
+    /// Its host key.
+    Exchange,
+    Login,
+    /// The start of a shell that runs a command.
+    Shell,
+}
+
+impl Step {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    fn is_first(&self) -> bool {
+        *self == Self::Connect
+    }
+
+    /// The sentence about a step that took too long.
+    fn timed_out(self, at: &str, waited: &str) -> String {
+        match self {
+            Self::Connect => format!("no answer from {at} within {waited}"),
+            Self::Greeting => {
+                format!("{at} accepted the connection, but sent no SSH greeting within {waited}")
+            }
+            Self::Exchange => format!("{at} sent its SSH greeting, but no host key within {waited}"),
+            Self::Login => format!("{at} did not complete the login within {waited}"),
+            Self::Shell => {
+                format!("{at} accepted the login, but ran no command within {waited}")
+            }
+        }
+    }
+}
+
 impl ConnectError {
     pub fn timed_out(at: impl Into<String>, waited: Duration) -> Self {
-        Self::TimedOut { at: at.into(), waited: Pretty(waited).to_string() }
+        Self::timed_out_in(Step::Connect, at, waited)
+    }
+
+    /// The error of a step that took too long.
+    pub fn timed_out_in(during: Step, at: impl Into<String>, waited: Duration) -> Self {
+        Self::TimedOut { at: at.into(), waited: Pretty(waited).to_string(), during }
     }
 }
 
@@ -208,6 +259,9 @@ pub trait Connector {
 
     /// Closes the connections to an instance that is about to be suspended. It keeps its keys.
     async fn disconnect(&self, _id: &InstanceId) {}
+
+    /// Its address has answered before: no later call connects there without a login.
+    fn has_answered(&self, _id: &InstanceId) {}
 
     /// Connects, authenticates and runs `true`: whether the instance responds *now*.
     async fn check(&self, id: &InstanceId, at: &Endpoint, within: Duration) -> Result<(), ConnectError>;

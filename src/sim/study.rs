@@ -97,6 +97,7 @@ impl Study {
             announced: BTreeMap::new(),
             healthy: BTreeMap::new(),
             unhealthy: BTreeMap::new(),
+            obstacles: BTreeMap::new(),
             listing: Ok(Listing::empty(begun, Some(Location::new("cloud")))),
             denied: BTreeMap::new(),
             first_seen: BTreeMap::new(),

@@ -37,14 +37,14 @@ mod services;
 mod setting;
 mod shells;
 mod site;
+#[path = "../situations/containers/apart.rs"]
+mod situation_apart;
 #[path = "../situations/containers/blame.rs"]
 mod situation_blame;
 #[path = "../situations/containers/surroundings.rs"]
 mod situation_surroundings;
 #[path = "../situations/containers/variables.rs"]
 mod situation_variables;
-#[path = "../situations/containers/apart.rs"]
-mod situation_apart;
 #[path = "../support/skipped.rs"]
 mod skipped;
 mod starts;

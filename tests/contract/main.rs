@@ -18,8 +18,14 @@ mod provider;
 #[path = "../support/rerun.rs"]
 mod rerun;
 mod served;
+#[path = "../situations/contract/addresses.rs"]
+mod situation_addresses;
 #[path = "../situations/contract/logins.rs"]
 mod situation_logins;
+#[path = "../situations/contract/penalties.rs"]
+mod situation_penalties;
+#[path = "../situations/contract/turned_away.rs"]
+mod situation_turned_away;
 #[path = "../support/skipped.rs"]
 mod skipped;
 mod store;

@@ -36,7 +36,7 @@ fn an_unplugged_host_gets_no_job_and_is_back_when_it_is_plugged_in() {
         result.expect_outcome(&Outcome::Success);
     }
     wait_for("the doubt about a", SOON, || is_checking(&place, "a").then_some(()));
-    status_says(&place, "a gets no jobs at present: the host does not respond");
+    status_says(&place, "a gets no jobs at present: ");
     let doubted = place.grants().len();
     hosts.machines[0].plug_in();
     place.wait_until_idle(2);
@@ -59,7 +59,7 @@ fn a_host_whose_key_changes_gets_no_job_until_the_operator_has_said_so() {
         place.run(&Job::new(id)).expect_outcome(&Outcome::Success);
     }
     wait_for("the doubt about a", SOON, || is_checking(&place, "a").then_some(()));
-    status_says(&place, "presents host key SHA256:");
+    status_says(&place, "presents another host key: SHA256:");
     let before = place.grants().len();
     for id in 5..8 {
         place.run(&Job::new(id)).expect_outcome(&Outcome::Success);

@@ -38,6 +38,8 @@ mod situation_engine_state;
 mod situation_login;
 #[path = "../situations/hosts/profiles.rs"]
 mod situation_profiles;
+#[path = "../situations/hosts/true_reason.rs"]
+mod situation_true_reason;
 #[path = "../support/skipped.rs"]
 mod skipped;
 mod sudo;

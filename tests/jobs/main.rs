@@ -36,12 +36,12 @@ mod secrets;
 mod setting;
 #[path = "../situations/jobs/blame.rs"]
 mod situation_blame;
+#[path = "../situations/jobs/output.rs"]
+mod situation_output;
 #[path = "../situations/jobs/ready.rs"]
 mod situation_ready;
 #[path = "../situations/jobs/sick.rs"]
 mod situation_sick;
-#[path = "../situations/jobs/output.rs"]
-mod situation_output;
 #[path = "../situations/jobs/sizes.rs"]
 mod situation_sizes;
 #[path = "../support/skipped.rs"]

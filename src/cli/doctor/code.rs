@@ -123,6 +123,8 @@ codes! {
     POOL_COPIES Error "pool-copies" "Instances bear this owner's tags, but Greenroom did not launch them: copies from the cloud's console.";
 
     HOST_UNREACHABLE Error "host-unreachable" "A static host, or its jump host, does not respond.";
+    HOST_TURNS_AWAY Error "host-turns-away" "A static host, or its jump host, closes connections before its SSH greeting.";
+    HOST_LOGIN_SLOW Error "host-login-slow" "A login to a static host takes longer than Greenroom waits.";
     HOST_KEY_CHANGED Error "host-key-changed" "A host presents a host key other than the configured or pinned one.";
     HOST_LOGIN_DENIED Error "host-login-denied" "A host denies the login.";
     HOST_CLEAN_USER Error "host-clean-user" "The `clean_user` of a host cannot clean it.";

@@ -9,13 +9,13 @@ use super::{code, host_containers};
 use crate::cli::setup::{cleaning, stage_shell, unbinds};
 use crate::cli::ui::plural;
 use crate::config::PoolConfig;
-use crate::connector::ssh::{HostKey, Inspected, Ssh};
+use crate::connector::ssh::{Inspected, Ssh};
 use crate::core::endpoint::Endpoint;
 use crate::core::execution::{Shell, StageShell};
 use crate::core::ids::PoolName;
 use crate::core::text::{clean_line, quoted};
 use crate::core::time::Pretty;
-use crate::port::connector::{ConnectError, Connector as _, RemoteCommand, StageEnd};
+use crate::port::connector::{ConnectError, Connector as _, RemoteCommand, StageEnd, Step};
 use crate::port::finding::Finding;
 use crate::port::setup::{RootCleaning, SudoRule};
 use crate::port::tail::Tail;
@@ -102,16 +102,9 @@ fn kind(pool: &PoolName, unbinds: bool, by_root: bool) -> Finding {
 /// `None`: a jump host responds, and nothing more can be checked.
 async fn try_out(host: &NamedHost, needs: &Needs<'_>, ssh: &Ssh) -> Result<Option<Inspected>, ConnectError> {
     if host.is_jump {
-        // It may not run commands: only its key can be checked without a host behind it.
-        let found = ssh.host_key(&host.endpoint, PATIENCE).await?;
-        let expected = HostKey::parse(&host.endpoint.host_key);
-        return match expected {
-            Some(expected) if expected.line != found.line => {
-                let at = host.endpoint.place();
-                Err(ConnectError::HostKey { at, expected: expected.fingerprint, found: found.fingerprint })
-            }
-            _ => Ok(None),
-        };
+        // It may not run commands: only its login can be checked without a host behind it. A connection without a login
+        // would count against the runner host there.
+        return ssh.log_in(&host.name, &host.endpoint, PATIENCE).await.map(|()| None);
     }
     let jobs = needs.jobs.min(MOST_CONNECTIONS);
     ssh.inspect(&host.name, &host.endpoint, jobs, &question(needs.builds), PATIENCE).await.map(Some)
@@ -185,6 +178,16 @@ fn unusable(host: &NamedHost, pool: &PoolName, error: &ConnectError) -> Finding 
     let name = &host.name;
     let what = format!("host `{name}` of pool `{pool}`: {error}");
     match error {
+        ConnectError::TurnedAway { .. } => {
+            let remedy = "add the runner host's address to `PerSourcePenaltyExemptList` in its sshd_config, or raise \
+                          `MaxStartups`; its sshd's log has the reason";
+            code::HOST_TURNS_AWAY.found(what, remedy)
+        }
+        ConnectError::TimedOut { during: Step::Login | Step::Shell, .. } => {
+            let remedy = "check what slows its logins: `UseDNS`, PAM, a directory service such as LDAP, the profile of the \
+                          account";
+            code::HOST_LOGIN_SLOW.found(what, remedy)
+        }
         ConnectError::Unreachable { .. } | ConnectError::TimedOut { .. } | ConnectError::Lost { .. } => {
             let remedy = "check that it is running, that its sshd listens there, and that no \
                           firewall blocks the connection";
@@ -458,6 +461,8 @@ pub(super) mod tests {
             ConnectError::Unreachable { at: at.clone(), problem: problem.clone() },
             ConnectError::HostKey { at: at.clone(), expected: "a".into(), found: "b".into() },
             ConnectError::Refused { at, user: "ci".into(), problem: problem.clone() },
+            ConnectError::TurnedAway { at: "h:22".into(), problem: problem.clone() },
+            ConnectError::timed_out_in(Step::Login, "h:22", PATIENCE),
             ConnectError::Local { what: problem },
         ];
         let mut all: Vec<Finding> = errors.iter().map(|error| unusable(&host(true), &pool, error)).collect();

@@ -110,11 +110,16 @@ pub(super) fn of_wait(on: &WaitingOn, pool: &PoolName, policy: Option<&Policy>) 
         WaitingOn::Recheck { .. } => {
             "`recheck_command` adds to the check between jobs; `ready_timeout` is its longest time".to_owned()
         }
+        WaitingOn::NoHost { unusable: Some(hosts) } if hosts.out_of_service > 0 => {
+            format!("`greenroom pool resume {pool} --instance HOST` returns a host to service")
+        }
         WaitingOn::StageCheck { .. }
+        | WaitingOn::Obstructed { .. }
+        | WaitingOn::HostCheck { .. }
         | WaitingOn::Moved { .. }
         | WaitingOn::Disk { .. }
         | WaitingOn::Elsewhere { .. }
-        | WaitingOn::NoHost
+        | WaitingOn::NoHost { .. }
         | WaitingOn::Bound { .. } => return None,
     })
 }

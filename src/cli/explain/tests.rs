@@ -12,6 +12,7 @@ use crate::core::event::Change;
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::JobKey;
 use crate::core::instance::{Answer, DrainReason};
+use crate::core::obstacle;
 use crate::core::order::RefusedOrder;
 use crate::core::policy::{IdlePolicy, Policy};
 use crate::core::report::{Note, WaitingOn};
@@ -103,6 +104,28 @@ job 4712 of acme/blog on https://gitlab.example.com, pool linux
   change: `idle_count` (1) keeps slots ready
 ";
     assert_eq!(text, expected, "{text}");
+}
+
+#[test]
+fn a_waiting_job_and_its_instance_are_explained_by_each_cause() {
+    let unwrapped = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for (obstacle, sentence) in obstacle::tests::each() {
+        let mut report = report(266.0);
+        report.obstacles = vec![(id(3), obstacle.clone())];
+        report.waiting = vec![(attempt("cold"), WaitingOn::Obstructed { instance: id(3), obstacle })];
+        let sentence = sentence.replacen("h1", id(3).as_str(), 1);
+        for what in ["4712", id(3).as_str()] {
+            let text = unwrapped(explained(what, &day(), Some(&report), 440.0));
+            assert!(text.contains(&sentence), "{what}: {sentence}: {text}");
+        }
+    }
+    let mut report = report(266.0);
+    let hosts = obstacle::tests::hosts();
+    let sentence = hosts.to_string();
+    report.waiting = vec![(attempt("cold"), WaitingOn::NoHost { unusable: Some(hosts) })];
+    let text = unwrapped(explained("4712", &day(), Some(&report), 440.0));
+    assert!(text.contains(&sentence), "{text}");
+    assert!(text.contains("change: `greenroom pool resume linux --instance HOST`"), "{text}");
 }
 
 #[test]

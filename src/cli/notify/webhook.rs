@@ -6,7 +6,6 @@
 use std::fmt::Write as _;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 
 use crate::config::Webhook;
 use crate::names;
@@ -17,7 +16,7 @@ const LONGEST_LINE: u64 = 4 << 10;
 pub(super) async fn post(url: &Webhook, body: &str) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("{url:?}: {error}");
     let addresses = names::look_up(&url.host, url.port).await.map_err(failed)?;
-    let mut stream = TcpStream::connect(addresses.as_slice()).await.map_err(failed)?;
+    let mut stream = names::race::connect_any(&addresses).await.map_err(failed)?;
     stream.write_all(request(url, body).as_bytes()).await.map_err(failed)?;
     let mut answer = Vec::new();
     let mut limited = stream.take(LONGEST_LINE);

@@ -1,6 +1,7 @@
 //! Opens the TCP connection.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -11,9 +12,11 @@ use tokio::process::Child;
 use tokio::time::timeout;
 
 use super::hop::Hop;
+use super::progress::Progress;
 use super::prompt::Prompt;
 use crate::core::endpoint::{Endpoint, place};
 use crate::names::look_up;
+use crate::names::race::{self, Failures};
 use crate::port::connector::ConnectError;
 
 /// No descriptor, memory, port, buffer or route is left on the runner host, or its firewall forbids the connection. Not
@@ -31,6 +34,9 @@ const LOCAL: [Errno; 11] = [
     Errno::NETDOWN,
     Errno::NETUNREACH,
 ];
+
+/// Addresses of a name that an error names at most.
+const ADDRESSES_NAMED: usize = 4;
 
 /// A second handle to a connection's socket. Dropping it ends the connection, even if russh's task is waiting: that
 /// task outlives a dropped future.
@@ -60,43 +66,66 @@ pub(super) async fn dial(
     hop: &Hop<'_>,
     at: &str,
     patience: Duration,
+    progress: &Progress,
 ) -> Result<(Prompt, Wire), ConnectError> {
-    let mut failed = io::Error::other("the name has no address");
-    for address in look_up(hop.address, hop.port).await.map_err(|e| unreachable(at, &e))? {
-        match TcpStream::connect(address).await {
-            Ok(stream) => return tune(stream, patience).map_err(|e| unreachable(at, &e)),
-            Err(error) => failed = error,
-        }
-    }
-    Err(unreachable(at, &failed))
+    let found = look_up(hop.address, hop.port).await.map_err(|e| unreachable(at, &e))?;
+    let connecting = race::connect(&found, |address, error| progress.tries(address, error));
+    let stream = connecting.await.map_err(|failed| none_accepts(at, &failed))?;
+    tune(stream, patience).map_err(|e| unreachable(at, &e))
 }
 
-/// Checks that the host, or the jump host before it, accepts a TCP connection. Sends nothing. A port-forward cannot be tried
-/// without a process.
+/// Checks that a host without a jump host accepts a TCP connection. Sends nothing. A port-forward cannot be tried without
+/// a process.
 pub(super) async fn probe_port(at: &Endpoint, within: Duration) -> Result<(), ConnectError> {
     if at.forward.is_some() {
         return Ok(());
     }
-    let (address, port) = match at.jump.as_deref() {
-        Some(jump) => (jump.address.as_str(), jump.port),
-        None => (at.address.as_str(), at.port),
-    };
-    let unreachable = |error: io::Error| unreachable(&place(address, port), &error);
+    let (name, progress) = (place(&at.address, at.port), Progress::default());
+    progress.contacts(&name);
     let connecting = async {
-        let found = look_up(address, port).await.map_err(unreachable)?;
-        TcpStream::connect(&found[..]).await.map(drop).map_err(unreachable)
+        let found = look_up(&at.address, at.port).await.map_err(|e| unreachable(&name, &e))?;
+        let connecting = race::connect(&found, |address, error| progress.tries(address, error));
+        connecting.await.map(drop).map_err(|failed| none_accepts(&name, &failed))
     };
-    let late = |_| ConnectError::timed_out(place(address, port), within);
-    timeout(within, connecting).await.map_err(late)?
+    timeout(within, connecting).await.map_err(|_| progress.timed_out(within))?
 }
 
 /// A failed connection. Errors that only the runner host can cause say nothing about the instance.
 fn unreachable(at: &str, error: &io::Error) -> ConnectError {
-    let problem = plain(error);
-    if error.raw_os_error().map(Errno::from_raw_os_error).is_some_and(|errno| LOCAL.contains(&errno)) {
-        return ConnectError::HostFault { at: at.to_owned(), problem };
+    if is_local(error) {
+        return ConnectError::HostFault { at: at.to_owned(), problem: plain(error) };
     }
-    ConnectError::Unreachable { at: at.to_owned(), problem }
+    ConnectError::Unreachable { at: at.to_owned(), problem: plain(error) }
+}
+
+/// No address accepts. The runner host is at fault only if each error is its own.
+fn none_accepts(at: &str, failed: &Failures) -> ConnectError {
+    let at = at.to_owned();
+    let problem = match failed.as_slice() {
+        [] => "the name has no address".to_owned(),
+        [(_, error)] => plain(error),
+        several => listed(several.iter().map(|(address, error)| (*address, plain(error))).collect()),
+    };
+    if !failed.is_empty() && failed.iter().all(|(_, error)| is_local(error)) {
+        return ConnectError::HostFault { at, problem };
+    }
+    ConnectError::Unreachable { at, problem }
+}
+
+/// Several addresses, each with its outcome; many are shortened to the first few.
+pub(super) fn listed(each: Vec<(SocketAddr, String)>) -> String {
+    let more = each.len().saturating_sub(ADDRESSES_NAMED);
+    let named = each.into_iter().take(ADDRESSES_NAMED);
+    let mut named: Vec<String> =
+        named.map(|(address, outcome)| format!("{}: {outcome}", address.ip())).collect();
+    if more > 0 {
+        named.push(format!("and {more} more"));
+    }
+    named.join("; ")
+}
+
+fn is_local(error: &io::Error) -> bool {
+    error.raw_os_error().map(Errno::from_raw_os_error).is_some_and(|errno| LOCAL.contains(&errno))
 }
 
 fn tune(stream: TcpStream, patience: Duration) -> std::io::Result<(Prompt, Wire)> {
@@ -143,6 +172,42 @@ mod tests {
         }
         let unknown = unreachable("h:22", &io::Error::other("unknown host"));
         assert!(matches!(unknown, ConnectError::Unreachable { .. }), "{unknown}");
+    }
+
+    /// Addresses 192.0.2.1, 192.0.2.2, …, with these errors.
+    fn failed(errors: &[Errno]) -> Failures {
+        let error = |errno: &Errno| io::Error::from_raw_os_error(errno.raw_os_error());
+        let each = errors.iter().zip(1..);
+        each.map(|(errno, last)| (SocketAddr::from(([192, 0, 2, last], 22)), error(errno))).collect()
+    }
+
+    #[test]
+    fn each_address_is_reported_and_the_runner_host_is_blamed_only_if_each_error_is_its_own() {
+        const REFUSED: Errno = Errno::CONNREFUSED;
+        for (errors, local, problem) in [
+            (&[][..], false, "the name has no address"),
+            (&[REFUSED], false, "connection refused"),
+            (
+                &[REFUSED, Errno::NETUNREACH],
+                false,
+                "192.0.2.1: connection refused; 192.0.2.2: network is unreachable",
+            ),
+            (
+                &[Errno::NETUNREACH, REFUSED],
+                false,
+                "192.0.2.1: network is unreachable; 192.0.2.2: connection refused",
+            ),
+            (
+                &[Errno::NETUNREACH; 2],
+                true,
+                "192.0.2.1: network is unreachable; 192.0.2.2: network is unreachable",
+            ),
+            (&[REFUSED; 6], false, "and 2 more"),
+        ] {
+            let error = none_accepts("h:22", &failed(errors));
+            assert_eq!(matches!(error, ConnectError::HostFault { .. }), local, "{error}");
+            assert!(error.to_string().ends_with(problem), "{error}");
+        }
     }
 
     #[test]

@@ -3,8 +3,6 @@
 //! Each host on the way is verified by its own recorded key before anything else is sent to it. The jump host only
 //! forwards bytes: they belong to a second SSH session, which it cannot read.
 
-use std::cell::RefCell;
-
 use russh::client::{self, Handle};
 use russh::keys::PublicKey;
 use russh::{AlgorithmKind, ChannelOpenFailure, Error};
@@ -15,12 +13,18 @@ use super::accepted::Accepted;
 use super::algorithms;
 use super::dial::{self, Wire};
 use super::forward;
-use super::handler::{Client, Notes, explain};
+use super::greeting::{Greeted, Greeting};
+use super::handler::{CLOSED, Client, Notes, explain};
 use super::login::{Credential, LoginError};
+use super::progress::Progress;
 use crate::core::endpoint::{Forward, place};
 use crate::core::text::clean_line;
 use crate::core::time::Pretty;
 use crate::port::connector::ConnectError;
+
+/// The usual reasons of a server that does not greet.
+const TURNED_AWAY: &str = "it penalizes this address (`PerSourcePenalties`), has too many logins in progress \
+                           (`MaxStartups`), or is starting";
 
 /// The way to an instance, with its credentials.
 pub(super) struct Way<'a> {
@@ -67,17 +71,20 @@ struct Path {
 }
 
 impl Way<'_> {
-    /// Connects to the host and verifies every key on the way. `present` names the host that is being contacted.
-    pub(super) async fn reach(&self, present: &RefCell<String>) -> Result<Reached, ConnectError> {
-        let Path { pipe, at, carrier, wire } = self.path(present).await?;
-        let (handle, notes) = self.shake_hands(&self.host, &at, pipe).await?;
+    /// Connects to the host and verifies every key on the way.
+    pub(super) async fn reach(&self, progress: &Progress) -> Result<Reached, ConnectError> {
+        let Path { pipe, at, carrier, wire } = self.path(progress).await?;
+        let (handle, notes) = self.shake_hands(&self.host, &at, pipe, progress).await?;
         Ok(Reached { handle, notes, at, carrier, wire })
     }
 
     /// Connects to the host and returns the key that it presents, without verifying it. Sends nothing else.
-    pub(super) async fn presented_key(&self, present: &RefCell<String>) -> Result<PublicKey, ConnectError> {
+    pub(super) async fn presented_key(&self, progress: &Progress) -> Result<PublicKey, ConnectError> {
         // The carrier and the wire are dropped on return.
-        let Path { pipe, at, carrier: _carrier, wire: _wire } = self.path(present).await?;
+        let Path { pipe, at, carrier: _carrier, wire: _wire } = self.path(progress).await?;
+        let greeting = Greeting::default();
+        progress.connected(&greeting);
+        let pipe = Greeted::new(pipe, greeting.clone());
         let notes = Notes::default();
         let handler = Client::new(None, notes.clone(), Pretty(self.settings.silence()).to_string());
         let config = algorithms::config(self.settings, None);
@@ -86,34 +93,34 @@ impl Way<'_> {
                 Err(ConnectError::Unreachable { at, problem: "the server presents no host key".to_owned() })
             }
             Err(error) => {
-                notes.other_key().ok_or_else(|| ConnectError::Unreachable { at, problem: explain(&error) })
+                notes.other_key().ok_or_else(|| not_greeted(at, &greeting, &error, self.forward.is_some()))
             }
         }
     }
 
-    async fn path(&self, present: &RefCell<String>) -> Result<Path, ConnectError> {
+    async fn path(&self, progress: &Progress) -> Result<Path, ConnectError> {
         let patience = self.settings.silence();
         if let Some(to) = self.forward {
             let at = to.place(self.host.port);
-            at.clone_into(&mut present.borrow_mut());
+            progress.contacts(&at);
             let program = self.settings.forwarder.as_deref();
             let (stream, wire) = forward::open(program, to, self.host.port, &at).await?;
             return Ok(Path { pipe: Box::new(stream), at, carrier: None, wire });
         }
         let Some(jump) = &self.jump else {
             let at = place(self.host.address, self.host.port);
-            at.clone_into(&mut present.borrow_mut());
-            let (stream, wire) = dial::dial(&self.host, &at, patience).await?;
+            progress.contacts(&at);
+            let (stream, wire) = dial::dial(&self.host, &at, patience, progress).await?;
             return Ok(Path { pipe: Box::new(stream), at, carrier: None, wire });
         };
         let first = format!("jump host {}", place(jump.address, jump.port));
-        first.clone_into(&mut present.borrow_mut());
-        let (stream, wire) = dial::dial(jump, &first, patience).await?;
-        let (mut carrier, notes) = self.shake_hands(jump, &first, stream).await?;
+        progress.contacts(&first);
+        let (stream, wire) = dial::dial(jump, &first, patience, progress).await?;
+        let (mut carrier, notes) = self.shake_hands(jump, &first, stream, progress).await?;
         let logged_in = jump.credential.log_in(&mut carrier, jump.user).await;
         logged_in.map_err(|problem| login_error(problem, &first, jump.user, &notes))?;
         let at = format!("{} (through {first})", place(self.host.address, self.host.port));
-        at.clone_into(&mut present.borrow_mut());
+        progress.contacts(&at);
         let port = u32::from(self.host.port);
         // Only the jump host's log shows the origin.
         let opened = carrier.channel_open_direct_tcpip(self.host.address, port, "127.0.0.1", 0).await;
@@ -126,15 +133,24 @@ impl Way<'_> {
         hop: &Hop<'_>,
         at: &str,
         pipe: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        progress: &Progress,
     ) -> Result<(Handle<Client>, Notes), ConnectError> {
         let accepted = Accepted::read(hop.host_key, at)?;
         let notes = Notes::default();
         let silence = Pretty(self.settings.silence()).to_string();
         let handler = Client::new(Some(accepted.clone()), notes.clone(), silence);
         let config = algorithms::config(self.settings, Some(&accepted));
-        match client::connect_stream(config, pipe, handler).await {
-            Ok(handle) => Ok((handle, notes)),
-            Err(error) => Err(handshake_failed(at, &accepted, &notes, &error)),
+        let greeting = Greeting::default();
+        progress.connected(&greeting);
+        match client::connect_stream(config, Greeted::new(pipe, greeting.clone()), handler).await {
+            Ok(handle) => {
+                progress.verified();
+                Ok((handle, notes))
+            }
+            Err(error) => {
+                let forwarded = self.forward.is_some();
+                Err(handshake_failed(at, &accepted, &notes, (&error, &greeting, forwarded)))
+            }
         }
     }
 }
@@ -166,7 +182,12 @@ fn forwarding_error(error: &Error, at: &str, jump: &str, notes: &Notes) -> Conne
     }
 }
 
-fn handshake_failed(at: &str, accepted: &Accepted, notes: &Notes, error: &Error) -> ConnectError {
+fn handshake_failed(
+    at: &str,
+    accepted: &Accepted,
+    notes: &Notes,
+    (error, greeting, forwarded): (&Error, &Greeting, bool),
+) -> ConnectError {
     let expected = accepted.expected();
     let at = at.to_owned();
     if let Some(found) = notes.presented() {
@@ -177,6 +198,31 @@ fn handshake_failed(at: &str, accepted: &Accepted, notes: &Notes, error: &Error)
             let found = format!("none {} (the host has {})", accepted.kind(), theirs.join(", "));
             ConnectError::HostKey { at, expected, found: clean_line(found.as_bytes(), 200) }
         }
-        error => ConnectError::Unreachable { at, problem: explain(error) },
+        error => not_greeted(at, greeting, error, forwarded),
+    }
+}
+
+/// A connection that failed before the host key was verified. `forwarded`: only the process of the port-forward knows who
+/// closed it.
+fn not_greeted(at: String, greeting: &Greeting, error: &Error, forwarded: bool) -> ConnectError {
+    let problem = explain(error);
+    if greeting.has_come() {
+        return match error {
+            Error::IO(_) => {
+                ConnectError::Unreachable { at, problem: format!("{problem} during the key exchange") }
+            }
+            _ => ConnectError::Unreachable { at, problem },
+        };
+    }
+    let cut = matches!(error, Error::IO(_)) || problem == CLOSED;
+    match greeting.instead() {
+        Some(line) if line.starts_with("HTTP/") => {
+            ConnectError::Unreachable { at, problem: format!("the port serves HTTP (`{line}`)") }
+        }
+        Some(line) if cut && !forwarded => {
+            ConnectError::TurnedAway { at, problem: format!("{TURNED_AWAY} (`{line}`)") }
+        }
+        None if cut && !forwarded => ConnectError::TurnedAway { at, problem: TURNED_AWAY.to_owned() },
+        _ => ConnectError::Unreachable { at, problem },
     }
 }

@@ -1,6 +1,5 @@
 //! Inspection of a host for an operator: the key that it presents, and how it would serve jobs.
 
-use std::cell::RefCell;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,6 +10,7 @@ use tokio::time::{Instant, timeout};
 use super::hop::Way;
 use super::login::Credential;
 use super::login_profile::Login;
+use super::progress::Progress;
 use super::quote;
 use super::session::Session;
 use super::{Ssh, hops};
@@ -64,9 +64,9 @@ impl Ssh {
     pub async fn host_key(&self, at: &Endpoint, within: Duration) -> Result<HostKey, ConnectError> {
         let (host, jump) = hops(at, Credential::None)?;
         let way = Way { host, jump, forward: at.forward.as_deref(), settings: &self.settings };
-        let present = RefCell::new(String::new());
-        let fetched = timeout(within, Box::pin(way.presented_key(&present))).await;
-        let key = fetched.map_err(|_| ConnectError::timed_out(present.take(), within))??;
+        let progress = Progress::default();
+        let fetched = timeout(within, Box::pin(way.presented_key(&progress))).await;
+        let key = fetched.map_err(|_| progress.timed_out(within))??;
         let unusable =
             || ConnectError::Local { what: "cannot encode the host key that the server presents".to_owned() };
         HostKey::of(&key).ok_or_else(unusable)
@@ -86,6 +86,12 @@ impl Ssh {
         let answer = answer.unwrap_or_else(|_| Err(session.timed_out(within)));
         session.close().await;
         Ok(clean_text(&answer?.1))
+    }
+
+    /// Logs in, and no more: a jump host may run no commands.
+    pub async fn log_in(&self, id: &InstanceId, at: &Endpoint, within: Duration) -> Result<(), ConnectError> {
+        self.connect(id, at, within).await?.close().await;
+        Ok(())
     }
 
     /// Logs in as `jobs` concurrent jobs would, and runs a script with `/bin/sh` on one of the connections. `within`

@@ -1,6 +1,5 @@
 //! One authenticated connection to an instance.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -12,8 +11,10 @@ use tokio::time::timeout;
 use super::dial::Wire;
 use super::handler::{CLOSED, Client, Notes};
 use super::hop::{Hop, Reached, Way, login_error};
+use super::progress::Progress;
 use super::remote;
-use crate::port::connector::{ConnectError, StageEnd};
+use crate::core::time::Pretty;
+use crate::port::connector::{ConnectError, StageEnd, Step};
 
 /// How long a disconnect may take.
 const DISCONNECT_WITHIN: Duration = Duration::from_millis(500);
@@ -46,11 +47,10 @@ pub(super) struct Session<'a> {
 impl<'a> Session<'a> {
     /// Connects, verifies and logs in, all within `within`.
     pub(super) async fn open(way: Rc<Way<'a>>, within: Duration) -> Result<Self, ConnectError> {
-        // The host that the connection is waiting for, named in a timeout.
-        let at = RefCell::new(String::new());
-        match timeout(within, Box::pin(Self::open_unlimited(way, &at))).await {
+        let progress = Progress::default();
+        match timeout(within, Box::pin(Self::open_unlimited(way, &progress))).await {
             Ok(result) => result,
-            Err(_) => Err(ConnectError::timed_out(at.into_inner(), within)),
+            Err(_) => Err(progress.timed_out(within)),
         }
     }
 
@@ -59,8 +59,8 @@ impl<'a> Session<'a> {
         Self::open(Rc::clone(&self.way), within).await
     }
 
-    async fn open_unlimited(way: Rc<Way<'a>>, present: &RefCell<String>) -> Result<Self, ConnectError> {
-        let reached = way.reach(present).await?;
+    async fn open_unlimited(way: Rc<Way<'a>>, progress: &Progress) -> Result<Self, ConnectError> {
+        let reached = way.reach(progress).await?;
         let Reached { handle, notes, at, carrier, wire } = reached;
         let mut session =
             Self { way, handle, notes, at, refused: Notify::new(), _carrier: carrier, _wire: wire };
@@ -111,7 +111,7 @@ impl<'a> Session<'a> {
     }
 
     pub(super) fn timed_out(&self, waited: Duration) -> ConnectError {
-        ConnectError::timed_out(&self.at, waited)
+        ConnectError::timed_out_in(Step::Shell, &self.at, waited)
     }
 
     pub(super) fn is_closed(&self) -> bool {

@@ -159,7 +159,9 @@ pub(super) fn blocked(on: &WaitingOn) -> &'static str {
         WaitingOn::Disk { .. } => "disk",
         WaitingOn::Elsewhere { .. } => "elsewhere",
         WaitingOn::TooLong { .. } => "too-long",
-        WaitingOn::NoHost => "no-host",
+        WaitingOn::Obstructed { .. } => "obstructed",
+        WaitingOn::HostCheck { .. } => "host-check",
+        WaitingOn::NoHost { .. } => "no-host",
         WaitingOn::Bound { .. } => "bound",
         WaitingOn::NextPass => "next-pass",
     }

@@ -7,6 +7,7 @@ use crate::core::attempt::AttemptSeen;
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::{AttemptName, Generation, InstanceId, OwnerId, PoolName};
 use crate::core::inventory::{Capabilities, Listing, Notice};
+use crate::core::obstacle::Lasting;
 use crate::core::pool::PoolState;
 use crate::core::time::Stamp;
 
@@ -42,6 +43,8 @@ pub struct Observed {
     pub healthy: BTreeMap<InstanceId, Stamp>,
     /// When this process last got no response from a ready instance.
     pub unhealthy: BTreeMap<InstanceId, Stamp>,
+    /// Why instances are not reached.
+    pub obstacles: BTreeMap<InstanceId, Lasting>,
     /// Instances with an effect under way in this process.
     pub busy: BTreeSet<InstanceId>,
     /// The pulls of this process in advance; `None`: this pass begins none (`reap`).
@@ -92,6 +95,7 @@ impl Observed {
             failing_calls: BTreeMap::new(),
             healthy: BTreeMap::new(),
             unhealthy: BTreeMap::new(),
+            obstacles: BTreeMap::new(),
             busy: BTreeSet::new(),
             pulls: None,
         }

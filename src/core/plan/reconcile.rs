@@ -106,7 +106,10 @@ pub(super) fn step(
         observed.failing_calls.iter().filter(|(id, t)| t.failures > 0 && !unavailable_ids.contains(id))
     {
         let (instance, failure) = (id.clone(), failing.failure.clone());
-        report.notes.push(Note::CallsFailing { instance, failure, until: failing.until });
+        report.notes.push(match static_hosts::obstacle(draft, observed, id) {
+            Some(reason) => Note::Unavailable { instance, reason },
+            None => Note::CallsFailing { instance, failure, until: failing.until },
+        });
     }
     for (id, why) in unavailable {
         report.notes.push(Note::Unavailable { instance: id.clone(), reason: why.to_owned() });

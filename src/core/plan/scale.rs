@@ -45,7 +45,7 @@ pub(super) fn step(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, report: 
     }
     if !input.observed.capabilities.launches {
         return ScaleReport {
-            blocked: Some(WaitingOn::NoHost),
+            blocked: Some(WaitingOn::NoHost { unusable: None }),
             limit_reached: true,
             ..ScaleReport::default()
         };

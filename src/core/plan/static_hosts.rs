@@ -33,6 +33,12 @@ pub(super) fn hold_back(
     draft.wake_at(draft.now.plus(policy.timing.probe_interval));
 }
 
+/// Why a host gets no job that the provider takes for usable: its last probe.
+pub(super) fn obstacle(draft: &PlanBuilder<'_>, observed: &Observed, id: &InstanceId) -> Option<String> {
+    let host = draft.state().instance(id).filter(|known| known.is_static())?;
+    Some(observed.obstacles.get(id)?.of(host, draft.now)?.sentence(id))
+}
+
 /// The hosts that the provider reports as unusable now, and why.
 pub(super) fn unavailable(observed: &Observed) -> Vec<(&InstanceId, &str)> {
     let listed = observed.listing.iter().flat_map(|listing| &listing.instances);

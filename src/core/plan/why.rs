@@ -10,6 +10,7 @@ use super::upcoming::UpcomingCapacity;
 use super::{ScaleInput, counts, wants};
 use crate::core::ids::AttemptName;
 use crate::core::instance::{Instance, Phase};
+use crate::core::obstacle::{self, UnusableHosts};
 use crate::core::pool::PoolState;
 use crate::core::report::{Report, WaitingOn};
 use crate::core::reservation::Reservation;
@@ -22,32 +23,51 @@ pub(super) fn step(
     report: &mut Report,
 ) {
     let state = draft.state();
+    let now = draft.now;
+    let met = |instance: &Instance| input.observed.obstacles.get(&instance.id)?.of(instance, now).cloned();
+    let known = input.observed.obstacles.keys().filter_map(|id| state.instance(id));
+    report.obstacles = known.filter_map(|i| Some((i.id.clone(), met(i)?))).collect();
     if state.waiting.is_empty() {
         return;
     }
     let mut upcoming = UpcomingCapacity::new(state, input.policy, input.ungranted, draft.now);
     let hosts = bound_hosts(draft, input);
-    let mut rest = Rest { draft, input, scaled, hosts, full: None, ahead: 0 };
+    let unusable = unusable_hosts(draft, report);
+    let mut rest = Rest { draft, input, scaled, hosts, unusable, full: None, ahead: 0 };
     report.waiting.reserve(state.waiting.len());
     for job in state.waiting.values() {
         let drained = scaled.blocked.as_ref().filter(|on| matches!(on, WaitingOn::Drained { .. }));
         let serving = if drained.is_none() { upcoming.serve(job) } else { None };
-        let is_rechecked = serving.is_some_and(|i| i.awaits_check().is_none() && i.awaits_recheck());
-        let on = match serving.map(|i| (&i.phase, i.unreachable.is_some(), i.id.clone())) {
-            Some((Phase::Cleaning, _, instance)) => WaitingOn::Cleaning { instance },
-            Some((Phase::Suspended { .. }, _, instance)) => WaitingOn::Resume { instance },
-            Some((Phase::Ready, true, instance)) => WaitingOn::Unreachable { instance },
-            // Its own, ready and held back: a pass decides.
-            Some((Phase::Ready, false, _)) if job.job.order.is_some() => WaitingOn::NextPass,
-            Some((Phase::Ready, false, instance)) if is_rechecked => WaitingOn::Recheck { instance },
-            Some((Phase::Ready, false, instance)) => {
-                let kind = state.instance(&instance).and_then(Instance::awaits_check).unwrap_or_default();
-                WaitingOn::StageCheck { instance, kind }
+        let on = match serving {
+            Some(instance) if instance.is_static() && instance.phase == Phase::Checking => {
+                rest.of_checked_host(job, instance)
             }
-            Some((_, _, instance)) => WaitingOn::Boot { instance },
+            Some(instance) => match met(instance) {
+                Some(obstacle) => WaitingOn::Obstructed { instance: instance.id.clone(), obstacle },
+                None => on_its_way(instance, job),
+            },
             None => rest.reason(job),
         };
         report.waiting.push((job.attempt.clone(), on));
+    }
+}
+
+/// What a job waits for that this instance is to serve.
+fn on_its_way(serving: &Instance, job: &Reservation) -> WaitingOn {
+    let instance = serving.id.clone();
+    match (&serving.phase, &serving.unreachable) {
+        (Phase::Cleaning, _) => WaitingOn::Cleaning { instance },
+        (Phase::Suspended { .. }, _) => WaitingOn::Resume { instance },
+        (Phase::Ready, Some(why)) => WaitingOn::Unreachable { instance, reason: why.reason.clone() },
+        // Its own, ready and held back: a pass decides.
+        (Phase::Ready, None) if job.job.order.is_some() => WaitingOn::NextPass,
+        (Phase::Ready, None) if serving.awaits_check().is_none() && serving.awaits_recheck() => {
+            WaitingOn::Recheck { instance }
+        }
+        (Phase::Ready, None) => {
+            WaitingOn::StageCheck { instance, kind: serving.awaits_check().unwrap_or_default() }
+        }
+        _ => WaitingOn::Boot { instance },
     }
 }
 
@@ -74,12 +94,22 @@ struct Rest<'a> {
     scaled: &'a ScaleReport,
     /// All hosts of the pool, if each is bound for good.
     hosts: Vec<&'a Instance>,
+    /// The static hosts that no job can get.
+    unusable: Option<UnusableHosts>,
     /// The reason that a full pool gives to the first of them; computed once.
     full: Option<WaitingOn>,
     ahead: u32,
 }
 
 impl Rest<'_> {
+    /// A host that is checked may serve the job; one in use may become free before.
+    fn of_checked_host(&mut self, job: &Reservation, host: &Instance) -> WaitingOn {
+        if self.unusable.is_some() && matches!(self.scaled.blocked, Some(WaitingOn::NoHost { .. })) {
+            return self.reason(job);
+        }
+        WaitingOn::HostCheck { instance: host.id.clone() }
+    }
+
     fn reason(&mut self, job: &Reservation) -> WaitingOn {
         let before = self.ahead;
         self.ahead += 1;
@@ -95,8 +125,10 @@ impl Rest<'_> {
             return WaitingOn::Bound { hosts, instance: first.id.clone() };
         }
         let of_kind = if job.job.order.is_some() { &self.scaled.ordered } else { &self.scaled.shared };
-        if let Some(blocked) = &self.scaled.blocked {
-            return blocked.clone();
+        match &self.scaled.blocked {
+            Some(WaitingOn::NoHost { .. }) => return WaitingOn::NoHost { unusable: self.unusable.clone() },
+            Some(blocked) => return blocked.clone(),
+            None => {}
         }
         if job.job.order.is_some()
             && let OwnGate::Wait { until, failure } = wants::gate(self.draft, self.input, job)
@@ -112,6 +144,23 @@ impl Rest<'_> {
         }
         full.clone()
     }
+}
+
+/// The static hosts that no job can get, with the reason of the first: one that is out of service before one that is not
+/// reached.
+fn unusable_hosts(draft: &PlanBuilder<'_>, report: &Report) -> Option<UnusableHosts> {
+    let hosts: Vec<&Instance> =
+        draft.state().instances.values().map(AsRef::as_ref).filter(|i| i.is_static()).collect();
+    let out_of_service = |host: &&Instance| {
+        let Phase::OutOfService { reason } = &host.phase else { return None };
+        Some(obstacle::out_of_service(host, reason))
+    };
+    let out: Vec<String> = hosts.iter().filter_map(out_of_service).collect();
+    let unreached: Vec<String> = hosts.iter().filter_map(|host| report.obstacle(&host.id)).collect();
+    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    let (out_of_service, unreachable) = (count(out.len()), count(unreached.len()));
+    let first = out.into_iter().chain(unreached).next()?;
+    Some(UnusableHosts { of: count(hosts.len()), out_of_service, unreachable, first })
 }
 
 /// All hosts of a pool of static hosts, if each stays with its trust domain until the operator unbinds it. Empty if one

@@ -49,7 +49,15 @@ fn each_reason_to_wait_is_a_sentence_without_internals() {
         ),
         (WaitingOn::Resume { instance: one() }, "h1 was stopped and is being resumed"),
         (WaitingOn::Cleaning { instance: one() }, "h1 is being cleaned"),
-        (WaitingOn::Unreachable { instance: one() }, "h1 does not respond, and is checked again"),
+        (
+            WaitingOn::Unreachable { instance: one(), reason: String::new() },
+            "h1 does not respond, and is checked again",
+        ),
+        (
+            WaitingOn::Unreachable { instance: one(), reason: "no route".to_owned() },
+            "h1 does not respond, and is checked again: no route",
+        ),
+        (WaitingOn::HostCheck { instance: one() }, "h1 is being checked"),
         (check(CheckKind::Stages), "h1 began no stages of its last jobs, and is checked"),
         (check(CheckKind::Engine), "h1 did not start the last job's containers, and is checked"),
         (WaitingOn::Recheck { instance: one() }, "h1 is checked after its last job"),
@@ -70,7 +78,7 @@ fn each_reason_to_wait_is_a_sentence_without_internals() {
             },
             "1 instance is in gce project a, but launches would be in gce project b",
         ),
-        (WaitingOn::NoHost, "no static host is free"),
+        (WaitingOn::NoHost { unusable: None }, "no static host is free"),
         (
             WaitingOn::Bound { hosts: 1, instance: one() },
             "h1, the pool's only host, is bound to another trust domain",

@@ -2,6 +2,8 @@
 //!
 //! All state is in the configuration and the pinned keys: this adapter stores nothing.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -53,6 +55,8 @@ pub const KEYS: &[KeyTable] = keys::TABLES;
 struct StaticHosts {
     context: BuildContext,
     settings: Settings,
+    /// Hosts that have answered. Further probes are logins: servers penalize connections without one.
+    answered: RefCell<BTreeSet<String>>,
 }
 
 fn build(context: &BuildContext, table: &toml::Table) -> Built {
@@ -110,7 +114,7 @@ impl StaticHosts {
         if let Some(problem) = settings.no_containers(&context.pool).filter(|_| context.containers) {
             return Err(problem.into());
         }
-        Ok(Self { context: context.clone(), settings })
+        Ok(Self { context: context.clone(), settings, answered: RefCell::default() })
     }
 
     fn pin_path(&self, name: &str) -> PathBuf {
@@ -147,18 +151,21 @@ impl StaticHosts {
         Ok(Endpoint { host_key, jump, ..without_key(&host.server) })
     }
 
-    /// Why a host cannot be used, as far as the runner host can see. Behind a jump host, only the jump host is probed.
-    async fn problem(&self, host: &Host, jump: Option<&Result<(), String>>) -> Option<String> {
+    /// Why a host cannot be used, as far as the runner host can see without a login. A jump host is never probed: its
+    /// server would penalize the runner host, and with it all hosts of the pool.
+    async fn problem(&self, host: &Host) -> Option<String> {
         if let Err(problem) = self.endpoint_of(host) {
             return Some(problem);
         }
-        match jump {
-            Some(Ok(())) => None,
-            Some(Err(problem)) => Some(format!("the jump host does not respond: {problem}")),
-            None => probe::probe(&host.server)
-                .await
-                .err()
-                .map(|problem| format!("the host does not respond: {problem}")),
+        if self.settings.jump.is_some() || self.answered.borrow().contains(&host.name) {
+            return None;
+        }
+        match probe::probe(&host.server).await {
+            Ok(()) => {
+                self.answered.borrow_mut().insert(host.name.clone());
+                None
+            }
+            Err(problem) => Some(format!("the host does not respond: {problem}")),
         }
     }
 }
@@ -186,12 +193,8 @@ impl Provider for StaticHosts {
         if *pool != self.context.pool {
             return Ok(listing);
         }
-        let jump = match &self.settings.jump {
-            Some(jump) => Some(probe::probe(jump).await),
-            None => None,
-        };
         let probes = self.settings.hosts.iter().map(async |host| {
-            let problem = self.problem(host, jump.as_ref()).await;
+            let problem = self.problem(host).await;
             let status = if problem.is_some() { Status::Starting } else { Status::Running };
             let static_host = Some(StaticHost { capacity: host.capacity, problem });
             Listed {

@@ -1,12 +1,12 @@
-//! Probes the SSH server of a host, without logging in, so that a list stays cheap.
+//! Probes the SSH server of a host that has not answered yet, without logging in, so that a list stays cheap.
 
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
-use tokio::net::TcpStream;
 
 use super::settings::Server;
 use crate::names::look_up;
+use crate::names::race::connect_any;
 
 /// Time limit of one probe.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -21,7 +21,7 @@ pub(super) async fn probe(server: &Server) -> Result<(), String> {
 }
 
 async fn banner(address: &str, port: u16) -> Result<(), String> {
-    let connecting = async { TcpStream::connect(&look_up(address, port).await?[..]).await };
+    let connecting = async { connect_any(&look_up(address, port).await?).await };
     let stream = connecting.await.map_err(|error| plain(&error))?;
     let mut lines = BufReader::new(stream.take(PREAMBLE));
     let mut line = Vec::new();

@@ -12,7 +12,7 @@ use super::support::{Kept, never, stage};
 const WITHIN: Duration = Duration::from_secs(10);
 
 /// A guest behind another server, and the path to it.
-fn behind(jump: &Sshd, guest: &Sshd) -> Endpoint {
+pub(crate) fn behind(jump: &Sshd, guest: &Sshd) -> Endpoint {
     let first = Jump {
         address: "127.0.0.1".to_owned(),
         port: jump.at.port,

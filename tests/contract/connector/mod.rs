@@ -14,7 +14,7 @@ mod bench;
 mod certificates;
 mod guest;
 mod hostile;
-mod jump;
+pub(crate) mod jump;
 mod passwords;
 #[path = "../../situations/contract/output.rs"]
 mod situation_output;

@@ -10,6 +10,7 @@ use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::{InstanceId, Location, PoolName};
 use crate::core::instance::{Answer, DrainReason, Release};
 use crate::core::job::JobFacts;
+use crate::core::obstacle;
 use crate::core::order::RefusedOrder;
 use crate::core::policy::{IdlePolicy, Policy, ScheduledIdle};
 use crate::core::pool::PoolState;
@@ -115,6 +116,33 @@ WAITING  JOB   PROJECT                   FOR   TIMES OUT
     all 8 instances in use, limit 8 (`max_instances`), 1 job ahead
 ";
     assert_eq!(text, expected, "{text}");
+}
+
+/// Output without the line breaks of a terminal.
+fn unwrapped(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn an_instance_and_its_waiting_job_show_each_cause() {
+    let mut story = EventFixture::of(office_hours());
+    story.launched(1, 60.0);
+    story.asks("a", 4711, "acme/shop", 61.0);
+    for (obstacle, sentence) in obstacle::tests::each() {
+        let mut report = report(70.0);
+        report.obstacles = vec![(id(1), obstacle.clone())];
+        report.waiting = vec![(attempt("a"), WaitingOn::Obstructed { instance: id(1), obstacle })];
+        let text = unwrapped(&shown(&story, Some(&report), &KeeperStatus::Runs, 72.0));
+        let sentence = sentence.replacen("h1", id(1).as_str(), 1);
+        assert_eq!(text.matches(&sentence).count(), 2, "{sentence}: {text}");
+        assert!(!text.contains("booting"), "{text}");
+    }
+    let mut report = report(70.0);
+    let hosts = obstacle::tests::hosts();
+    let sentence = hosts.to_string();
+    report.waiting = vec![(attempt("a"), WaitingOn::NoHost { unusable: Some(hosts) })];
+    let text = unwrapped(&shown(&story, Some(&report), &KeeperStatus::Runs, 72.0));
+    assert!(text.contains(&sentence), "{text}");
 }
 
 #[test]

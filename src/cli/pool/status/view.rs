@@ -291,7 +291,8 @@ pub(super) struct WaitingView<'a> {
 #[derive(Debug, Serialize)]
 pub(super) struct WaitingFor<'a> {
     /// `boot`, `limit`, `room`, `launching`, `ordered-launches`, `own-launch`, `rate`, `backoff`, `paused`, `no-offering`,
-    /// `resume`, `cleaning`, `unreachable`, `drained`, `moved`, `disk`, `elsewhere`, `too-long`, `no-host`, `bound` or `next-pass`.
+    /// `resume`, `cleaning`, `obstructed`, `unreachable`, `host-check`, `stage-check`, `recheck`, `drained`, `moved`, `disk`,
+    /// `elsewhere`, `too-long`, `no-host`, `bound` or `next-pass`.
     #[serde(serialize_with = "waiting_kind")]
     pub(super) kind: &'a WaitingOn,
     pub(super) text: String,
@@ -475,7 +476,11 @@ impl<'a> InstanceView<'a> {
             capacity: known.capacity,
             bound_to: known.domain.as_ref(),
             bound: bound(pool, known, state),
-            reason: reason(known, state, when),
+            // A ready one says since when it does not respond.
+            reason: report
+                .filter(|_| known.phase != Phase::Ready)
+                .and_then(|report| report.obstacle(&known.id))
+                .or_else(|| reason(known, state, when)),
             detail: report.and_then(|report| report.detail(&known.id)),
             offering: known.offering(),
             location: known.location.as_ref(),
@@ -578,7 +583,9 @@ impl<'a> WaitingFor<'a> {
             WaitingOn::Boot { instance }
             | WaitingOn::Room { instance }
             | WaitingOn::Cleaning { instance }
-            | WaitingOn::Unreachable { instance }
+            | WaitingOn::Unreachable { instance, .. }
+            | WaitingOn::Obstructed { instance, .. }
+            | WaitingOn::HostCheck { instance }
             | WaitingOn::Resume { instance }
             | WaitingOn::Recheck { instance }
             | WaitingOn::StageCheck { instance, .. } => Some(instance),

@@ -25,6 +25,8 @@ use crate::port::connector::ConnectError;
 /// For processes that a dead link's stage left running: the time from TERM to KILL, and from KILL to giving up.
 const LEFT_GRACE: Duration = Duration::from_millis(200);
 const LEFT_KILLING: Duration = Duration::from_secs(5);
+/// How long a link whose connection failed waits for the call that started it.
+const TELL_WITHIN: Duration = Duration::from_secs(1);
 
 /// The runner of the current job.
 #[derive(Debug)]
@@ -43,6 +45,8 @@ pub(super) struct Hub<'a> {
     connection: OnceCell<Result<Session<'a>, ConnectError>>,
     connected_at: Cell<Option<Instant>>,
     connected: Notify,
+    /// Notified when a call has got the error of the connection.
+    told: Notify,
     pub(super) shells: Shells,
     /// No more stages: the link exits when the current one has ended.
     closing: Cell<bool>,
@@ -64,6 +68,7 @@ impl<'a> Hub<'a> {
             connection: OnceCell::new(),
             connected_at: Cell::new(None),
             connected: Notify::new(),
+            told: Notify::new(),
             shells,
             closing: Cell::new(false),
             changed: Notify::new(),
@@ -95,7 +100,12 @@ impl<'a> Hub<'a> {
             // A stage that waits for its shell learns of the end from the shell.
             tokio::join!(watching, self.shells.keep(session, standby, start_early), self.listen(session));
         }
-        // Waiting calls get the error; the next call starts another link.
+        if connection.is_err() {
+            // The call that started this link comes for the error: without it, that call would start another one, and each
+            // of them would connect once more.
+            let _in_time = timeout(TELL_WITHIN, self.told.notified()).await;
+        }
+        // The next call starts another link.
         self.close();
     }
 
@@ -126,10 +136,18 @@ impl<'a> Hub<'a> {
         loop {
             match self.connection.get() {
                 Some(Ok(session)) => return Ok(session),
-                Some(Err(error)) => return Err(error.clone()),
+                Some(Err(error)) => {
+                    self.told.notify_one();
+                    return Err(error.clone());
+                }
                 None => self.connected.notified().await,
             }
         }
+    }
+
+    /// True if the login has succeeded.
+    pub(super) fn is_connected(&self) -> bool {
+        matches!(self.connection.get(), Some(Ok(_)))
     }
 
     /// Age of the connection.

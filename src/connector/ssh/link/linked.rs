@@ -3,7 +3,8 @@
 //! If no link is available (no process can be started, the state directory is full), a call makes a connection of its
 //! own.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::future::ready;
 use std::io::{self, Seek as _, Write as _};
@@ -14,7 +15,7 @@ use async_trait::async_trait;
 use futures_util::stream::{self, StreamExt as _};
 use rustix::fs::{MemfdFlags, memfd_create};
 use tokio::net::unix::pipe;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::super::proof::Proved;
 use super::super::trace::{before, prelude};
@@ -39,17 +40,22 @@ const MARGIN: Duration = Duration::from_secs(1);
 const CONCURRENT: usize = 256;
 /// Tries with links that die before they have sent any part of a script.
 const MOST_TRIES: u32 = 3;
+/// From a connection that the server closed before its greeting to a job's next try; doubles with each.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 
 /// Reaches instances through the links of their job slots.
 #[derive(Debug)]
 pub struct Linked {
     ssh: Ssh,
     links: Links,
+    /// Instances that have answered: they are not connected to without a login.
+    answered: RefCell<BTreeSet<InstanceId>>,
 }
 
 impl Linked {
     pub fn new(ssh: Ssh, settings: LinkSettings) -> Self {
-        Self { ssh, links: Links::new(settings) }
+        Self { ssh, links: Links::new(settings), answered: RefCell::default() }
     }
 
     fn target<'a>(&'a self, id: &'a InstanceId, at: &'a Endpoint, within: Duration) -> Target<'a> {
@@ -79,12 +85,19 @@ impl Connector for Linked {
     }
 
     async fn discard_keys(&self, id: &InstanceId) {
+        self.answered.borrow_mut().remove(id);
         self.links.end(id).await;
         self.ssh.discard_keys(id).await;
     }
 
     async fn disconnect(&self, id: &InstanceId) {
+        // It is probed often while it is resumed.
+        self.answered.borrow_mut().remove(id);
         self.links.end(id).await;
+    }
+
+    fn has_answered(&self, id: &InstanceId) {
+        self.answered.borrow_mut().insert(id.clone());
     }
 
     async fn check(&self, id: &InstanceId, at: &Endpoint, within: Duration) -> Result<(), ConnectError> {
@@ -183,12 +196,17 @@ impl Linked {
         within: Duration,
     ) -> Result<(), ConnectError> {
         let begun = Instant::now();
-        if !self.links.has_one(id) {
-            // A booting instance is probed repeatedly: no process is started for each probe.
+        // A booting instance is probed repeatedly: no process is started for each probe. Once it has answered, it is logged
+        // in to: servers penalize connections without a login. For a jump host, that concerns all instances behind it.
+        let is_new = first.is_none() && at.jump.is_none() && !self.answered.borrow().contains(id);
+        if is_new && !self.links.has_one(id) {
             dial::probe_port(at, within).await?;
         }
+        self.has_answered(id);
         let late = || ConnectError::timed_out(at.place(), within);
-        for _ in 0..MOST_TRIES {
+        let (mut tries, mut pause) = (0, FIRST_PAUSE);
+        while tries < MOST_TRIES {
+            tries += 1;
             let left = within.saturating_sub(begun.elapsed());
             let interpreter = |first: &FirstStage| Interpreter {
                 reader: Reader::Shell(first.shell),
@@ -199,7 +217,16 @@ impl Linked {
             match timeout(left + MARGIN, line.receive::<Reply>()).await {
                 Ok(Ok(Some(Reply::Answers))) => return Ok(()),
                 // The link's limit was the remaining time; the error names the whole limit.
-                Ok(Ok(Some(Reply::Failed(ConnectError::TimedOut { .. })))) => return Err(late()),
+                Ok(Ok(Some(Reply::Failed(ConnectError::TimedOut { at, during, .. })))) => {
+                    return Err(ConnectError::timed_out_in(during, at, within));
+                }
+                // A job comes where others ran: the server penalizes this address, or many log in at the same time.
+                Ok(Ok(Some(Reply::Failed(ConnectError::TurnedAway { .. }))))
+                    if first.is_some() && begun.elapsed() + pause < within =>
+                {
+                    sleep(pause).await;
+                    (tries, pause) = (0, (pause * 2).min(LONGEST_PAUSE));
+                }
                 Ok(Ok(Some(Reply::Failed(error)))) => return Err(error),
                 // The link died.
                 Ok(_) => {}

@@ -180,6 +180,7 @@ mod tests {
     use crate::core::execution::{Shell, StageShell};
     use crate::core::golden::{covers, hold, recorded};
     use crate::core::metadata::MetadataService;
+    use crate::port::connector::Step;
 
     fn endpoint() -> Endpoint {
         let text = r#"{"address":"192.0.2.7","port":22,"user":"ci","host_key":"ssh-ed25519 AAAA"}"#;
@@ -263,7 +264,9 @@ mod tests {
         let failures = [
             ConnectError::Unreachable { at: at(), problem: problem() },
             ConnectError::HostFault { at: at(), problem: problem() },
-            ConnectError::TimedOut { at: at(), waited: "10 s".to_owned() },
+            ConnectError::timed_out(at(), Duration::from_secs(10)),
+            ConnectError::timed_out_in(Step::Login, at(), Duration::from_secs(10)),
+            ConnectError::TurnedAway { at: at(), problem: problem() },
             ConnectError::HostKey { at: at(), expected: "SHA256:a".to_owned(), found: "SHA256:b".to_owned() },
             ConnectError::Refused { at: at(), user: "ci".to_owned(), problem: problem() },
             ConnectError::Lost { at: at(), problem: problem(), sent: true },

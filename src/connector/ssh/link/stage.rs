@@ -16,7 +16,7 @@ use super::message::{Control, Reply};
 use super::shells::{Next, NoShell, Program, StandbyShell};
 use crate::connector::output::ProcessOutput;
 use crate::core::time::Pretty;
-use crate::port::connector::{ConnectError, StageEnd, Stop};
+use crate::port::connector::{ConnectError, Output as _, StageEnd, Step, Stop};
 
 /// Descriptors of a stage: its script, and pipes for its two streams.
 pub(super) const DESCRIPTORS: usize = 3;
@@ -123,7 +123,8 @@ impl Hub<'_> {
 
     /// The error of a connection that was not ready in time.
     pub(super) fn late(&self, within: Duration) -> ConnectError {
-        ConnectError::timed_out(self.spec.at.place(), within)
+        let step = if self.is_connected() { Step::Shell } else { Step::Connect };
+        ConnectError::timed_out_in(step, self.spec.at.place(), within)
     }
 }
 

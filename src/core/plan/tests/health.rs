@@ -164,5 +164,8 @@ fn a_job_waits_for_one_that_may_respond_again() {
         silent("max 3 | idle 5m; idle 5m; idle 5m; waits 7", Duration::from_secs(5), &["i1", "i2", "i3"]);
     let plan = waiting.plan();
     assert!(plan.events.is_empty(), "{}", render(&plan));
-    assert_eq!(plan.report.waiting[0].1.to_string(), "p-g-1 does not respond, and is checked again");
+    assert_eq!(
+        plan.report.waiting[0].1.to_string(),
+        "p-g-1 does not respond, and is checked again: no answer"
+    );
 }

@@ -1,6 +1,10 @@
 //! What waiting jobs wait for.
 
-use crate::core::notation::{NOW, World, attempt, table, waits, world};
+use std::time::Duration;
+
+use crate::core::ids::InstanceId;
+use crate::core::notation::{NOW, World, ago, attempt, instance, table, waits, waits_in, world};
+use crate::core::obstacle::{Cause, Lasting, Obstacle};
 use crate::core::plan::by_record;
 
 #[test]
@@ -13,7 +17,20 @@ fn each_reason_is_given_where_it_is_the_reason() {
             ("checking 5s; waits 8", "a8: i1 is booting"),
             ("hosts | static cleaning 5s; waits 8", "a8: h1 is being cleaned"),
             ("hosts | static held 5m by 7; waits 8", "a8: no static host is free"),
-            ("hosts | static out-of-service 5m; waits 8", "a8: no static host is free"),
+            (
+                "hosts | static out-of-service 5m; waits 8",
+                "a8: the pool's only host is unusable: h1 is out of service: broken",
+            ),
+            (
+                "hosts | static out-of-service 5m of b; static out-of-service 5m; waits 8",
+                "a8: all 2 hosts of the pool are out of service: h1, last used by group/b, is out of service: broken",
+            ),
+            (
+                "hosts | static held 5m by 7; static out-of-service 5m; waits 8",
+                "a8: no static host is free, and 1 of 2 is unusable: h2 is out of service: broken",
+            ),
+            ("hosts | static checking 5m; waits 8", "a8: h1 is being checked"),
+            ("hosts | static checking 5m; static held 5m by 7; waits 8", "a8: h1 is being checked"),
             ("max 1 | draining 5s; waits 8", "a8: i1 is being terminated to make room"),
             ("max 1 | held 5m by 7; waits 8", "a8: all 1 instances in use, limit 1 (`max_instances`)"),
             ("launching 0 | waits 8", "a8: 0 launches in progress, limit 0"),
@@ -34,6 +51,52 @@ fn each_reason_is_given_where_it_is_the_reason() {
             ("idle 5m; waits 8", ""),
         ],
     );
+}
+
+/// What jobs wait for while the keeper's last try to reach `id` met this.
+fn waits_while(text: &str, id: &str, cause: Cause) -> String {
+    let mut world = world(text);
+    let obstacle = Obstacle { cause, at: "a:22".to_owned(), detail: "why".to_owned() };
+    let since = ago(Duration::from_secs(9));
+    world.observed.obstacles.insert(instance(id), Lasting { obstacle, since, tries: 3 });
+    waits_in(&world.plan().report)
+}
+
+#[test]
+fn what_the_keeper_met_takes_the_place_of_a_boot() {
+    let denied = "a:22 denies the login: why";
+    for (text, id, cause, on) in [
+        ("booting 9s; waits 8", "i1", Cause::LoginDenied, format!("a8: i1 at {denied}")),
+        ("booting 9s; waits 8", "i1", Cause::Silent, "a8: i1 is booting".to_owned()),
+        ("checking 9s; waits 8", "i1", Cause::SlowShell, waits_of("i1", Cause::SlowShell)),
+        ("resuming 9s; waits 8", "i1", Cause::SlowLogin, waits_of("i1", Cause::SlowLogin)),
+        (
+            "hosts | static checking 9s; waits 8",
+            "h1",
+            Cause::LoginDenied,
+            format!("a8: the pool's only host is unusable: h1 at {denied}"),
+        ),
+        (
+            "hosts | static checking 9s; static out-of-service 5m; waits 8",
+            "h1",
+            Cause::Silent,
+            "a8: all 2 hosts of the pool are unusable: h2 is out of service: broken".to_owned(),
+        ),
+        (
+            "hosts | static checking 9s; static held 5m by 7; waits 8",
+            "h1",
+            Cause::Silent,
+            "a8: no static host is free, and 1 of 2 is unusable: h1 does not respond at a:22: why".to_owned(),
+        ),
+    ] {
+        assert_eq!(waits_while(text, id, cause), on, "{text}");
+    }
+}
+
+/// The sentence about an instance.
+fn waits_of(id: &str, cause: Cause) -> String {
+    let obstacle = Obstacle { cause, at: "a:22".to_owned(), detail: "why".to_owned() };
+    format!("a8: {}", obstacle.sentence(&InstanceId::new(id)))
 }
 
 #[test]
@@ -129,8 +192,16 @@ fn a_job_that_no_host_may_ever_serve_is_told_so() {
         ("", "static out-of-service 5m of c", never),
         ("", "static idle 5m of a protected", never),
         // Its own domain's, or nobody's yet: it may serve the job later.
-        ("", "static out-of-service 5m of a", wait),
-        ("", "static out-of-service 5m", wait),
+        (
+            "",
+            "static out-of-service 5m of a",
+            "a8: no static host is free, and 1 of 2 is unusable: h2, last used by group/a, is out of service: broken",
+        ),
+        (
+            "",
+            "static out-of-service 5m",
+            "a8: no static host is free, and 1 of 2 is unusable: h2 is out of service: broken",
+        ),
         ("", "static held 5m by 7 of a", wait),
         ("", "static idle 5m of c; host", wait),
         // The list does not show whether there is another host.
