@@ -138,6 +138,7 @@ impl PoolState {
             Change::PoolDrained => self.drained = Some(at),
             Change::PoolResumed => {
                 self.drained = None;
+                self.resumed = Some(at);
                 self.launches.failures = 0;
                 self.suspensions.failures = 0;
                 self.availability.forgive();

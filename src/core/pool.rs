@@ -59,6 +59,9 @@ pub struct PoolState {
     pub counters: Arc<Counters>,
     /// The reason and time of the operator's drain.
     pub drained: Option<Stamp>,
+    /// When the operator last resumed the pool: calls that failed before are repeated without their back-off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed: Option<Stamp>,
     /// The store loses nothing in a reboot or a power failure. The store says so each time; it is not recorded.
     #[serde(skip)]
     pub survives_reboot: bool,

@@ -124,7 +124,12 @@ impl PoolKeeper {
         loop {
             let Accepted { setup, problem, is_new } = self.accepted.read(&self.engine, &*self.setup).await;
             if is_new {
+                // What failed with the earlier configuration may succeed with this one.
                 self.memory.distrust_list();
+                self.memory.failing_calls.clear();
+                if let Err(problem) = self.engine.retry_launches().await {
+                    tracing::warn!(pool = %self.engine.pool, "the launch back-off stays: {problem}");
+                }
             }
             self.begin_rechecks(&setup).await;
             self.rest(&setup).await;

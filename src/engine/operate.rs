@@ -9,7 +9,7 @@ use crate::core::ids::InstanceId;
 use crate::core::instance::{DrainReason, Instance, Phase};
 use crate::core::plan::request;
 use crate::core::pool::PoolState;
-use crate::core::report::Report;
+use crate::core::report::{Note, Report};
 use crate::core::time::Stamp;
 
 /// What a command applies to.
@@ -68,10 +68,13 @@ impl Engine {
                 return Err(OperateError::StillHeld { instance: id.clone() });
             }
         }
-        self.apply(target, dry, resume_events).await
+        let report = self.host.reports.read_report(&self.pool).await.map_err(EngineError::from)?;
+        let failing = |note: &Note| matches!(note, Note::CallsFailing { .. } | Note::ListFailed { .. });
+        let calls_fail = report.is_some_and(|report| report.notes.iter().any(failing));
+        self.apply(target, dry, |state, target, now| resume_events(state, target, calls_fail, now)).await
     }
 
-    /// Ends the back-off after failed launches: their cause is removed. A drained pool stays drained.
+    /// Ends the back-off after failed and refused launches: their cause is removed. A drained pool stays drained.
     pub async fn retry_launches(&self) -> Result<Vec<Event>, OperateError> {
         self.apply(&Target::Pool, false, |state, _, now| retry_events(state, now)).await
     }
@@ -231,11 +234,12 @@ fn unbind_events(state: &PoolState, id: &InstanceId, now: Stamp) -> Vec<Event> {
 }
 
 fn retry_events(state: &PoolState, now: Stamp) -> Vec<Event> {
-    let has_effect = state.drained.is_none() && state.launches.failures > 0;
+    let has_failed = state.launches.failures > 0 || state.availability.has_refusals();
+    let has_effect = has_failed && state.drained.is_none();
     has_effect.then(|| Change::PoolResumed.at(now)).into_iter().collect()
 }
 
-fn resume_events(state: &PoolState, target: &Target, now: Stamp) -> Vec<Event> {
+fn resume_events(state: &PoolState, target: &Target, calls_fail: bool, now: Stamp) -> Vec<Event> {
     match target {
         Target::Instance(id) => {
             let resumable =
@@ -244,8 +248,10 @@ fn resume_events(state: &PoolState, target: &Target, now: Stamp) -> Vec<Event> {
             instance.map(|_| Change::ReturnedToService { instance: id.clone() }.at(now)).into_iter().collect()
         }
         Target::Pool => {
-            let has_effect =
-                state.drained.is_some() || state.launches.failures > 0 || state.availability.has_refusals();
+            let has_effect = calls_fail
+                || state.drained.is_some()
+                || state.launches.failures > 0
+                || state.availability.has_refusals();
             has_effect.then(|| Change::PoolResumed.at(now)).into_iter().collect()
         }
     }
@@ -255,6 +261,17 @@ fn resume_events(state: &PoolState, target: &Target, now: Stamp) -> Vec<Event> {
 mod tests {
     use super::*;
     use crate::core::notation::{NOW, world};
+
+    #[test]
+    fn a_pool_without_a_back_off_is_resumed_only_if_calls_fail() {
+        let world = world("");
+        assert_eq!(resume_events(&world.state, &Target::Pool, false, NOW), []);
+        let resumed = resume_events(&world.state, &Target::Pool, true, NOW);
+        assert_eq!(resumed, [Change::PoolResumed.at(NOW)]);
+        let mut state = world.state;
+        state.apply(&resumed[0]).unwrap();
+        assert_eq!(state.resumed, Some(NOW));
+    }
 
     #[test]
     fn launches_are_retried_after_failures_unless_the_operator_drains_the_pool() {

@@ -38,6 +38,8 @@ pub(super) struct KeeperCache {
     pub(super) announced: Option<(Stamp, BTreeMap<InstanceId, Notice>)>,
     pub(super) first_seen: BTreeMap<InstanceId, Stamp>,
     pub(super) failing_calls: BTreeMap<InstanceId, plan::FailingCall>,
+    /// The operator's last `pool resume`; `None`: no state was read yet.
+    pub(super) resumed: Option<Option<Stamp>>,
     /// When a call about an instance last succeeded.
     pub(super) healthy: BTreeMap<InstanceId, Stamp>,
     /// When a ready instance last did not respond.
@@ -186,6 +188,7 @@ impl Engine {
         let identity = self.host.leadership.identity().await?;
         let mut listing = self.list(memory, setup).await;
         let state = self.store.load().await?;
+        memory.heed_resume(&state);
         if self.confirm_absences(memory, setup, &state, &listing).await {
             // The account may have changed before `endpoint` answered: the list after the answer decides.
             memory.distrust_list();
@@ -409,6 +412,14 @@ impl KeeperCache {
     /// Makes the next pass list again.
     pub(super) fn distrust_list(&mut self) {
         self.listing = None;
+    }
+
+    /// Ends the back-off of failing calls if the operator has resumed the pool since the last pass.
+    fn heed_resume(&mut self, state: &PoolState) {
+        let earlier = self.resumed.replace(state.resumed);
+        if earlier.is_some_and(|earlier| earlier != state.resumed) {
+            self.failing_calls.clear();
+        }
     }
 }
 

@@ -44,6 +44,8 @@ mod situation_ready;
 mod situation_sick;
 #[path = "../situations/jobs/sizes.rs"]
 mod situation_sizes;
+#[path = "../situations/jobs/corrected.rs"]
+mod situation_corrected;
 #[path = "../support/skipped.rs"]
 mod skipped;
 mod status;

@@ -25,8 +25,13 @@ where
     if let SdkError::ServiceError(answer) = error {
         let status = answer.raw().status().as_u16();
         let (code, message) = (answer.err().code(), answer.err().message().unwrap_or_default());
-        let message = message.split("Encoded authorization failure message").next().unwrap_or_default();
-        let line = format!("{}: {}", code.unwrap_or("unknown error"), message.trim());
+        let message = message.split("Encoded authorization failure message").next().unwrap_or_default().trim();
+        let line = match (code, message) {
+            (Some(code), "") => code.to_owned(),
+            (Some(code), message) => format!("{code}: {message}"),
+            // Not EC2's own answer, but that of a proxy or of another service at this address.
+            (None, _) => format!("HTTP status {status}, without an error of AWS: {}", body(answer.raw())),
+        };
         return ProviderError::new(class(code, status, place), clean_line(line.as_bytes(), MAX_MESSAGE));
     }
     let causes = chain(error);
@@ -38,6 +43,15 @@ where
         SdkError::ConstructionFailure(_) => ProviderError::new(ErrorClass::Invalid, line(&causes)),
         // EC2 may have carried out the call or not.
         _ => ProviderError::new(ErrorClass::Unknown, line(&causes)),
+    }
+}
+
+/// The begin of an answer's text.
+fn body(answer: &HttpResponse) -> String {
+    let text = answer.body().bytes().unwrap_or_default();
+    match clean_line(text, MAX_MESSAGE).as_str() {
+        "" => "the answer is empty".to_owned(),
+        text => format!("`{text}`"),
     }
 }
 

@@ -175,29 +175,39 @@ mod tests {
 
     const RANGE: Range<u32> = 1_900_000_000..1_900_001_024;
 
+    /// Three user IDs that no process has. The product's own range may be in use: a virtual machine may run here.
+    fn unused() -> Range<u32> {
+        let busy = busy().unwrap();
+        let starts = (3_000_000_000_u32..).step_by(3);
+        let mut ranges = starts.map(|start| start..start + 3);
+        ranges.find(|range| range.clone().all(|uid| !busy.contains(&uid))).unwrap()
+    }
+
     #[tokio::test]
     async fn each_machine_has_a_user_id_of_its_own_and_a_dead_ones_is_found() {
+        let range = unused();
         let temporary = tempfile::tempdir().unwrap();
         let folder = temporary.path().join("run/guests");
         let uids = Uids::at(&folder).await.unwrap();
-        let mut first = uids.take(RANGE).unwrap();
-        let second = uids.take(RANGE).unwrap();
-        assert_eq!((first.uid, second.uid), (RANGE.start, RANGE.start + 1));
+        let mut first = uids.take(range.clone()).unwrap();
+        let second = uids.take(range.clone()).unwrap();
+        assert_eq!((first.uid, second.uid), (range.start, range.start + 1));
         assert_eq!(uids.stale().unwrap(), []);
         first.record(40_000).unwrap();
         first.record(401).unwrap();
         drop(first);
-        let stale = Stale { uid: RANGE.start, port: Some(401), is_busy: false };
+        let stale = Stale { uid: range.start, port: Some(401), is_busy: false };
         // A process that another test starts has the lock, too, until it executes its program.
         let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
         while uids.stale().unwrap().is_empty() && std::time::Instant::now() < until {
             std::thread::yield_now();
         }
         assert_eq!(uids.stale().unwrap(), [stale]);
-        uids.forget(RANGE.start).unwrap();
+        uids.forget(range.start).unwrap();
         assert_eq!(uids.all().unwrap(), [second.uid]);
         let error = uids.take(second.uid..second.uid + 1).unwrap_err().to_string();
-        assert!(error.contains("from 1900000001 to 1900000001 (`first_uid`) are in use"), "{error}");
+        let expected = format!("from {0} to {0} (`first_uid`) are in use", second.uid);
+        assert!(error.contains(&expected), "{error}");
     }
 
     #[tokio::test]
