@@ -59,6 +59,7 @@ impl World {
             first_seen: BTreeMap::new(),
             attempts: BTreeMap::new(),
             attempts_at: now,
+            obstacles: BTreeMap::new(),
             orphaned_builds: BTreeSet::new(),
             capabilities: Capabilities::default(),
             owner: OwnerId::new("us"),

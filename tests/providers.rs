@@ -20,6 +20,7 @@ const PAPER: Registration = Registration {
     lifetime: None,
     suspends: false,
     engines: true,
+    cloud_init: false,
     orders: None,
     static_hosts: None,
     doctor: |_, _| Vec::new(),

@@ -134,10 +134,6 @@ impl Pulls for PoolPulls {
         judge(&settings, &request, &about)?.ok_or_else(|| "it is not pulled for a job".to_owned())
     }
 
-    fn engine(&self) -> ContainerEngine {
-        self.0.engine
-    }
-
     fn public(&self) -> Vec<PublicPull> {
         let public = self.0.images_warm.iter().filter_map(|image| {
             let image = image.to_string();

@@ -18,6 +18,13 @@ pub(super) struct JobDirs {
     pub cache: String,
 }
 
+/// The directory on the instance below which the sources of all jobs are.
+pub(super) fn builds_root(pool: &PoolConfig, state_dir: &Path) -> Result<String, CliError> {
+    let registration = provider::find(&pool.provider.kind)?;
+    let shared = registration.guest_dirs.map(|dirs| dirs(state_dir)).filter(|_| !pool.dirs_given);
+    Ok(shared.map_or_else(|| pool.builds_dir.clone(), |dirs| dirs.builds))
+}
+
 impl JobDirs {
     pub(super) fn of(
         pool: &PoolConfig,

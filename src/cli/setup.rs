@@ -9,7 +9,7 @@ use async_trait::async_trait;
 
 use super::containers::PoolPulls;
 use super::error::CliError;
-use super::job_dirs::JobDirs;
+use super::job_dirs::builds_root;
 use super::program::calls;
 use crate::config::{Config, ConfigError, Diagnostics, PoolConfig, ProviderFacts};
 use crate::core::execution::StageShell;
@@ -168,7 +168,7 @@ pub(super) fn build(
     policy.clean_unbinds = unbinds(pool, cleaning.as_deref());
     let ready_command = ready_command(pool, registration);
     let recheck = Recheck {
-        builds_dir: JobDirs::of(pool, &around.state_dir)?.builds,
+        builds_dir: builds_root(pool, &around.state_dir)?,
         command: recheck_command(pool, ready_command.as_deref()),
     };
     Ok(PoolSetup {

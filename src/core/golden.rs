@@ -127,6 +127,7 @@ mod tests {
     use crate::core::pool::PoolState;
     use crate::core::report::{ApiCalls, FailedBoot, Note, Report, WaitingOn};
     use crate::core::schedule::{Schedule, ScheduleText};
+    use crate::core::time::Stamp;
     use crate::core::warm::WarmPolicy;
 
     const EVENTS: &str = recorded!("events.jsonl");
@@ -432,6 +433,24 @@ mod tests {
         covers::<crate::core::instance::Phase>(STATES, r#""?""#);
     }
 
+    fn stage_check(kind: CheckKind) -> WaitingOn {
+        WaitingOn::StageCheck { instance: instance(), kind }
+    }
+
+    /// Reports about checks of instances, and about instances that jobs order.
+    fn of_checks_and_orders(until: Stamp) -> [Report; 3] {
+        let unfit = Note::Unfit { instance: instance(), reason: "disk full".to_owned() };
+        let waiting = vec![(attempt(), WaitingOn::Recheck { instance: instance() })];
+        let rechecked = Report { waiting, notes: vec![unfit], ..Report::new(NOW, 47) };
+        let waiting = vec![(attempt(), stage_check(CheckKind::Engine))];
+        let checked = Report { waiting, ..Report::new(NOW, 48) };
+        let own = WaitingOn::OwnLaunch { until, failure: failure(ErrorClass::Transient) };
+        let waiting =
+            vec![(attempt(), WaitingOn::OrderedLaunches { under_way: 5, at_most: 5 }), (attempt(), own)];
+        let notes = vec![Note::ListImplausible { missing: 3, answering: 2 }];
+        [rechecked, checked, Report { waiting, notes, ..Report::new(NOW, 49) }]
+    }
+
     #[test]
     fn reports_of_format_2_are_read() {
         let failure = || failure(ErrorClass::Transient);
@@ -517,13 +536,8 @@ mod tests {
         };
         let problem = "`job` is damaged".to_owned();
         let unreadable = Note::AttemptUnreadable { attempt: attempt(), problem };
-        let check = |kind| vec![(attempt(), WaitingOn::StageCheck { instance: self::instance(), kind })];
-        let waiting = check(CheckKind::Stages);
+        let waiting = vec![(attempt(), stage_check(CheckKind::Stages))];
         let later = Report { waiting, notes: vec![unreadable], ..Report::new(NOW, 43) };
-        let recheck = WaitingOn::Recheck { instance: self::instance() };
-        let unfit = Note::Unfit { instance: self::instance(), reason: "disk full".to_owned() };
-        let waiting = vec![(attempt(), recheck)];
-        let rechecked = Report { waiting, notes: vec![unfit], ..Report::new(NOW, 47) };
         let suspensions = Note::SuspensionsFail { failures: 2, failure: failure(), until };
         let waiting = vec![(attempt(), WaitingOn::Resume { instance: self::instance() })];
         let notes = vec![Note::CannotSuspend, suspensions];
@@ -533,13 +547,8 @@ mod tests {
         let cause = Some("ran out of its 4Gi of memory".to_owned());
         let by_job = Note::Suspect { instance: self::instance(), cause, by_job: true };
         let blamed = Report { notes: vec![by_job], ..Report::new(NOW, 46) };
-        let checked = Report { waiting: check(CheckKind::Engine), ..Report::new(NOW, 48) };
-        let own = WaitingOn::OwnLaunch { until, failure: failure() };
-        let waiting =
-            vec![(attempt(), WaitingOn::OrderedLaunches { under_way: 5, at_most: 5 }), (attempt(), own)];
-        let notes = vec![Note::ListImplausible { missing: 3, answering: 2 }];
-        let ordered = Report { waiting, notes, ..Report::new(NOW, 49) };
-        hold(REPORTS, &[report, later, counted, tier, blamed, rechecked, checked, ordered]);
+        hold(REPORTS, &[report, later, counted, tier, blamed]);
+        hold(REPORTS, &of_checks_and_orders(until));
         covers::<WaitingOn>(REPORTS, r#"{"waiting_for":"?"}"#);
         covers::<Note>(REPORTS, r#"{"note":"?"}"#);
     }

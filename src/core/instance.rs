@@ -655,6 +655,6 @@ mod tests {
         let sentences: std::collections::BTreeSet<String> =
             reasons.iter().map(DrainReason::to_string).collect();
         assert_eq!(sentences.len(), reasons.len());
-        assert_eq!(sentences.iter().filter(|sentence| sentence.ends_with(": exit status 3")).count(), 7);
+        assert_eq!(sentences.iter().filter(|sentence| sentence.ends_with(": exit status 3")).count(), 8);
     }
 }

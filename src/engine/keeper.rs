@@ -261,7 +261,8 @@ impl PoolKeeper {
                 None => None,
             };
             let limit = deadline::of(&effect, &setup.policy);
-            let outcome = engine.within(limit, engine.carry_out(&effect, &setup)).await;
+            let work = Box::pin(engine.carry_out(&effect, &setup));
+            let outcome = engine.within(limit, work).await;
             let outcome = outcome.unwrap_or_else(|| EffectResult::Failed(deadline::passed(limit)));
             Done { effect, outcome, boot }
         }));

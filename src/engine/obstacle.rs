@@ -27,7 +27,9 @@ pub(super) fn of(error: &ConnectError, hint: Option<&str>) -> Obstacle {
             (Cause::LoginDenied, at, format!("{problem} (user `{user}`)"))
         }
         ConnectError::Lost { at, problem, .. } => (Cause::Cut, at, problem.clone()),
-        ConnectError::NotBegun { at, why } => (Cause::Cut, at, why.clone()),
+        ConnectError::NotBegun { at, why } | ConnectError::NoContainer { at, why, .. } => {
+            (Cause::Cut, at, why.clone())
+        }
         ConnectError::Local { what } => return no_address(what.clone()),
     };
     Obstacle { cause, at: at.clone(), detail }

@@ -38,8 +38,8 @@ pub(super) struct KeeperCache {
     pub(super) announced: Option<(Stamp, BTreeMap<InstanceId, Notice>)>,
     pub(super) first_seen: BTreeMap<InstanceId, Stamp>,
     pub(super) failing_calls: BTreeMap<InstanceId, plan::FailingCall>,
-    /// The operator's last `pool resume`; `None`: no state was read yet.
-    pub(super) resumed: Option<Option<Stamp>>,
+    /// The operator's last `pool resume` that the failing calls know of.
+    pub(super) resumed: Option<Stamp>,
     /// When a call about an instance last succeeded.
     pub(super) healthy: BTreeMap<InstanceId, Stamp>,
     /// When a ready instance last did not respond.
@@ -385,9 +385,11 @@ impl KeeperCache {
                 self.obstacles.remove(id);
                 return None;
             }
-            EffectResult::Refused | EffectResult::Gone | EffectResult::Again | EffectResult::Failed(_) => {
-                return None;
-            }
+            EffectResult::Refused
+            | EffectResult::Gone
+            | EffectResult::Again
+            | EffectResult::Failed(_)
+            | EffectResult::Unfit(_) => return None,
         };
         let lasting = Lasting::next(self.obstacles.get(id), obstacle.clone(), since);
         let pause = (!obstacle.is_usual()).then(|| lasting.pause(timing.probe_interval));
@@ -416,8 +418,8 @@ impl KeeperCache {
 
     /// Ends the back-off of failing calls if the operator has resumed the pool since the last pass.
     fn heed_resume(&mut self, state: &PoolState) {
-        let earlier = self.resumed.replace(state.resumed);
-        if earlier.is_some_and(|earlier| earlier != state.resumed) {
+        if self.resumed != state.resumed {
+            self.resumed = state.resumed;
             self.failing_calls.clear();
         }
     }

@@ -38,8 +38,10 @@ free() {
   case $1 in '' | *[!0-9]*) ;; *) printf '%s' "$1" ;; esac
 }
 
+made=
 if [ ! -d "$1" ]; then
   said=$(mkdir -p "$1" 2>&1) || fail "jobs cannot create $1: $(cause "$said")"
+  made=$1
 fi
 writes "$1"
 kib=$(free "$1" k)
@@ -48,4 +50,5 @@ inodes=$(free "$1" i)
 [ "${inodes:-$3}" -ge "$3" ] || fail "only $inodes inodes are free in $1, fewer than $3"
 temporary=${TMPDIR:-/tmp}
 [ ! -d "$temporary" ] || writes "$temporary"
+[ -z "$made" ] || rmdir "$made" 2>/dev/null
 exit 0

@@ -50,11 +50,6 @@ pub trait Pulls {
     /// without traces of jobs only, unless the operator shares them.
     fn pull(&self, image: &str, traces: Traces) -> Result<ContainerJob, String>;
 
-    /// The engine of the instances.
-    fn engine(&self) -> ContainerEngine {
-        ContainerEngine::default()
-    }
-
     /// Those of `images_warm` that need no credentials: all instances of the pool may have them from their start.
     fn public(&self) -> Vec<PublicPull> {
         Vec::new()

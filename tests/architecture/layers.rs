@@ -45,7 +45,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("connector", &["core", "port", "connector/*"]),
     ("store", &["core", "port", "store/*"]),
     ("host", &["core", "port", "host/*"]),
-    ("engine", &["core", "port"]),
+    ("engine", &["core", "port", "shells"]),
     ("sim", &["core", "port", "engine", "store/memory", "host/memory"]),
     ("cli", &["*"]),
     ("bin", &["cli"]),

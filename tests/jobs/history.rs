@@ -103,7 +103,9 @@ fn summary(result: &JobResult) -> Option<Vec<String>> {
 
 #[test]
 fn a_job_log_ends_with_a_summary_only_if_the_pool_wants_one() {
-    let place = Setting::new().pool("max_use_count", 9).pool("summary", true).open();
+    // Longer than a waiting job's poll, which reports the reason.
+    let setting = Setting::new().provider("boot_delay", "1s");
+    let place = setting.pool("max_use_count", 9).pool("summary", true).open();
     let job = |id| Job::new(id).script(["true"]).after_script(["exit 3"]);
     let first = place.run(&job(1));
     first.expect_outcome(&Outcome::Success);

@@ -36,6 +36,8 @@ mod secrets;
 mod setting;
 #[path = "../situations/jobs/blame.rs"]
 mod situation_blame;
+#[path = "../situations/jobs/corrected.rs"]
+mod situation_corrected;
 #[path = "../situations/jobs/output.rs"]
 mod situation_output;
 #[path = "../situations/jobs/ready.rs"]
@@ -44,8 +46,6 @@ mod situation_ready;
 mod situation_sick;
 #[path = "../situations/jobs/sizes.rs"]
 mod situation_sizes;
-#[path = "../situations/jobs/corrected.rs"]
-mod situation_corrected;
 #[path = "../support/skipped.rs"]
 mod skipped;
 mod status;

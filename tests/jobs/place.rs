@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use greenroom::core::event::{Change, Event};
 use greenroom::core::ids::{AttemptName, InstanceId, PoolName};
-use greenroom::core::instance::Phase;
+use greenroom::core::instance::{Instance, Phase};
 use greenroom::core::pool::PoolState;
 use greenroom::port::store::{Diagnosis, OperatorStore as _, Store as _};
 use greenroom::store::file::{self, FileStore};
@@ -177,6 +177,23 @@ impl Place {
         Self::block_on(async { self.store().load().await }).expect("the state can be read")
     }
 
+    /// Waits a while for what the keeper does after the last job: a link that starts while the directory is removed
+    /// would make it anew.
+    fn let_keeper_turn_over(&self) {
+        let until = Instant::now() + Duration::from_secs(5);
+        let pool = || {
+            let dir = file::open_dir(&self.state_dir).ok()?;
+            let store = dir.pool(&PoolName::new("pool"), file::Options::default()).ok()?;
+            Self::block_on(async { store.load().await }).ok()
+        };
+        let is_busy =
+            |i: &Instance| i.phase == Phase::Cleaning || (i.phase == Phase::Ready && i.awaits_recheck());
+        while Instant::now() < until && pool().is_some_and(|pool| pool.instances.values().any(|i| is_busy(i)))
+        {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Verifies the store.
     pub fn verify(&self) -> Diagnosis {
         Self::block_on(async { self.store().verify().await }).expect("the state can be looked at")
@@ -239,10 +256,11 @@ impl Place {
         servers.find(|server| server.arguments.last().is_some_and(|dir| dir.ends_with(&ending)))
     }
 
-    /// Instances that are ready and hold no job.
+    /// Instances that are ready and hold no job. One that is still to be checked after a job is not ready for the next one.
     pub fn idle(&self) -> Vec<InstanceId> {
         let state = self.state();
-        let idle = state.instances.values().filter(|i| i.phase == Phase::Ready && i.holders.is_empty());
+        let is_ready = |i: &Instance| i.phase == Phase::Ready && !i.awaits_recheck();
+        let idle = state.instances.values().filter(|i| is_ready(i) && i.holders.is_empty());
         idle.map(|instance| instance.id.clone()).collect()
     }
 
@@ -403,6 +421,9 @@ impl Drop for Place {
             let journal = std::fs::read_to_string(journal).unwrap_or_default();
             let lines: Vec<&str> = journal.lines().collect();
             eprintln!("the journal's end:\n{}", lines[lines.len().saturating_sub(40)..].join("\n"));
+        }
+        if !failed {
+            self.let_keeper_turn_over();
         }
         let left = self.end();
         for process in &left {

@@ -149,7 +149,7 @@ fn a_configuration_is_written_once_and_never_again() {
     for part in ["\nmax_instances = 3\n", "\nidle_count = 1\n", "\nboot_delay = \"1s\"\n", "state_dir = \""] {
         assert!(written.contains(part), "{part}: {written}");
     }
-    assert_eq!(fs::metadata(machine.path("etc/greenroom.toml")).unwrap().mode() & 0o7777, 0o644);
+    assert_eq!(fs::metadata(machine.path("etc/greenroom.toml")).unwrap().mode() & 0o7777, 0o600);
     assert_eq!(machine.names("etc"), ["greenroom.schema.json", "greenroom.toml"]);
     assert_eq!(machine.read("runner/config.toml"), RUNNER, "only on request");
     machine.write("etc/greenroom.toml", &format!("{written}# mine\n"));

@@ -13,7 +13,6 @@ use super::handler::{CLOSED, Client, Notes};
 use super::hop::{Hop, Reached, Way, login_error};
 use super::progress::Progress;
 use super::remote;
-use crate::core::time::Pretty;
 use crate::port::connector::{ConnectError, StageEnd, Step};
 
 /// How long a disconnect may take.

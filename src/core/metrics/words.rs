@@ -36,7 +36,7 @@ pub(super) const CLASSES: [&str; 8] =
     ["not-found", "no-capacity", "quota", "denied", "invalid", "throttled", "transient", "unknown"];
 
 /// The values of the label `reason` of drained instances.
-pub(super) const DRAIN_REASONS: [&str; 20] = [
+pub(super) const DRAIN_REASONS: [&str; 21] = [
     "used-up",
     "surplus",
     "expired",
@@ -87,7 +87,7 @@ pub(super) const BLOCKED: [&str; 22] = [
 ];
 
 /// The values of the label `note`.
-pub(super) const NOTES: [&str; 20] = [
+pub(super) const NOTES: [&str; 21] = [
     "list-failed",
     "list-incomplete",
     "owner-conflict",

@@ -185,7 +185,7 @@ pub(super) fn lost(job: &ContainerJob) -> Vec<String> {
             .map(|(key, _)| format!("`{}`", clean_line(key.as_bytes(), NAME)))
             .collect();
         if names.len() > MOST_NAMED {
-            names[MOST_NAMED] = "others".to_owned();
+            "others".clone_into(&mut names[MOST_NAMED]);
         }
         let role = if number == 0 { "image" } else { "service" };
         (!names.is_empty()).then(|| {

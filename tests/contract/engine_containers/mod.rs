@@ -180,7 +180,7 @@ async fn a_jobs_container_reads_scripts_and_has_its_environment() {
         ("1ST", "x"),
         ("UID", "7"),
     ]
-    .map(|(key, value)| (key.to_owned(), Secret::new(value.to_owned())))
+    .map(|(key, value)| (key.into(), Secret::new(value.into())))
     .to_vec();
     let prepared = prepare(&machine, &job).await;
     let container = prepared.result.unwrap();
@@ -329,7 +329,7 @@ async fn a_mirror_is_asked_in_place_of_its_registry() {
 async fn services_and_job_see_each_other_by_name() {
     let Some(machine) = Machine::start().map(Rc::new) else { return };
     let mut job = job("127.0.0.1:5001/bb:1");
-    job.job.environment = vec![("TOKEN".to_owned(), Secret::new(PASSWORD.to_owned()))];
+    job.job.environment = vec![("TOKEN".into(), Secret::new(PASSWORD.into()))];
     let serve = "sleep 1; while :; do echo hello | nc -l -p 5432; done";
     let relay =
         "until nc db 5432 >/got && [ -s /got ]; do sleep 0.1; done; while :; do nc -l -p 80 </got; done";

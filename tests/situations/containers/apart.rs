@@ -265,7 +265,7 @@ pub fn beside_a_running_job_only_the_containers_of_the_other_one_go() {
     let of_first = of_others(&place, &attempt);
     let name = stays.tmpdir.file_name().and_then(|name| name.to_str()).expect("a plain name");
     assert!(of_first.iter().all(|thing| thing.starts_with(&format!("greenroom-{name}"))), "{of_first:?}");
-    assert_eq!(Inside::of(&place, &stays).running("/serve").len(), 1, "the first job's own");
+    assert_eq!(Inside::of(&place, &stays).running("nc -ll -p 8080").len(), 1, "the first job's own");
     assert_eq!(stays.run("build_script", "nc -w 5 db 8080 </dev/null\n").exit_code(), Some(0));
     end(&attempt);
     end(&stays);

@@ -113,7 +113,7 @@ async fn each_server_that_does_not_greet_is_called_what_it_is() {
 #[tokio::test]
 async fn a_job_tries_again_where_the_keeper_reports_at_once() {
     let sshd = Sshd::start().await;
-    let first = FirstStage { shell: Shell::Bash, trace: None };
+    let first = FirstStage { shell: Shell::Bash.into(), trace: None };
     for (closed, by_job) in [(2, true), (1, false)] {
         let (port, count) = greeter(Manner::ForwardsAfter(closed, sshd.at.port)).await;
         let at = Endpoint { port, ..sshd.at.clone() };

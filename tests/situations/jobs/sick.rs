@@ -127,17 +127,18 @@ fn a_machine_whose_disk_a_job_has_filled_gets_no_other_job() {
     let why = machines.why_unfit(&full);
     let builds = machines.builds.display();
     assert_eq!(why, format!("only 99 MiB are free in {builds}, less than 100 MiB"));
-    machines.repair(&format!("rm '{builds}/left-behind'"));
-    assert_ne!(machines.job(2, "true"), full, "job 2 gets another machine");
     let said = format!("{full} gets no more jobs: it failed the check between jobs: {why}");
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let status = words(&place.order(&["pool", "status"]));
-    assert!(status.contains(&words(&said)), "{status}");
     let explained = words(&place.order(&["explain", full.as_str()]));
     assert!(explained.contains(&format!("draining: it failed the check between jobs: {why}")), "{explained}");
+    // By the keeper's last report: the next keeper does not know of it.
+    let shows = || words(&place.order(&["pool", "status"])).contains(&words(&said)).then_some(());
+    wait_for("the reason in pool status", SOON, shows);
     let doctor = place.greenroom(&["doctor", "--json"]);
     let doctor = String::from_utf8_lossy(&doctor.stdout);
     assert!(doctor.contains("\"pool-unfit\""), "{doctor}");
+    machines.repair(&format!("rm '{builds}/left-behind'"));
+    assert_ne!(machines.job(2, "true"), full, "job 2 gets another machine");
     place.wait_until_quiet();
     place.expect_sound();
 }

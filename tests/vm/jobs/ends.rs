@@ -58,7 +58,7 @@ fn a_full_disk_in_the_guest_is_the_scripts_own_failure() {
     let result = place.run(&job);
     result.expect_outcome(&Outcome::ScriptFailure { exit_code: 1 });
     let script = result.call("build_script");
-    assert!(script.stderr_text().contains("No space left on device"), "{}", result.describe());
+    assert!(script.stdout_text().contains("No space left on device"), "{}", result.describe());
     assert_eq!(super::told(script), [""; 0], "{}", result.describe());
     assert!(result.call("after_script").stdout_text().contains("after"), "{}", result.describe());
     place.expect_nothing_left(0);

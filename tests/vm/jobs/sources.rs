@@ -72,7 +72,7 @@ fn the_same_job_fails_by_its_own_fault_where_machines_are_isolated() {
     let result = place.run(&job);
     assert!(matches!(result.outcome, Outcome::ScriptFailure { .. }), "{}", result.describe());
     let sources = result.call("get_sources");
-    assert!(sources.stderr_text().contains("unable to connect to 10.0.2.2"), "{}", result.describe());
+    assert!(sources.stdout_text().contains("unable to connect to 10.0.2.2"), "{}", result.describe());
     assert_eq!(super::told(sources), [""; 0], "{}", result.describe());
     place.expect_nothing_left(0);
 }

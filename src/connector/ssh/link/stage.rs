@@ -16,7 +16,7 @@ use super::message::{Control, Reply};
 use super::shells::{Next, NoShell, Program, StandbyShell};
 use crate::connector::output::ProcessOutput;
 use crate::core::time::Pretty;
-use crate::port::connector::{ConnectError, Output as _, StageEnd, Step, Stop};
+use crate::port::connector::{ConnectError, StageEnd, Step, Stop};
 
 /// Descriptors of a stage: its script, and pipes for its two streams.
 pub(super) const DESCRIPTORS: usize = 3;

@@ -25,7 +25,8 @@ where
     if let SdkError::ServiceError(answer) = error {
         let status = answer.raw().status().as_u16();
         let (code, message) = (answer.err().code(), answer.err().message().unwrap_or_default());
-        let message = message.split("Encoded authorization failure message").next().unwrap_or_default().trim();
+        let message =
+            message.split("Encoded authorization failure message").next().unwrap_or_default().trim();
         let line = match (code, message) {
             (Some(code), "") => code.to_owned(),
             (Some(code), message) => format!("{code}: {message}"),
