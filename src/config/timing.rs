@@ -46,7 +46,7 @@ impl Default for HostTiming {
 pub(super) fn read(table: &Table<'_>) -> (Timing, HostTiming) {
     let mut timing = Timing::default();
     let mut host = HostTiming::default();
-    let fields: [(&str, &mut Duration); 37] = [
+    let fields: [(&str, &mut Duration); 38] = [
         ("acquire_timeout", &mut timing.acquire_timeout),
         ("launch_timeout", &mut timing.launch_timeout),
         ("relaunch_after", &mut timing.relaunch_after),
@@ -74,6 +74,7 @@ pub(super) fn read(table: &Table<'_>) -> (Timing, HostTiming) {
         ("health_interval", &mut timing.health_interval),
         ("stop_grace", &mut timing.stop_grace),
         ("container_start_timeout", &mut timing.container_start_timeout),
+        ("no_host_timeout", &mut timing.no_host_timeout),
         ("image_check_interval", &mut timing.image_check_interval),
         ("loss_reason_timeout", &mut timing.loss_reason_timeout),
         ("waiter_poll_interval", &mut timing.waiter_poll_interval),

@@ -182,6 +182,9 @@ pub struct Timing {
     /// An image that was pulled in advance is compared with the registry's this often. Default 1 h.
     #[serde(with = "millis", default = "image_check", skip_serializing_if = "is_image_check")]
     pub image_check_interval: Duration,
+    /// A job that waits fails after all static hosts of its pool have been out of service for so long. Default 1 min.
+    #[serde(with = "millis", default = "no_host", skip_serializing_if = "is_no_host")]
+    pub no_host_timeout: Duration,
     /// How long `run` waits for the keeper to report why an instance was lost. Default 10 s.
     #[serde(with = "millis")]
     pub loss_reason_timeout: Duration,
@@ -224,6 +227,7 @@ impl Default for Timing {
             stop_grace: s(10),
             container_start_timeout: container_start(),
             image_check_interval: image_check(),
+            no_host_timeout: no_host(),
             loss_reason_timeout: s(10),
             waiter_poll_interval: s(1),
         }
@@ -231,6 +235,14 @@ impl Default for Timing {
 }
 
 // Defaults for policies recorded by versions without these keys.
+
+fn no_host() -> Duration {
+    Duration::from_mins(1)
+}
+
+fn is_no_host(value: &Duration) -> bool {
+    *value == no_host()
+}
 
 fn clean_timeout() -> Duration {
     Duration::from_mins(10)

@@ -103,6 +103,13 @@ pub enum AcquireError {
          `greenroom pool resume {pool} --instance {host} --unbind`"
     )]
     Bound { pool: PoolName, host: InstanceId, on: WaitingOn },
+    /// All static hosts of the pool have been out of service for `no_host_timeout`.
+    #[error(
+        "{on}; the job waited for {} (`no_host_timeout`); the runner's administrator can return a host to service with \
+         `greenroom pool resume {pool} --instance HOST`",
+        Pretty(*limit)
+    )]
+    NoHost { pool: PoolName, limit: Duration, on: WaitingOn },
     /// A fault on the runner host, or another job in the job's directory, lasted for `acquire_timeout`.
     #[error("{0}")]
     Held(String),
@@ -131,6 +138,7 @@ impl AcquireError {
             | Self::RunnerGone
             | Self::OrderRefused(_)
             | Self::Bound { .. }
+            | Self::NoHost { .. }
             | Self::Held(_)
             | Self::NoPolicy(_)
             | Self::Moved(_)
@@ -170,6 +178,8 @@ struct Call<'a> {
     awaited: Vec<InstanceId>,
     /// The fault on the runner host that was reported.
     fault: Option<String>,
+    /// Since when all static hosts of the pool are known to be out of service.
+    without_hosts: Option<Stamp>,
 }
 
 impl Engine {
@@ -205,6 +215,7 @@ impl Engine {
             refusals: Vec::new(),
             awaited: Vec::new(),
             fault: None,
+            without_hosts: None,
         };
         let outcome = call.until_answering(&ask, state).await;
         match outcome {
@@ -439,6 +450,10 @@ impl Call<'_> {
             let (pool, host) = (self.engine.pool.clone(), instance.clone());
             return Err(AcquireError::Bound { pool, host, on });
         }
+        let limit = state.policy.as_ref().map(|policy| policy.timing.no_host_timeout).unwrap_or_default();
+        if self.lacks_hosts(&on, limit) {
+            return Err(AcquireError::NoHost { pool: self.engine.pool.clone(), limit, on });
+        }
         if self.reported.as_ref() != Some(&on) {
             self.reported = Some(on.clone());
             if let WaitingOn::Boot { instance }
@@ -466,6 +481,18 @@ impl Call<'_> {
             }
         }
         Ok(())
+    }
+
+    /// True if no host of the pool has been in service for `no_host_timeout`.
+    fn lacks_hosts(&mut self, on: &WaitingOn, limit: Duration) -> bool {
+        let now = self.engine.now();
+        let all_out =
+            matches!(on, WaitingOn::NoHost { unusable: Some(hosts) } if hosts.is_all_out_of_service());
+        if !all_out {
+            self.without_hosts = None;
+            return false;
+        }
+        now.reached(self.without_hosts.get_or_insert(now).plus(limit))
     }
 
     /// Reports why the launch did not use the offerings before its own, each refusal once.

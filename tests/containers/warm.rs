@@ -135,20 +135,20 @@ fn the_next_job_gets_the_machine_on_which_another_jobs_prepare_pulled_its_image(
     wait_for("machines", place.setting.patience * 2, || (place.idle().len() == 2).then_some(()));
     let image = plain("ash:1");
     place.run(&job(1, "ash:1")).expect_outcome(&Outcome::Success);
-    let usable = |number: usize| {
-        let checked = || place.state().instances.values().filter(|i| i.usable() > 0).count() == number;
-        wait_for("checked machines", place.setting.patience, || checked().then_some(()));
+    let is_checked = |id: &InstanceId| place.state().instance(id).is_some_and(|i| i.usable() > 0);
+    let checked = |id: &InstanceId| {
+        wait_for("a checked machine", place.setting.patience, || is_checked(id).then_some(()));
     };
-    usable(2);
     let has = facts(&place, &image).remove(0);
     assert!(has.1.image.digest.is_some() && has.1.image.bytes > 0, "{has:?}");
+    checked(&has.0);
     // The other machine becomes the one that was used last, which would be preferred.
     let attempt = place.prepared_as(&job(2, "ash:1"));
     place.run(&job(3, "bash:1")).expect_outcome(&Outcome::Success);
-    usable(1);
-    place.run(&job(4, "bash:1")).expect_outcome(&Outcome::Success);
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
-    usable(2);
+    checked(&place.grants().last().expect("job 3").1);
+    place.run(&job(4, "bash:1")).expect_outcome(&Outcome::Success);
+    checked(&has.0);
     let result = place.run(&job(5, "ash:1"));
     result.expect_outcome(&Outcome::Success);
     assert!(result.log_text().contains("is on the instance already"), "{}", result.describe());

@@ -17,6 +17,9 @@ pub(in crate::config) const TIMING: KeyTable = KeyTable {
                 "`acquire_timeout` of a pool overrides it. The runner's `prepare_exec_timeout` (1 hour by default) \
                  must be longer.",
             ),
+        key("no_host_timeout", Duration(0), Value("\"1m\""), Pass)
+            .means("How long a job waits while all static hosts of its pool are out of service.")
+            .interacts("Only an operator, or a cleaning, returns them to service."),
         key("place_retention", Duration(0), Value("\"5m\""), Pass)
             .means("How long a job keeps its place in the queue between two attempts.")
             .interacts("A retried job also keeps what is left of its `acquire_timeout`."),

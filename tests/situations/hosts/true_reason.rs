@@ -27,6 +27,7 @@ fn each_place_says(place: &Place, sentence: &str, mend: impl FnOnce()) {
     assert!(begun.elapsed() < Duration::from_mins(1), "{:?}", begun.elapsed());
     mend();
     job.finish().expect_outcome(&Outcome::Success);
+    place.wait_until_idle(1);
 }
 
 /// The account's `authorized_keys` has another key: the host is up, and denies the login.
@@ -85,6 +86,28 @@ fn a_host_that_is_gone_is_not_busy() {
     host.unplug();
     let sentence = format!("a does not respond at {}:22: no answer within 1 s", host.address);
     each_place_says(&place, &sentence, || host.plug_in());
+}
+
+/// A job does not wait half an hour for hosts that only an operator returns to service.
+#[test]
+fn a_job_without_any_host_fails_soon() {
+    if !possible() {
+        return;
+    }
+    let hosts = Hosts::boot(&[Make::named("a")]);
+    let place = hosts.setting().timing("no_host_timeout", "1s").open();
+    place.run(&Job::new(7)).expect_outcome(&Outcome::Success);
+    place.wait_until_idle(1);
+    place.order(&["pool", "drain", "pool", "--instance", "a", "--wait"]);
+    let result = place.run(&Job::new(8));
+    result.expect_outcome(&Outcome::RunnerSystemFailure);
+    let log = result.log_text();
+    assert!(log.contains("the pool's only host is unusable: a is out of service"), "{log}");
+    assert!(log.contains("the job waited for 1 s (`no_host_timeout`)"), "{log}");
+    place.order(&["pool", "resume", "pool", "--instance", "a"]);
+    place.run(&Job::new(9)).expect_outcome(&Outcome::Success);
+    place.wait_until_idle(1);
+    place.expect_sound();
 }
 
 /// Both hosts are out of service: one for maintenance, one because cleaning failed.
