@@ -287,6 +287,10 @@ impl Call<'_> {
         loop {
             if let Some(granted) = granted(&state, self.attempt) {
                 let granted_after = self.engine.now().since(self.began);
+                if !self.awaited.is_empty() {
+                    // Another instance came first: the job log still has what became of the awaited one.
+                    self.reason(&state).await;
+                }
                 if !woken {
                     self.engine.host.wakeups.wake_keeper(&self.engine.pool).await;
                 }
