@@ -15,7 +15,7 @@ use crate::core::endpoint::Endpoint;
 use crate::core::event::{Change, Event};
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::{AttemptName, Generation, InstanceId, JobKey, Location, OwnerId, PoolName};
-use crate::core::instance::{Answer, Instance, Phase, Release};
+use crate::core::instance::{Answer, Phase, Release};
 use crate::core::invariants;
 use crate::core::inventory::{Capabilities, Listed, Listing, Status, Suspends, Tags};
 use crate::core::job::JobFacts;
@@ -414,12 +414,8 @@ impl Study {
         }
         let listed = self.observed.listing.as_ref().map_or(0, |l| l.instances.len());
         let limit = usize::try_from(self.policy.max_instances).unwrap_or(usize::MAX);
-        // A refused launch is only a name, also while its record is being removed: nothing was created.
-        let refused =
-            |i: &Instance| i.launch.as_ref().is_some_and(|l| matches!(l.answer, Answer::Refused { .. }));
-        let recorded = self.state.instances.values().filter(|i| !refused(i)).count();
-        if listed.max(recorded) > limit {
-            return Err(format!("promise 2: {listed} instances, {recorded} recorded, limit {limit}"));
+        if listed.max(self.state.instances.len()) > limit {
+            return Err(format!("promise 2: {listed} instances, limit {limit}"));
         }
         for id in &self.ending {
             if self.state.instance(id).is_some_and(|i| !i.holders.is_empty()) {
