@@ -94,7 +94,7 @@ impl PoolState {
                 return self.stage_not_begun(attempt, (*kind, reason));
             }
             Change::StageBegun { instance, kind } => return self.stage_begun(instance, *kind),
-            Change::Rechecked { instance } => return self.rechecked(instance, at),
+            Change::Rechecked { instance } => return self.rechecked(instance),
             Change::JobEnded { .. } => {}
             Change::Released { attempt, release: leaving } => return self.released(attempt, *leaving, at),
             Change::SlotFreed { attempt } => return self.departed(attempt, at),
@@ -366,12 +366,12 @@ impl PoolState {
         Ok(())
     }
 
-    fn rechecked(&mut self, id: &InstanceId, at: Stamp) -> Result<(), InapplicableEvent> {
+    fn rechecked(&mut self, id: &InstanceId) -> Result<(), InapplicableEvent> {
         let instance = self.change(id)?;
         if instance.phase != Phase::Ready {
             return Err(WRONG_PHASE);
         }
-        instance.rechecked = Some(at);
+        instance.unchecked = false;
         Ok(())
     }
 
@@ -403,7 +403,7 @@ impl PoolState {
         {
             holder.closing = Some(at);
             instance.uses = instance.uses.saturating_add(1);
-            instance.released = Some(at);
+            (instance.released, instance.unchecked) = (Some(at), true);
             return Ok(());
         }
         self.leave(&grant.instance, attempt, leaving.used, at);
@@ -418,7 +418,7 @@ impl PoolState {
         }
         if used {
             instance.uses = instance.uses.saturating_add(1);
-            instance.released = Some(at);
+            (instance.released, instance.unchecked) = (Some(at), true);
         } else {
             instance.uses_left = instance.uses_left.map(|left| left.saturating_add(1));
             if instance.released.is_none() && instance.holders.is_empty() && instance.ordered.is_none() {
@@ -433,7 +433,7 @@ impl PoolState {
         let instance = self.change(&id.ok_or(InapplicableEvent("no closing attempt has that name"))?)?;
         instance.holders.remove(attempt);
         // The call may have changed it since the attempt was closed.
-        instance.released = Some(at);
+        (instance.released, instance.unchecked) = (Some(at), true);
         Ok(())
     }
 
@@ -444,7 +444,7 @@ impl PoolState {
             return Err(WRONG_PHASE);
         }
         become_(instance, Phase::Ready, at)?;
-        instance.ready = Some(at);
+        (instance.ready, instance.unchecked) = (Some(at), false);
         instance.images.retain(|fact| images.contains(&fact.image.name));
         if instance.is_static() && instance.uses_left.is_some() {
             // Cleaning restores a static host's uses; a host that cannot be replaced is never used up.
@@ -518,7 +518,7 @@ fn fresh(id: &InstanceId, capacity: u32, uses_left: Option<u32>, at: Stamp) -> I
         missing: None,
         unreachable: None,
         unbegun: None,
-        rechecked: None,
+        unchecked: false,
         images: Images::default(),
         ordered: None,
     }

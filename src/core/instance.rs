@@ -64,9 +64,9 @@ pub struct Instance {
     /// The last jobs, if it began no stage or no container of theirs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unbegun: Option<Unbegun>,
-    /// When the keeper last found it fit for the next job, after a job.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rechecked: Option<Stamp>,
+    /// A job has left since the keeper last found it fit. Not a comparison of times: clocks are set back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unchecked: bool,
     /// The images that it is known to have.
     #[serde(default, skip_serializing_if = "Images::is_empty")]
     pub images: Images,
@@ -394,8 +394,7 @@ impl Instance {
 
     /// True if a job has left since the keeper last found it fit: it gets no other one before it has been checked.
     pub fn awaits_recheck(&self) -> bool {
-        let is_checked = |left: Stamp| self.rechecked.is_some_and(|at| at.seen_from(left).reached(left));
-        self.has_served() && !self.is_used_up() && !self.released.is_some_and(is_checked)
+        self.unchecked && !self.is_used_up()
     }
 
     /// True if it gets no job until a check of the keeper's has passed there.

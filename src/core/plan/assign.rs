@@ -157,7 +157,8 @@ fn settled(instance: &Instance) -> Option<Change> {
     let id = || instance.id.clone();
     if instance.is_static() {
         // Includes a host that became unreachable while it had jobs: it still has to be cleaned.
-        let unclean = instance.has_served() && matches!(instance.phase, Phase::Ready | Phase::Checking);
+        let used = instance.unchecked || instance.has_served();
+        let unclean = used && matches!(instance.phase, Phase::Ready | Phase::Checking);
         return unclean.then(|| Change::CleaningBegun { instance: id() });
     }
     if instance.phase != Phase::Ready {

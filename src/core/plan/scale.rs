@@ -68,40 +68,62 @@ pub(super) fn step(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, report: 
     let Some(fresh) = &input.observed.launching else { return scaled };
     let longest = draft.state().waiting.values().map(|job| job.job.timeout).max().unwrap_or_default();
     let lifetime = input.policy.lifetime_for(longest);
-    for want in picked(draft, input, &wants, &mut scaled) {
+    let Picked { now, crowded } = picked(draft, input, &wants, &mut scaled);
+    for want in now {
         launch(draft, input, fresh, lifetime, want);
     }
+    give_way(draft, input, crowded);
     report.launches.clone_from(&scaled.shared);
     scaled
 }
 
+/// What of the wanted instances is launched in this pass.
+#[derive(Default)]
+struct Picked<'a> {
+    now: Vec<Want<'a>>,
+    /// How many more would be launched if refused launches did not take their room.
+    crowded: usize,
+}
+
 /// What may be launched now, in the order of the queue. Neither kind takes what belongs to the other.
+///
+/// A refused launch takes room until it is repeated or its absence is proven: a provider may have refused what it
+/// then carried out.
 fn picked<'a>(
     draft: &PlanBuilder<'_>,
     input: &ScaleInput<'_>,
     wants: &'a Wants,
     scaled: &mut ScaleReport,
-) -> Vec<Want<'a>> {
+) -> Picked<'a> {
     let wanted = wants.count();
+    let mut picked = Picked::default();
     if wanted == 0 {
-        return Vec::new();
+        return picked;
     }
     let counts = InstanceCounts::of(draft, input);
     let room = room(draft, input, &counts);
     scaled.limit_reached = room < wanted;
     let mut limits = LaunchLimits::of(draft, input, &counts);
-    let mut picked = Vec::new();
+    let mut refused: Vec<&Instance> = repeatable(draft, input).collect();
+    let mut free = room.saturating_sub(counts.refused);
     for want in wants.first(wanted) {
-        if picked.len() >= usize::try_from(room).unwrap_or(usize::MAX) {
+        if picked.now.len() + picked.crowded >= usize::try_from(room).unwrap_or(usize::MAX) {
             break;
         }
         let (blocked, noted) = match want {
             Want::Shared => (limits.take_shared(draft), &mut scaled.shared),
             Want::Order(job) => (limits.take_ordered(draft, job), &mut scaled.ordered),
         };
-        match blocked {
-            None => picked.push(want),
-            Some(on) => drop(noted.get_or_insert(on)),
+        if let Some(on) = blocked {
+            noted.get_or_insert(on);
+        } else if let Some(index) = refused.iter().position(|i| want.is_met_by(i)) {
+            refused.swap_remove(index);
+            picked.now.push(want);
+        } else if free > 0 {
+            free -= 1;
+            picked.now.push(want);
+        } else {
+            picked.crowded += 1;
         }
         // The rest of the queue would find the same.
         if scaled.shared.is_some() && limits.launching.for_ordered() == 0 {
@@ -109,6 +131,29 @@ fn picked<'a>(
         }
     }
     picked
+}
+
+/// The refused launches that may be repeated now.
+fn repeatable<'a>(
+    draft: &'a PlanBuilder<'_>,
+    input: &'a ScaleInput<'_>,
+) -> impl Iterator<Item = &'a Instance> {
+    let all = draft.state().instances.values().map(Arc::as_ref);
+    all.filter(|i| counts::is_repeatable(i, draft, input))
+}
+
+/// Drains refused launches that are not repeated in this pass, for what could be launched in their room. Termination
+/// proves that nothing exists.
+fn give_way(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, crowded: usize) {
+    let given: Vec<InstanceId> = repeatable(draft, input).take(crowded).map(|i| i.id.clone()).collect();
+    for instance in given {
+        drain(draft, input, instance);
+    }
+}
+
+fn drain(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, instance: InstanceId) {
+    draft.emit(Change::DrainingBegun { instance: instance.clone(), reason: DrainReason::Surplus });
+    act(draft, input.observed, Effect::Terminate { instance });
 }
 
 /// How many instances may be launched before the pool is at its limit.
@@ -226,9 +271,7 @@ fn drop_refused(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, wants: &Wan
     let of_jobs = refused().filter(|i| is_vain(i));
     let surplus: Vec<InstanceId> = of_the_pool.chain(of_jobs).map(|i| i.id.clone()).collect();
     for instance in surplus {
-        let (why, id) = (DrainReason::Surplus, instance.clone());
-        draft.emit(Change::DrainingBegun { instance: id, reason: why });
-        act(draft, input.observed, Effect::Terminate { instance });
+        drain(draft, input, instance);
     }
 }
 

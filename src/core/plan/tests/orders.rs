@@ -273,11 +273,20 @@ fn a_jobs_own_launch_backs_off_by_itself() {
                 "orders, offerings 1 | waits 8 orders ruby; refused 9s as c1 missing 1s for 8",
                 "i1 intended (2) as c1 for a8; launch i1",
             ),
-            // The pause keeps its record, and its record takes no room.
+            // The pause keeps its record, which gives way to what could be launched in its room.
             ("orders, offerings 1, max 1 | waits 8 orders ruby; refused 2s as c1 missing 1s for 8", ""),
             (
                 "orders, offerings 1, max 1 | waits 8 orders ruby; refused 2s as c1 missing 1s for 8; waits 9",
-                "i2 intended as c1; launch i2",
+                "i1 drains: surplus; terminate i1",
+            ),
+            (
+                "orders, offerings 1, max 2 | waits 8 orders ruby; refused 2s as c1 missing 1s for 8; waits 9; waits 10",
+                "i2 intended as c1; i1 drains: surplus; launch i2; terminate i1",
+            ),
+            // So does a launch that waits for the end of the pool's own pause.
+            (
+                "orders, failures 5 1s, max 1 | refused 2s missing 1s; waits 9 orders ruby; waits 8",
+                "i1 drains: surplus; terminate i1",
             ),
         ],
     );

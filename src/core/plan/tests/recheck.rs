@@ -1,10 +1,11 @@
 //! The check between two jobs.
 
 use crate::core::attempt::End;
-use crate::core::event::Event;
+use crate::core::event::{Change, Event};
 use crate::core::instance::Release;
 use crate::core::notation::{NOW, attempt, does, instance, render_events, table, waits, world};
 use crate::core::plan::{recheck, request};
+use crate::core::time::{BootId, Stamp};
 
 const USED: Release = Release { how: End::CleanedUp, used: true, closing: false };
 
@@ -61,6 +62,14 @@ fn a_check_counts_for_the_job_that_left_before_it_began() {
     assert_eq!(checked("max 1 | idle 5m of a unchecked; waits 8", false), "", "another job has left since");
     assert_eq!(checked("max 1 | idle 5m of a; waits 8 of b", true), "", "it was checked before");
     assert_eq!(checked("draining 5m of a unchecked", true), "");
+}
+
+#[test]
+fn a_check_counts_after_a_reboot_that_set_the_clock_back() {
+    let mut world = world("max 1 | idle 5m of a unchecked; waits 8");
+    let after = Stamp { wall_ms: NOW.wall_ms - 86_400_000, boot: BootId(8), uptime_ms: 60_000, ..NOW };
+    world.tell(after, Change::Rechecked { instance: instance("i1") });
+    assert!(!world.state.instance(&instance("i1")).unwrap().awaits_recheck());
 }
 
 #[test]
