@@ -140,6 +140,7 @@ pub(super) async fn run(
     let mut output = ProcessOutput::new()?;
     let kind = StageKind {
         in_container: !stage.is_runners(),
+        prepares: stage.prepares(),
         before_container: stage.is_before_scripts(),
         last: stage.is_last(),
     };

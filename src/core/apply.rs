@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::counters::Count;
+use super::early::EarlyFailures;
 use super::endpoint::Endpoint;
 use super::event::{Change, Event};
 use super::failure::{ErrorClass, Failure};
@@ -14,6 +15,7 @@ use super::ids::{AttemptName, InstanceId, TrustDomain};
 use super::images::{FoundImage, Images};
 use super::instance::{Answer, DrainReason, Holder, Instance, Phase, Release, Unreachable};
 use super::job::JobFacts;
+use super::job_end::{JobEnd, JobResult};
 use super::own_launch::OwnLaunches;
 use super::pool::{Grant, PoolState};
 use super::reservation::{QueuePlace, Reservation, Ticket};
@@ -95,7 +97,8 @@ impl PoolState {
             }
             Change::StageBegun { instance, kind } => return self.stage_begun(instance, *kind),
             Change::Rechecked { instance } => return self.rechecked(instance),
-            Change::JobEnded { .. } => {}
+            Change::FailedEarly { attempt, reason } => return self.failed_early(attempt, reason),
+            Change::JobEnded { attempt, end } => self.job_ended(attempt, end),
             Change::Released { attempt, release: leaving } => return self.released(attempt, *leaving, at),
             Change::SlotFreed { attempt } => return self.departed(attempt, at),
             Change::ImagesFound { instance, images, .. } => return self.images_found(instance, images, at),
@@ -366,6 +369,31 @@ impl PoolState {
         Ok(())
     }
 
+    fn failed_early(&mut self, attempt: &AttemptName, reason: &str) -> Result<(), InapplicableEvent> {
+        let grant = self.granted.get(attempt).ok_or(NO_GRANT)?;
+        let (id, project) = (grant.instance.clone(), grant.reservation.job.project_url());
+        let instance = self.change(&id)?;
+        let row = EarlyFailures::with(instance.early.as_ref(), attempt, &project, reason);
+        instance.early = Some(row.ok_or(InapplicableEvent("the job has been counted"))?);
+        Ok(())
+    }
+
+    /// A job that passed acquits its instance, and shows that the early failures of other ones are their own.
+    fn job_ended(&mut self, attempt: &AttemptName, end: &JobEnd) {
+        let Some(grant) = self.granted.get(attempt).filter(|_| end.result == JobResult::Passed) else {
+            return;
+        };
+        let id = grant.instance.clone();
+        let counts = |i: &Instance| i.early.as_ref().is_some_and(|row| i.id == id || !row.pass_elsewhere);
+        for instance in self.instances.values_mut().filter(|i| counts(i)) {
+            let instance = Arc::make_mut(instance);
+            instance.early = instance.early.take().filter(|_| instance.id != id);
+            if let Some(row) = &mut instance.early {
+                row.pass_elsewhere = true;
+            }
+        }
+    }
+
     fn rechecked(&mut self, id: &InstanceId) -> Result<(), InapplicableEvent> {
         let instance = self.change(id)?;
         if instance.phase != Phase::Ready {
@@ -382,7 +410,7 @@ impl PoolState {
         }
         let next = if restored.uses > 0 { Phase::Cleaning } else { Phase::Checking };
         become_(restored, next, at)?;
-        restored.unbegun = None;
+        (restored.unbegun, restored.early) = (None, None);
         Ok(())
     }
 
@@ -518,6 +546,7 @@ fn fresh(id: &InstanceId, capacity: u32, uses_left: Option<u32>, at: Stamp) -> I
         missing: None,
         unreachable: None,
         unbegun: None,
+        early: None,
         unchecked: false,
         images: Images::default(),
         ordered: None,

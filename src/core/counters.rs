@@ -167,6 +167,7 @@ impl Count {
             | Change::StageNotBegun { .. }
             | Change::StageBegun { .. }
             | Change::Rechecked { .. }
+            | Change::FailedEarly { .. }
             | Change::OrderRefused { .. }
             | Change::Released { .. }
             | Change::SlotFreed { .. }
@@ -272,6 +273,7 @@ pub fn drain_word(reason: &DrainReason) -> &'static str {
         DrainReason::BeginsNoStage { .. } => "begins-no-stage",
         DrainReason::FailedCheck { .. } => "failed-check",
         DrainReason::Unfit { .. } => "unfit",
+        DrainReason::FailsEarly { .. } => "fails-early",
         DrainReason::Abandoned => "abandoned",
         DrainReason::NotSuspended { .. } => "not-suspended",
         DrainReason::NotResumed { .. } => "not-resumed",

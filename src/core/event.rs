@@ -153,11 +153,17 @@ pub enum Change {
         #[serde(default, skip_serializing_if = "CheckKind::is_stages")]
         kind: CheckKind,
     },
+    /// The attempt's job failed within seconds in a stage that comes before its own script.
+    FailedEarly {
+        attempt: AttemptName,
+        reason: String,
+    },
     /// The check between two jobs found the instance fit for the next one.
     Rechecked {
         instance: InstanceId,
     },
-    /// How the attempt's job ended, as its calls saw it. It changes nothing: it is kept for people.
+    /// How the attempt's job ended, as its calls saw it. It is kept for people; one that passed clears its instance of early
+    /// failures.
     JobEnded {
         attempt: AttemptName,
         #[serde(flatten)]

@@ -81,6 +81,7 @@ pub(crate) fn drain_reasons() -> Vec<DrainReason> {
         DrainReason::NotResumed { message: message() },
         DrainReason::Abandoned,
         DrainReason::Unfit { message: message() },
+        DrainReason::FailsEarly { message: message() },
     ]
 }
 
@@ -120,7 +121,7 @@ mod tests {
     use crate::core::instance::{Answer, Release};
     use crate::core::job_end::{JobEnd, JobResult};
     use crate::core::metadata::MetadataService;
-    use crate::core::notation::{NOW, world};
+    use crate::core::notation::{self, NOW, world};
     use crate::core::obstacle::{Cause, Obstacle, UnusableHosts};
     use crate::core::order::{Order, Ordered, RefusedOrder};
     use crate::core::policy::{IdlePolicy, Lifetime, Policy, Reuse, ScheduledIdle, Timing};
@@ -287,6 +288,10 @@ mod tests {
             not_begun(CheckKind::Engine),
             Change::StageBegun { instance: instance(), kind: CheckKind::Network },
             Change::Rechecked { instance: instance() },
+            Change::FailedEarly {
+                attempt: attempt(),
+                reason: "`get_sources` failed after 0.3 s with exit status 128".to_owned(),
+            },
             Change::ImagesFound { instance: instance(), images: found_images(), attempt: None },
             Change::ImagesFound { instance: instance(), images: Vec::new(), attempt: Some(attempt()) },
             Change::ImagesRemoved { instance: instance(), images: vec!["docker.io/library/ruby:3.3".into()] },
@@ -413,7 +418,21 @@ mod tests {
             "tier 3, unsuspended 2 10s | suspending 5s; stopped 5m; resuming 5s; waits 8",
         ]
         .map(|text| world(text).state)
-        .into()
+        .into_iter()
+        .chain([suspect()])
+        .collect()
+    }
+
+    /// Jobs of one project have failed early on an instance, and others passed elsewhere.
+    fn suspect() -> PoolState {
+        let mut world = world("max 2 | held 5m by 7; held 5m by 8");
+        world.tell(
+            NOW,
+            Change::FailedEarly { attempt: notation::attempt(7), reason: "exit status 128".to_owned() },
+        );
+        let end = JobEnd::new(JobResult::Passed, "");
+        world.tell(NOW, Change::JobEnded { attempt: notation::attempt(8), end });
+        world.state
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::attempt::End;
+use super::early::EarlyFailures;
 use super::endpoint::Endpoint;
 use super::failure::Failure;
 use super::ids::{AttemptName, Generation, InstanceId, JobKey, Location, OfferingName, TrustDomain};
@@ -64,6 +65,9 @@ pub struct Instance {
     /// The last jobs, if it began no stage or no container of theirs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unbegun: Option<Unbegun>,
+    /// Jobs in a row that failed on it before their own scripts began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub early: Option<EarlyFailures>,
     /// A job has left since the keeper last found it fit. Not a comparison of times: clocks are set back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unchecked: bool,
@@ -216,6 +220,8 @@ pub enum DrainReason {
     FailedCheck { message: String },
     /// It failed the keeper's check between two jobs.
     Unfit { message: String },
+    /// Jobs failed on it before their own scripts began, and others pass elsewhere.
+    FailsEarly { message: String },
     /// The job that it was launched for needs it no longer.
     Abandoned,
     /// It could not be suspended.
@@ -243,6 +249,7 @@ impl DrainReason {
             | Self::BeginsNoStage { .. }
             | Self::FailedCheck { .. }
             | Self::Unfit { .. }
+            | Self::FailsEarly { .. }
             | Self::Abandoned
             | Self::NotSuspended { .. }
             | Self::NotResumed { .. } => false,
@@ -278,6 +285,10 @@ impl fmt::Display for DrainReason {
             Self::BeginsNoStage { message } => write!(f, "it responds, but begins no stages: {message}"),
             Self::FailedCheck { message } => write!(f, "it did not pass the keeper's check: {message}"),
             Self::Unfit { message } => write!(f, "it failed the check between jobs: {message}"),
+            Self::FailsEarly { message } => write!(
+                f,
+                "jobs of two projects failed on it within seconds, and others pass elsewhere: {message}"
+            ),
             Self::Abandoned => f.write_str("the job that it was launched for needs it no longer"),
             Self::NotSuspended { message } => write!(f, "it could not be suspended: {message}"),
             Self::NotResumed { message } => write!(f, "it could not be resumed: {message}"),
@@ -395,6 +406,11 @@ impl Instance {
     /// True if a job has left since the keeper last found it fit: it gets no other one before it has been checked.
     pub fn awaits_recheck(&self) -> bool {
         self.unchecked && !self.is_used_up()
+    }
+
+    /// True if jobs of two projects failed on it before their own scripts began: others get it last.
+    pub fn is_suspect(&self) -> bool {
+        self.early.as_ref().is_some_and(EarlyFailures::is_suspect)
     }
 
     /// True if it gets no job until a check of the keeper's has passed there.
@@ -654,6 +670,6 @@ mod tests {
         let sentences: std::collections::BTreeSet<String> =
             reasons.iter().map(DrainReason::to_string).collect();
         assert_eq!(sentences.len(), reasons.len());
-        assert_eq!(sentences.iter().filter(|sentence| sentence.ends_with(": exit status 3")).count(), 8);
+        assert_eq!(sentences.iter().filter(|sentence| sentence.ends_with(": exit status 3")).count(), 9);
     }
 }

@@ -49,6 +49,11 @@ pub struct JobFacts {
 }
 
 impl JobFacts {
+    /// The address of its project, which no project of another server has.
+    pub fn project_url(&self) -> String {
+        format!("{}/{}", self.key.server, self.project)
+    }
+
     /// The facts that decide, and no others.
     pub fn new(key: JobKey, project: impl Into<Arc<str>>, timeout: Duration) -> Self {
         let project = project.into();

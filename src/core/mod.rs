@@ -9,6 +9,7 @@ pub mod attempt;
 pub mod availability;
 pub mod container;
 pub mod counters;
+pub mod early;
 pub mod endpoint;
 pub mod event;
 pub mod execution;

@@ -9,6 +9,7 @@ mod boot;
 mod clean;
 pub mod container;
 mod deadline;
+mod early;
 mod effect;
 mod exit;
 pub mod keeper;

@@ -36,6 +36,8 @@ const MAX_NOTICES: usize = 10;
 pub struct StageKind {
     /// The script is the job's or unknown, rather than the runner's own: it runs in the job's container, if it has one.
     pub in_container: bool,
+    /// Its name, if it prepares the instance for the job's own script and fetches its sources.
+    pub prepares: Option<&'static str>,
     /// A stage in the container follows those of the runner: the container may start now.
     pub before_container: bool,
     /// No stage of the job follows.
@@ -167,6 +169,7 @@ impl Engine {
             self.host.wakeups.stopped(attempt).await;
         });
         let (id, at) = (&assignment.instance, &assignment.endpoint);
+        let began = self.now();
         let run = self.connector.run(id, at, stage, &mut *output, stop);
         let ended = match select(pin!(run), pin!(self.announced(id, tell))).await {
             Either::Left((ended, _)) => ended,
@@ -188,6 +191,9 @@ impl Engine {
                     // Its own errors are those of the job log's reader.
                     let _written = output.end_line().await;
                     self.show_services(&assignment, container, output).await;
+                }
+                if let Some(name) = kind.prepares {
+                    self.judge_early(attempt, (name, &end), self.now().since(began), tell).await;
                 }
                 if assignment.unbegun && matches!(end, StageEnd::Exited(_) | StageEnd::Signalled(_)) {
                     self.stage_begun(id).await;
@@ -351,8 +357,10 @@ mod tests {
     use crate::core::container::name::ContainerName;
     use crate::core::execution::Shell;
 
-    const RUNNERS: StageKind = StageKind { in_container: false, before_container: true, last: false };
-    const AUTHORS: StageKind = StageKind { in_container: true, before_container: false, last: false };
+    const RUNNERS: StageKind =
+        StageKind { in_container: false, prepares: None, before_container: true, last: false };
+    const AUTHORS: StageKind =
+        StageKind { in_container: true, prepares: None, before_container: false, last: false };
 
     fn container(starts_ahead: bool) -> JobContainer {
         let name = ContainerName::parse("greenroom-a1").unwrap();

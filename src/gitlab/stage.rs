@@ -56,6 +56,15 @@ impl Stage {
         !self.is_job_script() && !matches!(self, Self::Other(_))
     }
 
+    /// Its name, if it prepares the instance for the job's own script and fetches its sources.
+    pub fn prepares(&self) -> Option<&'static str> {
+        match self {
+            Self::PrepareScript => Some("prepare_script"),
+            Self::GetSources => Some("get_sources"),
+            _ => None,
+        }
+    }
+
     /// True if the first script of the job follows.
     pub fn is_before_scripts(&self) -> bool {
         matches!(

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::choosing;
 use super::cloud::Machine;
+use super::early;
 use super::fault::Fault;
 use super::images;
 use super::keeping;
@@ -27,6 +28,7 @@ use crate::core::job::JobFacts;
 use crate::core::plan::health::HOLD;
 use crate::core::policy::{Policy, Reuse};
 use crate::core::pool::PoolState;
+use crate::core::reservation::Reservation;
 use crate::core::time::Stamp;
 use crate::core::unbegun::CheckKind;
 use crate::port::provider::LaunchRequest;
@@ -327,6 +329,7 @@ pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, even
         choosing::committed(world, machine, pool, event);
         stages::committed(world, machine, &state, event);
         sick::committed(world, machine, &state, event);
+        early::committed(world, machine, &state, event);
         stopped::committed(world, &event.change);
         orders::committed(world, pool, &state, &event.change);
         match &event.change {
@@ -437,45 +440,62 @@ fn waits_for_keeper(world: &World, now: Stamp, instance: &Instance) -> bool {
 
 /// A waiting job whose `prepare` lives, and a healthy idle instance that it could have.
 fn unserved(world: &World, machine: usize, state: &PoolState) -> Option<String> {
-    let manager = &world.managers[machine];
-    let directory = manager.directory.borrow();
+    let directory = world.managers[machine].directory.borrow();
     if state.drained.is_some() || state.waiting.is_empty() || directory.moved.is_some() {
         return None;
     }
-    let policy = state.policy.as_ref()?;
     let now = world.stamp(machine);
-    let named = |id: &InstanceId| {
-        let names = |dir: &crate::host::memory::AttemptDir| {
-            let assigned = dir.record.as_ref().and_then(|r| r.assignment.as_ref());
-            dir.closed.is_none() && assigned.is_some_and(|a| a.instance == *id)
-        };
-        directory.attempts.values().any(names)
-    };
-    let healthy = |id: &InstanceId| world.cloud.machines.get(id).is_some_and(|m| m.answers(world.now));
-    for reservation in state.waiting.values() {
-        let dir = directory.attempts.get(&reservation.attempt);
+    for job in state.waiting.values() {
+        let dir = directory.attempts.get(&job.attempt);
         if !dir.is_some_and(|dir| dir.closed.is_none() && !dir.shared.is_empty()) {
             continue;
         }
-        for instance in state.instances.values().filter(|i| {
-            i.phase == Phase::Ready && i.unreachable.is_none() && !waits_for_keeper(world, now, i)
-        }) {
-            let room = instance.free_slots().min(instance.uses_left.unwrap_or(u32::MAX)) > 0;
-            let here = instance.ready.is_some_and(|ready| manager.trusts(ready));
-            let trusted = instance.domain.as_ref().is_none_or(|d| *d == reservation.domain);
-            let lifetime = instance.lifetime(policy).is_none_or(|most| {
-                now.since(instance.created).saturating_add(reservation.job.timeout) <= most
-            });
-            // An instance that an open attempt's directory names is not idle, whatever the record has.
-            let idle = !instance.holders.is_empty() || !named(&instance.id);
-            let own = instance.ordered.as_ref().map(|ordered| &ordered.attempt);
-            let wants_own = reservation.job.order.as_ref().map(|_| &reservation.attempt);
-            if own == wants_own && room && here && trusted && lifetime && idle && healthy(&instance.id) {
-                return Some(format!("job {} waits, {} is free", reservation.job.key, instance.id));
-            }
+        let free = state
+            .instances
+            .values()
+            .find(|i| !waits_for_keeper(world, now, i) && may_serve(world, machine, state, (job, i)));
+        if let Some(free) = free {
+            return Some(format!("job {} waits, {} is free", job.job.key, free.id));
         }
     }
     None
+}
+
+/// True if the job could have the instance now, which responds. That it has to be checked first does not count.
+pub(super) fn may_serve(
+    world: &World,
+    machine: usize,
+    state: &PoolState,
+    (job, instance): (&Reservation, &Instance),
+) -> bool {
+    let manager = &world.managers[machine];
+    let directory = manager.directory.borrow();
+    let Some(policy) = state.policy.as_ref() else { return false };
+    let id = &instance.id;
+    let names = |dir: &crate::host::memory::AttemptDir| {
+        let assigned = dir.record.as_ref().and_then(|r| r.assignment.as_ref());
+        dir.closed.is_none() && assigned.is_some_and(|a| a.instance == *id)
+    };
+    let room = instance.free_slots().min(instance.uses_left.unwrap_or(u32::MAX)) > 0;
+    let here = instance.ready.is_some_and(|ready| manager.trusts(ready));
+    let trusted = instance.domain.as_ref().is_none_or(|d| *d == job.domain);
+    let lifetime = instance.lifetime(policy).is_none_or(|most| {
+        world.stamp(machine).since(instance.created).saturating_add(job.job.timeout) <= most
+    });
+    // An instance that an open attempt's directory names is not idle, whatever the record has.
+    let idle = !instance.holders.is_empty() || !directory.attempts.values().any(names);
+    let own = instance.ordered.as_ref().map(|ordered| &ordered.attempt);
+    let wants_own = job.job.order.as_ref().map(|_| &job.attempt);
+    let healthy = world.cloud.machines.get(id).is_some_and(|m| m.answers(world.now));
+    instance.phase == Phase::Ready
+        && instance.unreachable.is_none()
+        && own == wants_own
+        && room
+        && here
+        && trusted
+        && lifetime
+        && idle
+        && healthy
 }
 
 /// Promises 3 and 5, after every step: no job waits beside a free instance for longer than it takes to notice, and a

@@ -59,6 +59,8 @@ pub struct Machine {
     pub engine_broken: bool,
     /// When a job filled its disk.
     pub sick: Option<u64>,
+    /// The first stage of each job fails.
+    pub fails_early: bool,
     /// A script used up its memory or its disk, which ended it.
     pub used_up: bool,
     pub host_key: String,
@@ -191,6 +193,7 @@ impl Cloud {
             begins_no_stage: false,
             engine_broken: false,
             sick: None,
+            fails_early: false,
             used_up: false,
             host_key: request.keys.host_key_public.clone(),
             order: request.order.clone(),
@@ -228,6 +231,7 @@ impl Cloud {
             begins_no_stage: false,
             engine_broken: false,
             sick: None,
+            fails_early: false,
             used_up: false,
             host_key: format!("ssh-ed25519 fixed-{name}"),
             order: None,

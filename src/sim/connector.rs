@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use futures_util::future::{Either, pending, select};
 
 use super::check;
+use super::early;
 use super::fate;
 use super::fault::Fault;
 use super::images::{self, Pull};
@@ -35,6 +36,8 @@ pub struct StagePlan {
     pub exit: u32,
     /// It ignores being stopped: the runner abandons this call.
     pub stubborn: bool,
+    /// It prepares the job's own script.
+    pub first: bool,
 }
 
 /// The connection from one process to the instances.
@@ -118,6 +121,14 @@ impl SimConnector {
         world.cover.fault(fault);
         fate::excuse_jobs(world, id, "its containers are not prepared");
         Some(report)
+    }
+
+    /// How long the stage takes, and its exit status.
+    fn course(&self, id: &InstanceId, plan: &StagePlan) -> (u64, u32) {
+        let world = &mut *self.proc.world.borrow_mut();
+        let fails =
+            if plan.first && !plan.stubborn { early::strikes(world, id, &plan.attempt) } else { None };
+        fails.map_or((plan.takes, plan.exit), |takes| (takes, 1))
     }
 
     /// A stage that the instance does not begin.
@@ -273,11 +284,13 @@ impl Connector for SimConnector {
         stages::begun(&mut self.proc.world.borrow_mut(), id);
         let session = Session { instance: id.clone(), attempt: Some(plan.attempt.clone()) };
         let _session = Open::new(&self.proc, session);
-        let half = plan.takes / 2;
+        let (takes, exit) = self.course(id, plan);
+        let began = self.proc.now_ms();
+        let half = takes / 2;
         let all = async {
             let alive = self.work(id, half).await;
             let written = output.write(Stream::Stdout, b"half way\n").await;
-            (alive && self.work(id, plan.takes - half).await, written.is_ok())
+            (alive && self.work(id, takes - half).await, written.is_ok())
         };
         let ended = if plan.stubborn {
             Some(all.await)
@@ -288,7 +301,12 @@ impl Connector for SimConnector {
             }
         };
         let answer = match ended {
-            Some((true, true)) => Ok(StageEnd::Exited(plan.exit)),
+            Some((true, true)) => {
+                if plan.first && exit != 0 && self.proc.now_ms() - began <= 10_000 {
+                    early::failed(&mut self.proc.world.borrow_mut(), &plan.attempt);
+                }
+                Ok(StageEnd::Exited(exit))
+            }
             Some((true, false)) => Err(ConnectError::Local { what: "cannot write".to_owned() }),
             Some((false, _)) => Err(lost(at, true)),
             None => {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::choosing;
 use super::cloud::{BootPlan, Machine};
+use super::early;
 use super::fault::Fault;
 use super::operator;
 use super::process::{Kind, Proc, Shared};
@@ -60,6 +61,7 @@ async fn strike(proc: &Proc, starter: &Starter, moment: Moment) {
         Fault::Reboots => reboots(proc, dice),
         Fault::BeginsNoStage => breaks(proc, dice, "begins no more stages", |m| m.begins_no_stage = true),
         Fault::EngineBroken => breaks(proc, dice, "starts no more containers", |m| m.engine_broken = true),
+        Fault::FailsEarly => breaks(proc, dice, "lets each job fail early", |m| m.fails_early = true),
         Fault::FallsSick => sick::falls(proc, dice).await,
         Fault::PowerCut => power_cut(proc, starter, dice).await,
         Fault::RecordLost => record_lost(proc, dice),
@@ -251,6 +253,7 @@ async fn power_cut(proc: &Proc, starter: &Starter, dice: u64) {
         world.truth.resuming.clear();
         choosing::records_lost(&mut world);
         stages::records_lost(&mut world);
+        early::records_lost(&mut world);
         // Without power, nobody makes passes.
         world.truth.held_up.clear();
         world.log_as("power", format_args!("cut, {lost} records lost"));

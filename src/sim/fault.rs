@@ -76,6 +76,8 @@ faults! {
     NotPrepared = "not-prepared",
     /// A job fills the disk of its instance, until an operator has seen to it.
     FallsSick = "falls-sick",
+    /// The first stage of each job fails on an instance that the keeper finds fit.
+    FailsEarly = "fails-early",
     /// Calls are refused for being too many.
     Throttles = "throttles",
     /// A provider call is never answered.

@@ -8,6 +8,7 @@ pub mod choosing;
 pub mod cloud;
 pub mod connector;
 pub mod cover;
+mod early;
 pub mod exec;
 pub mod fate;
 pub mod fault;

@@ -62,7 +62,8 @@ async fn return_hosts(proc: &Proc, starter: &Starter) {
     };
     for (pool, instance) in aside {
         if let Some(host) = proc.world.borrow_mut().cloud.machines.get_mut(&instance) {
-            (host.begins_no_stage, host.engine_broken, host.sick) = (false, false, None);
+            (host.begins_no_stage, host.engine_broken) = (false, false);
+            (host.sick, host.fails_early) = (None, false);
         }
         command(proc, starter, &pool, Order::Return(instance)).await;
     }

@@ -10,10 +10,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::LocalBoxFuture;
 
+use super::connector::StagePlan;
 use super::images;
 use super::rig::{Command, Order, Ports, Product};
 use crate::core::attempt::End;
 use crate::core::ids::{AttemptName, PoolName};
+use crate::core::job_end::JobEnd;
 use crate::engine::Engine;
 use crate::engine::acquire::AcquireError;
 use crate::engine::container::ContainerError;
@@ -40,8 +42,8 @@ impl Product for Greenroom {
         Box::pin(async move {
             match command {
                 Command::Prepare { attempt, record } => prepare(&ports, &attempt, &record).await,
-                Command::Run { pool, stage } => run(&ports, &pool, &stage.attempt).await,
-                Command::Cleanup { attempt } => cleanup(&ports, &attempt).await,
+                Command::Run { pool, stage } => run(&ports, &pool, &stage).await,
+                Command::Cleanup { attempt, end } => cleanup(&ports, &attempt, end.as_ref()).await,
                 Command::Keep { service } => keeper(&ports, service).await,
                 Command::Reap => reap_all(&ports).await,
                 Command::Order { pool, order } => operate(&ports, &pool, order).await,
@@ -96,10 +98,11 @@ impl Output for Nowhere {
     }
 }
 
-async fn run(ports: &Ports, pool: &PoolName, attempt: &AttemptName) -> i32 {
+async fn run(ports: &Ports, pool: &PoolName, plan: &StagePlan) -> i32 {
     // The simulated instance decides what the script does; its text is empty.
     let Ok(script) = std::fs::File::open("/dev/null") else { return SYSTEM_FAILURE };
-    match engine(ports, pool).stage(attempt, (script, StageKind::default()), &mut Nowhere, &|_| ()).await {
+    let kind = StageKind { prepares: plan.first.then_some("get_sources"), ..StageKind::default() };
+    match engine(ports, pool).stage(&plan.attempt, (script, kind), &mut Nowhere, &|_| ()).await {
         Ok(StageEnd::Exited(0)) => OK,
         Ok(StageEnd::Exited(_) | StageEnd::Signalled(_) | StageEnd::Impossible(_)) => SCRIPT_FAILED,
         Err(error) if error.is_by_job() => SCRIPT_FAILED,
@@ -107,12 +110,12 @@ async fn run(ports: &Ports, pool: &PoolName, attempt: &AttemptName) -> i32 {
     }
 }
 
-async fn cleanup(ports: &Ports, attempt: &AttemptName) -> i32 {
+async fn cleanup(ports: &Ports, attempt: &AttemptName, end: Option<&JobEnd>) -> i32 {
     let Ok(closing) = ports.host.attempts.close_attempt(attempt, End::CleanedUp).await else {
         return SYSTEM_FAILURE;
     };
     let Some(pool) = closing.record.as_ref().map(|r| r.pool.clone()) else { return OK };
-    match engine(ports, &pool).release(attempt, &closing, None).await {
+    match engine(ports, &pool).release(attempt, &closing, end).await {
         Ok(_) => OK,
         Err(_) => SYSTEM_FAILURE,
     }

@@ -44,7 +44,8 @@ fn lost_jobs(world: &World) -> Option<String> {
 fn blame(world: &World) -> Option<String> {
     for job in &world.scenario.jobs {
         let id = job.facts.key.id;
-        let script_fails = job.stages.iter().any(|(_, exit)| *exit != 0);
+        let script_fails =
+            job.stages.iter().any(|(_, exit)| *exit != 0) || world.truth.early.jobs.contains(&id);
         let excuse = world.truth.excuses.get(&id);
         match world.truth.results.get(&id) {
             Some(JobResult::Failed)

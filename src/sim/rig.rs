@@ -14,6 +14,7 @@ use super::ports::{SimClock, SimSetup, SimStore};
 use super::process::{Kind, Proc, Process, Shared};
 use super::steps::Pid;
 use crate::core::ids::{AttemptName, InstanceId, PoolName};
+use crate::core::job_end::JobEnd;
 use crate::port::attempts::AttemptRecord;
 use crate::port::clock::Clock;
 use crate::port::connector::Connector;
@@ -34,6 +35,7 @@ pub enum Command {
     },
     Cleanup {
         attempt: AttemptName,
+        end: Option<JobEnd>,
     },
     Keep {
         service: bool,

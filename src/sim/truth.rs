@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::choosing::OfferingAnswers;
+use super::early::EarlyTruth;
 use super::images::ImageTruth;
 use super::steps::Pid;
 use crate::core::ids::{AttemptName, InstanceId, PoolName};
@@ -72,6 +73,7 @@ pub struct Truth {
     pub unbegun: BTreeMap<InstanceId, Vec<(AttemptName, String)>>,
     /// Instances that did not prepare a job's containers and have not been checked since.
     pub suspect: BTreeSet<InstanceId>,
+    pub early: EarlyTruth,
     /// Instances that a job has ever spoiled.
     pub spoiled: BTreeSet<InstanceId>,
     /// Launches that were sent and have not arrived: token, instance, pool.

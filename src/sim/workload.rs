@@ -17,6 +17,7 @@ use super::truth::{JobResult, Live};
 use super::world::Runner;
 use crate::core::execution::{Execution, Shell};
 use crate::core::ids::AttemptName;
+use crate::core::job_end::{self, JobEnd};
 use crate::port::attempts::AttemptRecord;
 
 /// Notified when a runner may find work.
@@ -123,18 +124,18 @@ impl Job {
             match self.prepare(proc).await {
                 Called::Exit(0) => {
                     let result = self.stages(proc).await;
-                    self.cleanup(proc).await;
+                    self.cleanup(proc, Some(result)).await;
                     return result;
                 }
                 Called::Stopped => {
-                    self.cleanup(proc).await;
+                    self.cleanup(proc, Some(JobResult::Cancelled)).await;
                     return JobResult::Cancelled;
                 }
                 Called::Exit(1) => {
-                    self.cleanup(proc).await;
+                    self.cleanup(proc, Some(JobResult::Failed)).await;
                     return JobResult::Failed;
                 }
-                Called::Exit(_) | Called::Killed => self.cleanup(proc).await,
+                Called::Exit(_) | Called::Killed => self.cleanup(proc, None).await,
             }
             proc.pause(3_000).await;
         }
@@ -208,7 +209,8 @@ impl Job {
             proc.pause(20 + self.plan.dice % 300).await;
             let stubborn = self.has(Fault::RunAbandoned) && place == last;
             let takes = if stubborn { 30_000 } else { *takes };
-            let stage = StagePlan { attempt: self.attempt.clone(), takes, exit: *exit, stubborn };
+            let stage =
+                StagePlan { attempt: self.attempt.clone(), takes, exit: *exit, stubborn, first: place == 0 };
             let pid = self.start(proc, Command::Run { pool: self.plan.pool.clone(), stage }, "run");
             if stubborn {
                 return self.abandon(proc, pid).await;
@@ -263,7 +265,8 @@ impl Job {
         JobResult::Cancelled
     }
 
-    async fn cleanup(&self, proc: &Proc) {
+    /// `result`: the job's, if this attempt decided it.
+    async fn cleanup(&self, proc: &Proc, result: Option<JobResult>) {
         if self.has(Fault::CleanupLate) {
             proc.world.borrow_mut().cover.fault(Fault::CleanupLate);
             proc.pause(self.plan.dice % 240_000).await;
@@ -272,11 +275,23 @@ impl Job {
         if self.has(Fault::CleanupMissing) {
             proc.world.borrow_mut().cover.fault(Fault::CleanupMissing);
         } else {
-            let pid = self.start(proc, Command::Cleanup { attempt: self.attempt.clone() }, "cleanup");
+            let end = result.and_then(end_of);
+            let pid = self.start(proc, Command::Cleanup { attempt: self.attempt.clone(), end }, "cleanup");
             proc.until(&[Channel::Exit(pid)], None, |world| world.exit_of(pid)).await;
         }
         proc.world.borrow_mut().managers[0].tmpdirs.remove(&self.attempt);
     }
+}
+
+/// What `cleanup` learns from the runner.
+fn end_of(result: JobResult) -> Option<JobEnd> {
+    let result = match result {
+        JobResult::Passed => job_end::JobResult::Passed,
+        JobResult::Failed => job_end::JobResult::Failed,
+        JobResult::Cancelled => job_end::JobResult::Canceled,
+        JobResult::SystemFailure | JobResult::Abandoned => return None,
+    };
+    Some(JobEnd::new(result, ""))
 }
 
 fn called(exit: Exit) -> Called {

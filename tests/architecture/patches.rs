@@ -15,6 +15,7 @@ const PLACES: [&str; 21] = [
     "bound",
     "deadline",
     "disk",
+    "early",
     "exit",
     "forget",
     "health",

@@ -38,6 +38,8 @@ mod setting;
 mod situation_blame;
 #[path = "../situations/jobs/corrected.rs"]
 mod situation_corrected;
+#[path = "../situations/jobs/early.rs"]
+mod situation_early;
 #[path = "../situations/jobs/output.rs"]
 mod situation_output;
 #[path = "../situations/jobs/ready.rs"]

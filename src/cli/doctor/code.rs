@@ -108,6 +108,7 @@ codes! {
     POOL_LAUNCHES_FAIL Warning "pool-launches-fail" "The last launch of a pool failed.";
     POOL_OUT_OF_SERVICE Warning "pool-out-of-service" "Instances are out of service until an operator resumes them.";
     POOL_UNFIT Warning "pool-unfit" "An instance failed the check between two jobs a few minutes ago.";
+    POOL_SUSPECT Warning "pool-suspect" "Jobs of two projects in a row failed on an instance before their own scripts began: other jobs get it last.";
     POOL_OVER_LIMIT Note "pool-over-limit" "More instances exist than `max_instances` allows.";
     POOL_LIST_FAILING Warning "pool-list-failing" "The provider's list of instances fails or is incomplete.";
     POOL_CALLS_FAILING Warning "pool-calls-failing" "Calls to the provider about an instance fail repeatedly.";

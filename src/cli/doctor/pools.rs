@@ -44,6 +44,7 @@ pub(super) fn check(facts: &PoolFacts<'_>, when: &When) -> Vec<Finding> {
         LaunchBackoff::of(facts.state, when.now()).map(|backoff| delayed(facts.pool, &backoff, when)),
     );
     found.extend(out_of_service(facts));
+    found.extend(suspect(facts));
     found.extend(
         facts.report.into_iter().flat_map(|r| &r.notes).filter_map(|note| noted(facts.pool, note, when)),
     );
@@ -114,6 +115,24 @@ fn out_of_service(facts: &PoolFacts<'_>) -> Vec<Finding> {
         let what = format!("instance {id} of pool `{pool}` is out of service: {why}");
         let remedy = format!("check the instance, then run `greenroom pool resume {pool} --instance {id}`");
         Some(code::POOL_OUT_OF_SERVICE.found(what, remedy))
+    };
+    facts.state.instances.values().filter_map(finding).collect()
+}
+
+fn suspect(facts: &PoolFacts<'_>) -> Vec<Finding> {
+    let finding = |instance: &Arc<Instance>| {
+        let row = instance.early.as_ref().filter(|row| row.is_suspect() && instance.phase == Phase::Ready)?;
+        let (pool, id, reason) = (facts.pool, &instance.id, &row.reason);
+        let what = format!(
+            "jobs of two projects failed on instance {id} of pool `{pool}` within seconds; other jobs get it last: {reason}"
+        );
+        let next = if instance.is_static() {
+            "check the host; a job that passes there ends this"
+        } else {
+            "none: the keeper replaces it once a job has passed on another instance; `recheck_command` finds such \
+             instances earlier"
+        };
+        Some(code::POOL_SUSPECT.found(what, next))
     };
     facts.state.instances.values().filter_map(finding).collect()
 }

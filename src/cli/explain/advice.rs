@@ -143,6 +143,7 @@ pub(super) fn of_drain(reason: &DrainReason) -> Option<&'static str> {
         DrainReason::Unfit { .. } => {
             "`max_use_count = 1` gives each job an instance of its own; `recheck_command` has to pass"
         }
+        DrainReason::FailsEarly { .. } => "`recheck_command` lets the keeper find out what these jobs met",
         DrainReason::ByOperator
         | DrainReason::Stopped
         | DrainReason::Vanished

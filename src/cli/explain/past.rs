@@ -294,6 +294,7 @@ fn is_notable(change: &Change) -> bool {
         | Change::BecameUnreachable { .. }
         | Change::Rejected { .. }
         | Change::StageNotBegun { .. }
+        | Change::FailedEarly { .. }
         | Change::StageBegun { .. }
         | Change::OrderRefused { .. }
         | Change::OutOfService { .. }
@@ -370,6 +371,7 @@ fn named(change: &Change) -> Option<&InstanceId> {
         | Change::OrderRefused { .. }
         | Change::Rejected { .. }
         | Change::StageNotBegun { .. }
+        | Change::FailedEarly { .. }
         | Change::JobEnded { .. }
         | Change::Released { .. }
         | Change::SlotFreed { .. }
@@ -386,6 +388,7 @@ fn attempt_of(change: &Change) -> Option<&AttemptName> {
         | Change::OrderRefused { attempt, .. }
         | Change::Rejected { attempt, .. }
         | Change::StageNotBegun { attempt, .. }
+        | Change::FailedEarly { attempt, .. }
         | Change::JobEnded { attempt, .. }
         | Change::Released { attempt, .. }
         | Change::SlotFreed { attempt } => Some(attempt),

@@ -112,6 +112,10 @@ pub(super) fn sentence(before: &PoolState, event: &Event) -> String {
             };
             format!("{} {what} {}: {reason}", place(before, attempt), who(before, attempt))
         }
+        Change::FailedEarly { attempt, reason } => {
+            let (who, place) = (who(before, attempt), place(before, attempt));
+            format!("{who} failed on {place} within seconds, before its own script: {reason}")
+        }
         Change::Released { attempt, release: leaving } => {
             let held = instance_of(before, attempt).and_then(|i| i.holders.get(attempt));
             let held = held.map(|h| format!(" after {}", Pretty(at.since(h.granted))));

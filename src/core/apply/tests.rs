@@ -512,6 +512,8 @@ fn an_instance_that_dies_while_booting_is_a_failed_launch() {
         (DrainReason::LaunchedAfterRefusal, 0),
         (DrainReason::BeginsNoStage { message: message() }, 0),
         (DrainReason::FailedCheck { message: message() }, 0),
+        (DrainReason::Unfit { message: message() }, 0),
+        (DrainReason::FailsEarly { message: message() }, 0),
         (DrainReason::NotSuspended { message: message() }, 0),
         (DrainReason::NotResumed { message: message() }, 0),
     ] {

@@ -79,6 +79,7 @@ impl PartBuilder {
             | Change::StageNotBegun { .. }
             | Change::StageBegun { .. }
             | Change::Rechecked { .. }
+            | Change::FailedEarly { .. }
             | Change::SlotFreed { .. }
             | Change::ImagesFound { .. }
             | Change::ImagesRemoved { .. }

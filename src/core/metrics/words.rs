@@ -36,7 +36,7 @@ pub(super) const CLASSES: [&str; 8] =
     ["not-found", "no-capacity", "quota", "denied", "invalid", "throttled", "transient", "unknown"];
 
 /// The values of the label `reason` of drained instances.
-pub(super) const DRAIN_REASONS: [&str; 21] = [
+pub(super) const DRAIN_REASONS: [&str; 22] = [
     "used-up",
     "surplus",
     "expired",
@@ -55,6 +55,7 @@ pub(super) const DRAIN_REASONS: [&str; 21] = [
     "begins-no-stage",
     "failed-check",
     "unfit",
+    "fails-early",
     "abandoned",
     "not-suspended",
     "not-resumed",

@@ -107,6 +107,7 @@ fn describe(change: &Change) -> String {
         Change::StageNotBegun { attempt, kind, .. } => format!("{attempt} wants a check {kind}"),
         Change::StageBegun { instance, kind: CheckKind::Stages } => format!("{instance} begins a stage"),
         Change::StageBegun { instance, kind } => format!("{instance} passes the check {kind}"),
+        Change::FailedEarly { attempt, .. } => format!("{attempt} fails early"),
         Change::Rechecked { instance } => format!("{instance} is fit"),
         Change::Released { attempt, release: leaving } if leaving.closing => format!("{attempt} lingers"),
         Change::Released { attempt, release: leaving } if leaving.used => format!("{attempt} leaves"),

@@ -1,6 +1,6 @@
 //! Assigns waiting requests to free slots, first come first served.
 //!
-//! Fullest instance first, then the one with most of the job's images, then the most recently used, then by id, so that
+//! An instance on which jobs failed early comes last. Fullest instance first, then the one with most of the job's images, then the most recently used, then by id, so that
 //! surplus instances age out. Pure over the state alone, because `prepare` and `cleanup` run it inside their transactions
 //! too.
 
@@ -79,6 +79,7 @@ fn is_made_for(instance: &Instance, job: &Reservation) -> bool {
 
 /// An instance with room, and what decides between it and others.
 struct Candidate {
+    is_suspect: bool,
     free: u32,
     idle_for: Duration,
     marks: Marks,
@@ -88,12 +89,18 @@ struct Candidate {
 impl Candidate {
     fn new(instance: Arc<Instance>, now: Stamp) -> Self {
         let (free, marks) = (instance.free_slots(), instance.images.marks());
-        Self { free, idle_for: now.since(instance.idle_since()), marks, instance }
+        let is_suspect = instance.is_suspect();
+        Self { is_suspect, free, idle_for: now.since(instance.idle_since()), marks, instance }
     }
 
     /// The fullest one first, then the most recently used one.
-    fn rank(&self) -> (u32, Duration, &InstanceId) {
-        (self.free, self.idle_for, &self.instance.id)
+    fn rank(&self) -> (bool, u32, Duration, &InstanceId) {
+        (self.is_suspect, self.free, self.idle_for, &self.instance.id)
+    }
+
+    /// True if only images, or the time since its last job, decide between the two.
+    fn is_level_with(&self, other: &Self) -> bool {
+        (self.is_suspect, self.free) == (other.is_suspect, other.free)
     }
 }
 
@@ -117,7 +124,7 @@ fn best(
         return Some(first);
     }
     let mut best = (first, leader, count);
-    for (index, candidate) in candidates.iter().enumerate().filter(|(_, other)| other.free == leader.free) {
+    for (index, candidate) in candidates.iter().enumerate().filter(|(_, other)| other.is_level_with(leader)) {
         // Most candidates are dismissed without a look at their instance: each needs more images than the leader, and as many as
         // the best one, or one more if its rank is worse.
         let worse = u32::from(candidate.rank() >= best.1.rank());

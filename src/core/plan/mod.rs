@@ -10,6 +10,7 @@ pub mod backoff;
 mod builder;
 pub mod classify;
 mod counts;
+pub mod early;
 pub mod health;
 mod implausible;
 mod launch_limits;

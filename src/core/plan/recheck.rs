@@ -4,7 +4,7 @@ use super::Effect;
 use super::builder::PlanBuilder;
 use super::observed::Observed;
 use super::reconcile::{Reconciled, act};
-use super::{assign, request};
+use super::{assign, early, request};
 use crate::core::event::{Change, Event};
 use crate::core::ids::InstanceId;
 use crate::core::instance::{DrainReason, Instance, Phase};
@@ -52,6 +52,7 @@ pub fn passed(state: &PoolState, instance: &InstanceId, left: Stamp, now: Stamp)
     }
     let mut draft = PlanBuilder::new(state, now);
     draft.emit(Change::Rechecked { instance: instance.clone() });
+    early::after_check(&mut draft, instance);
     assign::give_out(draft)
 }
 

@@ -3,7 +3,7 @@
 use super::builder::PlanBuilder;
 use super::counts::{self, InstanceCounts};
 use super::reconcile::{act, clean, drain};
-use super::{Effect, ScaleInput, assign, scale, tier};
+use super::{Effect, ScaleInput, assign, early, scale, tier};
 use crate::core::ids::InstanceId;
 use crate::core::instance::{DrainReason, Instance, Phase};
 use crate::core::inventory::Suspends;
@@ -39,8 +39,11 @@ fn to_drain(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>) -> Vec<(InstanceId,
         let disposable = is_disposable(instance, input) || (instance.phase.is_stopped() && !named);
         let unmade = instance.is_refused() && !named;
         let suspended = matches!(instance.phase, Phase::Suspended { .. }) && !named;
+        let fails_early = early::replaced(instance).filter(|_| disposable);
         if drained && (disposable || unmade || suspended) {
             to_drain.push((instance.id.clone(), DrainReason::ByOperator));
+        } else if let Some(reason) = fails_early {
+            to_drain.push((instance.id.clone(), reason));
         } else if let Some(limit) = instance.lifetime(input.policy).filter(|_| disposable) {
             if draft.now.since(instance.created) >= limit {
                 to_drain.push((instance.id.clone(), DrainReason::Expired));

@@ -109,7 +109,7 @@ mod tests {
     const APP: Owner = Owner { user: 1000, group: 1001 };
 
     fn kind(in_container: bool, before_container: bool) -> StageKind {
-        StageKind { in_container, before_container, last: false }
+        StageKind { in_container, before_container, ..StageKind::default() }
     }
 
     #[test]

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::*;
-use crate::cli::fixture::{EventFixture, at, id, pool, report, when};
+use crate::cli::fixture::{EventFixture, at, attempt, id, pool, report, when};
 use crate::core::attempt::{Closed, End, Presence};
+use crate::core::early::EarlyFailures;
 use crate::core::event::Change;
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::{JobKey, Location};
@@ -152,6 +153,21 @@ fn of_launches() -> Vec<Trouble> {
         bench,
         "warning [pool-out-of-service]: instance linux-7f3a-1 of pool `linux` is out of service: the clean command ended \
          with 1\n  help: check the instance, then run `greenroom pool resume linux --instance linux-7f3a-1`",
+    ));
+
+    let mut bench = calm();
+    bench.story.ready(1, 1.0);
+    let suspect = Arc::make_mut(bench.story.state.instances.get_mut(&id(1)).unwrap());
+    for (name, project) in [("a1", "g/one"), ("a2", "g/two")] {
+        let row =
+            EarlyFailures::with(suspect.early.as_ref(), &attempt(name), project, "`get_sources` failed");
+        suspect.early = row;
+    }
+    all.push((
+        bench,
+        "warning [pool-suspect]: jobs of two projects failed on instance linux-7f3a-1 of pool `linux` within seconds; other \
+         jobs get it last: `get_sources` failed\n  help: none: the keeper replaces it once a job has passed on another \
+         instance; `recheck_command` finds such instances earlier",
     ));
 
     all

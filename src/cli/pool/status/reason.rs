@@ -86,6 +86,10 @@ fn ready(instance: &Instance, when: &When) -> Option<String> {
     if instance.awaits_recheck() {
         return Some("checked before it gets the next job".to_owned());
     }
+    if let Some(row) = instance.early.as_ref().filter(|row| row.is_suspect()) {
+        let what = "jobs of two projects failed on it within seconds";
+        return Some(format!("used last, because {what}: {}", row.reason));
+    }
     // Longer in its phase than idle: it has served a job in between.
     (instance.is_idle() && instance.idle_since() != instance.since)
         .then(|| format!("idle for {}", when.age(instance.idle_since())))

@@ -4,6 +4,7 @@ mod assign;
 mod attempts;
 mod availability;
 mod backoff;
+mod early;
 mod health;
 mod laws;
 mod notices;

@@ -1,0 +1,46 @@
+//! Jobs that fail before their own scripts begin: what a stage records about its instance.
+
+use std::time::Duration;
+
+use super::Engine;
+use crate::core::early;
+use crate::core::ids::AttemptName;
+use crate::core::plan;
+use crate::core::pool::PoolState;
+use crate::core::time::Pretty;
+use crate::port::connector::StageEnd;
+
+impl Engine {
+    /// Records that a stage which prepares the job failed within seconds. If this makes the instance suspect, `tell`
+    /// receives a sentence. The job's result does not depend on it.
+    pub(super) async fn judge_early(
+        &self,
+        attempt: &AttemptName,
+        (stage, end): (&str, &StageEnd),
+        after: Duration,
+        tell: &dyn Fn(&str),
+    ) {
+        let StageEnd::Exited(status @ 1..) = end else { return };
+        if after > early::WITHIN {
+            return;
+        }
+        let reason = format!("`{stage}` failed after {} with exit status {status}", Pretty(after));
+        let decide = |state: &PoolState| plan::early::failed(state, attempt, &reason, self.now());
+        match self.commit(decide).await {
+            Ok(committed) if committed.events.is_empty() => {}
+            Ok(committed) => {
+                let held = committed.state.granted.get(attempt);
+                let instance = held.and_then(|grant| committed.state.instance(&grant.instance));
+                if let Some(suspect) = instance.filter(|i| i.is_suspect()) {
+                    tell(&format!(
+                        "jobs of two projects failed within seconds on instance {}: other jobs get it last",
+                        suspect.id
+                    ));
+                }
+            }
+            Err(problem) => {
+                tracing::warn!(pool = %self.pool, "cannot record the early failure of {attempt}: {problem}");
+            }
+        }
+    }
+}
