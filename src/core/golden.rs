@@ -124,6 +124,7 @@ mod tests {
     use crate::core::notation::{self, NOW, world};
     use crate::core::obstacle::{Cause, Obstacle, UnusableHosts};
     use crate::core::order::{Order, Ordered, RefusedOrder};
+    use crate::core::own_key;
     use crate::core::policy::{IdlePolicy, Lifetime, Policy, Reuse, ScheduledIdle, Timing};
     use crate::core::pool::PoolState;
     use crate::core::report::{ApiCalls, FailedBoot, Note, Report, WaitingOn};
@@ -457,7 +458,7 @@ mod tests {
     }
 
     /// Reports about checks of instances, and about instances that jobs order.
-    fn of_checks_and_orders(until: Stamp) -> [Report; 3] {
+    fn of_checks_and_orders(until: Stamp) -> [Report; 4] {
         let unfit = Note::Unfit { instance: instance(), reason: "disk full".to_owned() };
         let waiting = vec![(attempt(), WaitingOn::Recheck { instance: instance() })];
         let rechecked = Report { waiting, notes: vec![unfit], ..Report::new(NOW, 47) };
@@ -467,7 +468,9 @@ mod tests {
         let waiting =
             vec![(attempt(), WaitingOn::OrderedLaunches { under_way: 5, at_most: 5 }), (attempt(), own)];
         let notes = vec![Note::ListImplausible { missing: 3, answering: 2 }];
-        [rechecked, checked, Report { waiting, notes, ..Report::new(NOW, 49) }]
+        let own_keys = own_key::tests::each().into_iter().map(Note::OwnKey).collect();
+        let own_keys = Report { notes: own_keys, ..Report::new(NOW, 50) };
+        [rechecked, checked, Report { waiting, notes, ..Report::new(NOW, 49) }, own_keys]
     }
 
     #[test]

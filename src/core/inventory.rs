@@ -2,6 +2,7 @@
 
 use super::ids::{Generation, InstanceId, Location, OfferingName, OwnerId, PoolName};
 use super::order::RefusedOrder;
+use super::own_key::OwnKey;
 use super::time::Stamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -177,6 +178,8 @@ pub struct Capabilities {
     pub orders: bool,
     /// The offerings, the preferred one first; each launch names one. Empty: the provider has only one way to launch.
     pub offerings: Arc<[OfferingName]>,
+    /// Set if the provider's plugin makes a key for logins, instead of using the pool's.
+    pub own_key: Option<OwnKey>,
 }
 
 /// Whether a provider can suspend instances.
@@ -198,6 +201,7 @@ impl Default for Capabilities {
             suspends: Suspends::No,
             orders: false,
             offerings: Arc::default(),
+            own_key: None,
         }
     }
 }

@@ -35,6 +35,7 @@ pub mod notice;
 pub mod obstacle;
 pub mod order;
 pub mod orphan;
+pub mod own_key;
 pub mod own_launch;
 pub mod plan;
 pub mod policy;

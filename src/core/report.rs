@@ -13,6 +13,7 @@ use super::failure::Failure;
 use super::ids::{AttemptName, InstanceId, Location, OfferingName};
 use super::instance::{DrainReason, Instance};
 use super::obstacle::{Obstacle, UnusableHosts};
+use super::own_key::OwnKey;
 use super::time::{Pretty, Stamp, millis};
 use super::unbegun::CheckKind;
 
@@ -286,6 +287,8 @@ pub enum Note {
     },
     /// `idle_stopped` is set, and the provider says that it cannot suspend instances.
     CannotSuspend,
+    /// The provider's plugin makes a key for logins, instead of using the pool's.
+    OwnKey(OwnKey),
     /// Instances were not suspended, or not resumed: at `until`, one more is suspended.
     SuspensionsFail {
         /// In a row.
@@ -486,15 +489,14 @@ impl fmt::Display for Note {
                 "the provider cannot suspend instances: `idle_stopped` has no effect, and jobs without an idle instance \
                  wait for a boot",
             ),
+            Self::OwnKey(own) => write!(f, "{own}"),
             Self::SuspensionsFail { failures, failure, .. } => {
                 write!(f, "suspending and resuming failed {failures} times in a row (last: {failure})")
             }
             Self::BootFailed(boot) => {
                 f.write_str(&boot.sentence())?;
-                match boot.console.last() {
-                    Some(line) => write!(f, "; the last line of its console is `{line}`"),
-                    None => Ok(()),
-                }
+                let last = boot.console.last();
+                last.map_or(Ok(()), |line| write!(f, "; the last line of its console is `{line}`"))
             }
             Self::Unfit { instance, reason } => write!(f, "{instance} gets no more jobs: {reason}"),
             Self::HostSuspected { unreachable, responding, reason, .. } => {

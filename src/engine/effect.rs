@@ -256,11 +256,15 @@ impl Engine {
             }
         };
         let within = setup.policy.timing.connect_timeout;
-        if let Err(problem) = self.connector.check(id, &endpoint, within).await {
+        let tried = self.connector.check(id, &endpoint, within).await;
+        let is_denied = matches!(tried, Err(ConnectError::Refused { .. }));
+        let cause = if tried.is_ok() || is_denied { setup.provider.login_tried(id, is_denied) } else { None };
+        if let Err(problem) = tried {
             let by_instance = !matches!(problem, ConnectError::HostFault { .. });
             // A launched instance has the key that Greenroom gave it; a static host may have been reinstalled.
             let hint = setup.has_static_hosts().then_some(ACCEPT);
-            let obstacle = obstacle::of(&problem, hint);
+            let mut obstacle = obstacle::of(&problem, hint);
+            obstacle.detail.extend(cause.map(|cause| format!("; {cause}")));
             let message = match problem {
                 ConnectError::HostKey { .. } if setup.has_static_hosts() => format!("{problem}; {ACCEPT}"),
                 _ => problem.to_string(),

@@ -149,6 +149,12 @@ pub trait Provider {
     /// possible: its message is one sentence for the author of the job.
     async fn endpoint(&self, id: &InstanceId) -> Result<Endpoint, ProviderError>;
 
+    /// The keeper has tried to log in at the last `endpoint` of an instance, which denied that or not. After a denial: what the
+    /// provider knows of its cause, to follow the error in a sentence.
+    fn login_tried(&self, _id: &InstanceId, _denied: bool) -> Option<String> {
+        None
+    }
+
     /// Images of containers that an instance had when it came up.
     async fn images(&self, _id: &InstanceId) -> Result<Vec<FoundImage>, ProviderError> {
         Ok(Vec::new())

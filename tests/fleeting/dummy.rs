@@ -91,6 +91,7 @@ fn settings(place: &Place, program: PathBuf, config: Value) -> PluginSettings {
         program: at(program),
         config,
         connector: Connector { username: "root".to_owned(), ..Connector::default() },
+        static_optional: false,
         environment: Environment::default(),
         sockets: place.path().join("sockets"),
         deadlines: Deadlines::default(),

@@ -102,6 +102,7 @@ pub fn settings(dir: &Path) -> PluginSettings {
         program: at(TEST_PLUGIN),
         config: json!({ "dir": dir, "api_token": "tok-12345", "suspends": true, "whole": 2.0 }),
         connector: Connector { password: "pw-hunter2".to_owned(), ..Connector::default() },
+        static_optional: false,
         environment,
         sockets: dir.join("sockets"),
         deadlines,

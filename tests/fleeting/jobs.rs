@@ -31,9 +31,9 @@ fn account() -> String {
 }
 
 /// Fields are dropped in this order: the platform outlives all processes of the place.
-struct Site {
+pub struct Site {
     place: Place,
-    platform: Platform,
+    pub platform: Platform,
 }
 
 impl Deref for Site {
@@ -61,7 +61,8 @@ impl Site {
         Self::made(Platform::new(), [idle, stopped], &[], &[("suspends", suspends.into())], timing)
     }
 
-    fn made(
+    /// With these numbers of idle and stopped machines.
+    pub fn made(
         platform: Platform,
         [idle, stopped]: [i64; 2],
         keys: &[(&str, Value)],
@@ -93,9 +94,14 @@ impl Site {
         Self { place: setting.open(), platform }
     }
 
+    /// Ends a fault.
+    pub fn repair(&self, fault: &str) {
+        fs::remove_file(self.platform.dir.path().join("faults").join(fault)).unwrap();
+    }
+
     /// A job succeeds, and its machine goes.
     #[track_caller]
-    fn expect_a_job(&self) {
+    pub fn expect_a_job(&self) {
         self.run(&Job::new(1).script(["true"])).expect_outcome(&Outcome::Success);
         self.expect_nothing_left(0);
     }
@@ -120,7 +126,8 @@ impl Site {
         });
     }
 
-    fn told(&self, command: &[&str]) -> String {
+    /// What a command prints, in one line.
+    pub fn told(&self, command: &[&str]) -> String {
         let told = String::from_utf8(self.greenroom(command).stdout).unwrap();
         told.split_whitespace().collect::<Vec<_>>().join(" ")
     }

@@ -226,7 +226,16 @@ fn a_plugin_that_counts_wrongly() {
 
 #[test]
 fn a_plugin_with_a_key_of_each_process() {
-    names(&[("init-own-key", "")], "15", AMPLE, &["restart-login"]);
+    let Some(site) = Site::new() else { return };
+    site.platform.fault("init-own-key", "");
+    let output = site.run(&["--live", "--yes", "--boot-timeout", "15", "--end-timeout", AMPLE]);
+    judge(&output, &["restart-login"]);
+    let report = report(&output);
+    assert_eq!(checks(&report, "warned"), BTreeSet::from(["given-key"]), "{report:#}");
+    let all = report["checks"].as_array().unwrap();
+    let check = all.iter().find(|check| check["name"] == "given-key").unwrap();
+    let text = check.to_string();
+    assert!(text.matches("SHA256:").count() == 2 && text.contains("static_credentials = true"), "{check:#}");
 }
 
 /// What depends on instances that a plugin has forgotten.

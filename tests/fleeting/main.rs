@@ -15,6 +15,8 @@ mod fixture;
 #[expect(dead_code, reason = "machines are processes of the platform's")]
 mod here;
 mod jobs;
+#[path = "../situations/fleeting/keys.rs"]
+mod keys;
 mod kit;
 mod logs;
 #[path = "../jobs/onslaught.rs"]
@@ -25,7 +27,6 @@ mod pace;
 #[expect(dead_code, reason = "jobs on machines of plugins use a part of it")]
 mod place;
 #[path = "../external/platform.rs"]
-#[expect(dead_code, reason = "these tests use a part of it")]
 mod platform;
 mod pools;
 #[path = "../jobs/processes.rs"]

@@ -215,7 +215,7 @@ fn noted(pool: &PoolName, note: &Note, when: &When) -> Option<Finding> {
             code::POOL_UNFIT.found(what, remedy)
         }
         // The provider's own findings have it.
-        Note::CannotSuspend => return None,
+        Note::CannotSuspend | Note::OwnKey(_) => return None,
         Note::Suspect { .. } | Note::BootFailed(_) | Note::ConfigInvalid { .. } | Note::Moved { .. } => {
             return None;
         }

@@ -88,7 +88,7 @@ pub(super) const BLOCKED: [&str; 22] = [
 ];
 
 /// The values of the label `note`.
-pub(super) const NOTES: [&str; 21] = [
+pub(super) const NOTES: [&str; 22] = [
     "list-failed",
     "list-incomplete",
     "owner-conflict",
@@ -105,6 +105,7 @@ pub(super) const NOTES: [&str; 21] = [
     "host-suspected",
     "unavailable",
     "cannot-suspend",
+    "own-key",
     "suspensions-fail",
     "boot-failed",
     "unfit",
@@ -186,6 +187,7 @@ pub(super) fn note(note: &Note) -> &'static str {
         Note::HostSuspected { .. } => "host-suspected",
         Note::Unavailable { .. } => "unavailable",
         Note::CannotSuspend => "cannot-suspend",
+        Note::OwnKey(_) => "own-key",
         Note::SuspensionsFail { .. } => "suspensions-fail",
         Note::BootFailed(_) => "boot-failed",
         Note::Unfit { .. } => "unfit",

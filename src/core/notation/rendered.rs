@@ -67,6 +67,7 @@ pub(crate) fn notes_of(world: &World) -> String {
         Note::BootFailed(boot) => format!("failed {}", boot.instance),
         Note::Unfit { instance, .. } => format!("unfit {instance}"),
         Note::CannotSuspend => "cannot suspend".to_owned(),
+        Note::OwnKey(own) => format!("own key {}", own.plugin_key),
         Note::SuspensionsFail { failures, .. } => format!("{failures} suspensions failed"),
         Note::ConfigInvalid { .. } => "config".to_owned(),
         Note::Moved { problem } => problem.clone(),

@@ -134,6 +134,7 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
     health::replace(&mut draft, view.observed, policy, &reconciled, &mut report);
     tier::resume(&mut draft, view.observed, policy, &ungranted);
     tier::notes(&draft, view.observed, policy, &mut report);
+    report.notes.extend(view.observed.capabilities.own_key.clone().map(Note::OwnKey));
     let input = ScaleInput::of(&draft, view.observed, policy, &ungranted, &reconciled);
     (report.idle_target, report.schedule) = (input.target, input.schedule);
     retire::step(&mut draft, &input);

@@ -1,9 +1,11 @@
 //! Findings of `doctor` from the plugin's answers.
 
 use super::group::GroupInfo;
+use super::own_keys::KeyMaker;
 use super::settings::{HostKeys, Settings};
 use crate::core::failure::ErrorClass;
 use crate::core::ids::PoolName;
+use crate::core::own_key::{OwnKey, OwnKeyCause};
 use crate::port::finding::{Finding, Severity};
 use crate::port::provider::{Demand, ProviderError};
 
@@ -79,9 +81,33 @@ pub(super) fn of_group(
     found
 }
 
+/// The plugin makes keys of its own, or would without static credentials.
+pub(super) fn of_keys(pool: &PoolName, own: Option<&OwnKey>, maker: Option<&KeyMaker>) -> Option<Finding> {
+    let code = "fleeting-own-key";
+    match (own, maker) {
+        (Some(own), _) => Some(Finding {
+            code,
+            severity: if own.cause == OwnKeyCause::Pending { Severity::Note } else { Severity::Warning },
+            message: format!("pool `{pool}`: {own}"),
+            remedy: Some(own.remedy().to_owned()),
+        }),
+        (None, Some(KeyMaker { pool_key, plugin_key, .. })) => Some(Finding {
+            code,
+            severity: Severity::Note,
+            message: format!(
+                "the plugin of pool `{pool}` has given the key {plugin_key} for logins instead of the pool's, {pool_key}: \
+                 Greenroom starts it with `static_credentials = true`, so that it uses the pool's"
+            ),
+            remedy: None,
+        }),
+        (None, None) => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::provider::fleeting::group::Start;
 
     fn codes(
         keys: &str,
@@ -92,7 +118,14 @@ mod tests {
         let pool = PoolName::new("linux");
         let table = format!("plugin = \"p\"\n{keys}").parse().unwrap();
         let settings = Settings::read(&pool, &table).unwrap();
-        let info = GroupInfo { id: "g".to_owned(), max_size: max, version: String::new(), suspends: false };
+        let info = GroupInfo {
+            id: "g".to_owned(),
+            max_size: max,
+            version: String::new(),
+            suspends: false,
+            start: Start::default(),
+            refusal: None,
+        };
         let demand = Demand { max_instances: 5, recorded: 0, max_lifetime: None, idle_stopped: 0 };
         let failure = failure.map(|class| ProviderError::new(class, "the text of the plugin"));
         let found = of_group(&pool, &settings, failure.as_ref(), Some(&info), foreign, &demand);
@@ -106,13 +139,44 @@ mod tests {
         let table = "plugin = \"p\"\nhost_keys = \"command\"\nhost_key_command = \"/c\"".parse().unwrap();
         let settings = Settings::read(&pool, &table).unwrap();
         let found = |suspends, idle_stopped| {
-            let info = GroupInfo { id: "g".to_owned(), max_size: None, version: String::new(), suspends };
+            let info = GroupInfo {
+                id: "g".to_owned(),
+                max_size: None,
+                version: String::new(),
+                suspends,
+                start: Start::default(),
+                refusal: None,
+            };
             let demand = Demand { max_instances: 5, recorded: 0, max_lifetime: None, idle_stopped };
             let found = of_group(&pool, &settings, None, Some(&info), 0, &demand);
             found.into_iter().map(|finding| finding.code).collect::<Vec<_>>()
         };
         assert_eq!(found(false, 1), ["fleeting-suspends"]);
         assert!(found(true, 1).is_empty() && found(false, 0).is_empty());
+    }
+
+    #[test]
+    fn a_plugin_with_a_key_of_its_own_is_a_warning_until_it_is_started_with_the_pools() {
+        let pool = PoolName::new("linux");
+        let source = Settings::read(&pool, &"plugin = \"p\"\nhost_keys = \"first-use\"".parse().unwrap())
+            .unwrap()
+            .plugin;
+        let maker = KeyMaker::new(&source, "SHA256:pool", "SHA256:own", false);
+        for (cause, severity) in [
+            (Some(OwnKeyCause::NoUser), Severity::Warning),
+            (Some(OwnKeyCause::Pending), Severity::Note),
+            (None, Severity::Note),
+        ] {
+            let (pool_key, plugin_key) = (maker.pool_key.clone(), maker.plugin_key.clone());
+            let own = cause.map(|cause| OwnKey { pool_key, plugin_key, cause });
+            let found = of_keys(&pool, own.as_ref(), Some(&maker)).unwrap();
+            assert_eq!((found.code, found.severity), ("fleeting-own-key", severity));
+            assert!(
+                found.message.contains("SHA256:own") && found.message.contains("SHA256:pool"),
+                "{found:?}"
+            );
+        }
+        assert_eq!(of_keys(&pool, None, None), None);
     }
 
     #[test]

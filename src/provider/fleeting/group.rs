@@ -28,6 +28,16 @@ pub struct Seen {
     pub state: State,
 }
 
+/// One start of the plugin.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// Hexadecimal digits; no other start has the same.
+    pub id: String,
+    /// True if the plugin was to use the pool's credentials, and to make none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_static: bool,
+}
+
 /// What the plugin says about its group when it starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupInfo {
@@ -39,6 +49,9 @@ pub struct GroupInfo {
     pub version: String,
     /// True if it can suspend and resume instances.
     pub suspends: bool,
+    pub start: Start,
+    /// Why it did not start with static credentials, if Greenroom tried that first.
+    pub refusal: Option<String>,
 }
 
 /// How an instance is reached, and how one logs in to it.

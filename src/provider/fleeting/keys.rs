@@ -57,9 +57,10 @@ pub(super) const TABLES: &[KeyTable] = &[KeyTable {
             .means("A file with the password of `user`, for images that accept no key.")
             .interacts("The plugin gets the password, and no key. Refused with `key_file`. Only the keeper's account may be able \
                         to read the file."),
-        key("static_credentials", Flag, Value("false"), Pass)
+        key("static_credentials", Flag, Words("`true` if the plugin makes a key of its own, `user` is set, and the plugin accepts it"), Pass)
             .means("Whether the plugin uses `user` and the key or password as they are, and creates no credentials of its own.")
-            .interacts("Some plugins need `true`, such as Hetzner's; others refuse it."),
+            .interacts("Needs `user`. Some plugins need `true`, such as Hetzner's; others refuse it. Without the key, Greenroom starts the \
+                        plugin without them until `ConnectInfo` gives another key than the pool's, and then with them."),
         key("use_external_address", Flag, Value("false"), Launch)
             .means("Whether Greenroom connects to the external address of an instance.")
             .interacts("Without it, the external address is used only where there is no internal one."),

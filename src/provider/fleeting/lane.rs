@@ -66,6 +66,8 @@ pub struct Lane {
     /// Why the last removal failed.
     removal_failure: RefCell<Option<ProviderError>>,
     calls: Cell<ApiCalls>,
+    /// The next update is by a new process of the plugin.
+    restarts: Cell<bool>,
 }
 
 impl std::fmt::Debug for Lane {
@@ -116,6 +118,7 @@ impl Lane {
             launched: RefCell::default(),
             removal_failure: RefCell::default(),
             calls: Cell::default(),
+            restarts: Cell::default(),
         });
         LANES.with_borrow_mut(|lanes| {
             lanes.retain(|_, lane| lane.strong_count() > 0);
@@ -133,6 +136,11 @@ impl Lane {
             self.updated.replace(None);
             self.last_good.set(None);
         }
+    }
+
+    /// Starts the plugin again with the next update: no call of the lane is under way then.
+    pub(super) fn restart_plugin(&self) {
+        self.restarts.set(true);
     }
 
     pub(super) fn now(&self) -> Stamp {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use fs_err as fs;
 use russh::keys::key::safe_rng;
 use russh::keys::ssh_key::LineEnding;
-use russh::keys::{self, Algorithm, PrivateKey};
+use russh::keys::{self, Algorithm, HashAlg, PrivateKey};
 
 use super::group::ConnectInfo;
 use super::record::private;
@@ -51,6 +51,12 @@ impl OwnLogin {
         Ok(Self { at: LoginKey::Password(path.to_owned()), text: password.to_owned() })
     }
 
+    /// The SHA-256 fingerprint of the key; `None`: it is a password, or cannot be read.
+    pub fn fingerprint(&self) -> Option<String> {
+        let key = usable(&self.text).ok().filter(|_| !self.is_password())?;
+        Some(key.fingerprint(HashAlg::Sha256).to_string())
+    }
+
     pub fn is_password(&self) -> bool {
         matches!(self.at, LoginKey::Password(_))
     }
@@ -59,6 +65,10 @@ impl OwnLogin {
 impl Logins {
     pub fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// The pool's own key, made once: machines that exist accept it, whichever process asks.
@@ -152,6 +162,17 @@ impl Logins {
     }
 }
 
+/// The fingerprint of the plugin's key, if that is another one than the pool's, which the plugin got.
+pub fn another_key(info: &ConnectInfo, own: &OwnLogin) -> Option<String> {
+    let (given, own) = (usable(&text(info)).ok()?, usable(&own.text).ok().filter(|_| !own.is_password())?);
+    (given.key_data() != own.key_data()).then(|| given.fingerprint(HashAlg::Sha256).to_string())
+}
+
+/// The plugin's key as a text.
+pub fn text(info: &ConnectInfo) -> String {
+    String::from_utf8_lossy(&info.key).into_owned()
+}
+
 /// Ends of the names of files, after the instance's name.
 const KEY: &str = "";
 const PASSWORD: &str = ".password";
@@ -224,6 +245,15 @@ mod tests {
         assert_eq!(mode(path(&key)), 0o600);
         assert_eq!(fs::read_dir(dir.path().join("linux")).unwrap().count(), 1);
         let id = InstanceId::new("linux-c0ffee-1");
+        let fingerprint = key.fingerprint().unwrap();
+        assert!(fingerprint.starts_with("SHA256:"), "{fingerprint}");
+        for (given, other) in
+            [(info(b"", ""), None), (info(key.text.as_bytes(), ""), None), (info(b"no key", ""), None)]
+        {
+            assert_eq!(another_key(&given, &key), other);
+        }
+        let other = Logins::new(&dir.path().join("other")).pool_key().unwrap();
+        assert_eq!(another_key(&info(other.text.as_bytes(), ""), &key), other.fingerprint());
         for given in [info(b"", ""), info(key.text.as_bytes(), ""), info(key.text.as_bytes(), "ignored")] {
             assert_eq!(logins.of(&id, &given, &key), Ok(key.at.clone()));
         }

@@ -32,6 +32,8 @@ pub mod lane;
 pub mod locate;
 #[cfg(any(test, feature = "fleeting"))]
 pub mod login;
+#[cfg(any(test, feature = "fleeting"))]
+mod own_keys;
 #[cfg(feature = "fleeting")]
 pub mod plugin;
 #[cfg(any(test, feature = "fleeting"))]
@@ -92,13 +94,15 @@ fn build(context: &BuildContext, table: &toml::Table) -> Built {
         (context.pool.clone(), context.program.clone(), context.state_dir.join("plugins"));
     let group: GroupOf = Rc::new(move |settings, logins| {
         let own = provider::Fleeting::own_login(settings, logins)?;
+        let maker = own_keys::OwnKeys::new(logins.dir()).maker(&settings.plugin);
+        let is_static = own_keys::is_static(settings, maker.as_ref());
         let around = Around {
             pool: pool.clone(),
             holder: holder.clone(),
             sockets: sockets.clone(),
             places: Places::of_process(),
         };
-        Ok(Rc::new(plugin::Plugin::new(plugin_settings(settings, &own, around))))
+        Ok(Rc::new(plugin::Plugin::new(plugin_settings(settings, &own, is_static, around))))
     });
     Ok(Rc::new(over(context, settings, group)))
 }
@@ -114,7 +118,12 @@ struct Around {
 
 /// What a table's plugin is started with.
 #[cfg(feature = "fleeting")]
-fn plugin_settings(settings: &Settings, own: &login::OwnLogin, around: Around) -> plugin::PluginSettings {
+fn plugin_settings(
+    settings: &Settings,
+    own: &login::OwnLogin,
+    is_static: bool,
+    around: Around,
+) -> plugin::PluginSettings {
     let (source, places) = (settings.plugin.clone(), around.places);
     plugin::PluginSettings {
         pool: around.pool,
@@ -124,7 +133,8 @@ fn plugin_settings(settings: &Settings, own: &login::OwnLogin, around: Around) -
             located.map(|found| found.program).map_err(|error| format!("{error}: {}", error.help()))
         }),
         config: settings.config.clone(),
-        connector: settings.connector(own),
+        connector: settings.connector(own, is_static),
+        static_optional: settings.static_credentials.is_none(),
         environment: settings.environment.clone(),
         sockets: around.sockets,
         deadlines: plugin::Deadlines::default(),
@@ -143,6 +153,8 @@ type GroupOf = Rc<
 fn over(context: &BuildContext, settings: Settings, group: GroupOf) -> provider::Fleeting {
     let record = record::Record::new(&context.state_dir, &context.pool);
     let logins = login::Logins::new(record.dir());
+    let own_keys = own_keys::OwnKeys::new(record.dir());
+    let maker = own_keys.maker(&settings.plugin);
     let trust = trust::Trust {
         ways: settings.host_keys.clone(),
         reader: Rc::clone(&context.host_keys),
@@ -160,5 +172,8 @@ fn over(context: &BuildContext, settings: Settings, group: GroupOf) -> provider:
         logins,
         trust,
         known: std::cell::RefCell::default(),
+        own_keys,
+        maker: std::cell::RefCell::new(maker),
+        denials: std::cell::RefCell::default(),
     }
 }

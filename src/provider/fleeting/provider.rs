@@ -12,6 +12,7 @@ use super::book::{Book, Entry};
 use super::group::{ConnectInfo, State};
 use super::lane::Lane;
 use super::login::{Logins, OwnLogin};
+use super::own_keys::{KeyMaker, OwnKeys};
 use super::reach::{self, NoWay};
 use super::settings::Settings;
 use super::trust::Trust;
@@ -26,6 +27,10 @@ use crate::core::report::ApiCalls;
 use crate::core::time::Stamp;
 use crate::port::finding::Finding;
 use crate::port::provider::{Demand, LaunchRequest, Provider, ProviderError, Termination};
+
+mod own_keys;
+
+use own_keys::{Denials, Offered};
 
 /// How long a list waits for a slow call of the plugin. Then it is the last update, with its time.
 const BUSY: Duration = Duration::from_secs(30);
@@ -46,6 +51,10 @@ pub(super) struct Fleeting {
     pub(super) trust: Trust,
     /// The addresses and logins of instances.
     pub(super) known: RefCell<BTreeMap<InstanceId, Known>>,
+    pub(super) own_keys: OwnKeys,
+    /// Set if the plugin makes keys of its own.
+    pub(super) maker: RefCell<Option<KeyMaker>>,
+    pub(super) denials: RefCell<BTreeMap<InstanceId, Denials>>,
 }
 
 /// What the plugin has said about an instance.
@@ -57,6 +66,7 @@ pub(super) struct Known {
     since: Stamp,
     /// When the credentials end, in seconds since 1970.
     expires: Option<i64>,
+    offered: Offered,
 }
 
 impl std::fmt::Debug for Fleeting {
@@ -130,29 +140,38 @@ impl Fleeting {
             return Ok(known.endpoint.clone());
         }
         // Some plugins exit if they are asked about an instance that their last update lacks.
-        let info = self.lane.group()?.connect_info(&machine.id).await;
+        let group = self.lane.group()?;
+        // A start that comes in between does not answer: it has listed nothing yet.
+        let start = group.info().await.map(|info| info.start);
+        let info = group.connect_info(&machine.id).await;
         let info = info.map_err(|error| failures::of_call("say how an instance is reached", &error))?;
         if info.expires.is_some_and(|at| at <= now.wall_seconds()) {
             let why = "the credentials that the plugin gives have expired";
             return Err(ProviderError::new(ErrorClass::Transient, why));
         }
-        let endpoint = self.endpoint_of(id, &info)?;
+        let own = Self::own_login(&self.settings, &self.logins)?;
+        let (info, offered) = self.choose_login(id, machine, &info, start.unwrap_or_default(), &own)?;
+        let (endpoint, expires) = (self.endpoint_of(id, &info, &own)?, info.expires);
         let known =
-            Known { id: machine.id.clone(), endpoint: endpoint.clone(), since: now, expires: info.expires };
+            Known { id: machine.id.clone(), endpoint: endpoint.clone(), since: now, expires, offered };
         let mut all = self.known.borrow_mut();
         all.retain(|instance, _| self.lane.read(|book| book.machines().contains_key(instance)));
         all.insert(id.clone(), known);
         Ok(endpoint)
     }
 
-    fn endpoint_of(&self, id: &InstanceId, info: &ConnectInfo) -> Result<Endpoint, ProviderError> {
+    fn endpoint_of(
+        &self,
+        id: &InstanceId,
+        info: &ConnectInfo,
+        own: &OwnLogin,
+    ) -> Result<Endpoint, ProviderError> {
         let invalid = |why: String| ProviderError::new(ErrorClass::Invalid, why);
         let endpoint = reach::endpoint(&self.settings, info).map_err(|no_way| match no_way {
             NoWay::NoAddress => ProviderError::new(ErrorClass::Transient, "the instance has no address yet"),
             NoWay::Invalid(why) => invalid(why),
         })?;
-        let own = Self::own_login(&self.settings, &self.logins)?;
-        let key = self.logins.of(id, info, &own).map_err(invalid)?;
+        let key = self.logins.of(id, info, own).map_err(invalid)?;
         Ok(Endpoint { key: Some(key), ..endpoint })
     }
 
@@ -184,6 +203,7 @@ impl Fleeting {
     fn forget(&self, id: &InstanceId) {
         self.logins.discard(id);
         self.known.borrow_mut().remove(id);
+        self.denials.borrow_mut().remove(id);
     }
 }
 
@@ -197,6 +217,7 @@ impl Provider for Fleeting {
         if self.lane.other_group_of(id).is_some() && self.lane.read(|book| book.entry(id).is_none()) {
             return Err(self.not_found(id));
         }
+        self.note_end(id);
         let ended = self.lane.terminate(id).await;
         match &ended {
             Ok(Termination::Gone) => self.forget(id),
@@ -232,8 +253,14 @@ impl Provider for Fleeting {
                 ProviderError::new(ErrorClass::Transient, why)
             })?,
         };
-        let (instances, copies) = self.lane.read(|book| (listed(book), foreign(book)));
+        let (mut instances, copies) = self.lane.read(|book| (listed(book), foreign(book)));
         self.logins.sweep(|id| self.lane.read(|book| book.machines().contains_key(id)));
+        self.sweep_keys();
+        for listed in &mut instances {
+            if let Some(why) = self.lost(&listed.id) {
+                (listed.status, listed.detail) = (Status::Stopping, Some(why));
+            }
+        }
         Ok(Listing { begun, complete: true, location: self.location(), instances, copies })
     }
 
@@ -242,6 +269,10 @@ impl Provider for Fleeting {
         let endpoint = self.connect(id, &machine).await?;
         let host_key = self.host_key(id, &machine, &endpoint).await?;
         Ok(Endpoint { host_key, ..endpoint })
+    }
+
+    fn login_tried(&self, id: &InstanceId, denied: bool) -> Option<String> {
+        self.note_login(id, denied)
     }
 
     async fn console(&self, id: &InstanceId) -> Result<String, ProviderError> {
@@ -266,14 +297,17 @@ impl Provider for Fleeting {
     async fn examine(&self, demand: &Demand) -> Vec<Finding> {
         let updated = self.lane.update(Duration::ZERO).await;
         let foreign = self.lane.read(|book| book.foreign().len());
-        findings::of_group(
+        self.examine_key().await;
+        let mut found = findings::of_group(
             &self.pool,
             &self.settings,
             updated.err().as_ref(),
             self.lane.info().as_ref(),
             foreign,
             demand,
-        )
+        );
+        found.extend(findings::of_keys(&self.pool, self.own_key().as_ref(), self.maker.borrow().as_ref()));
+        found
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -282,7 +316,7 @@ impl Provider for Fleeting {
             Some(info) if info.suspends => Suspends::Yes,
             Some(_) => Suspends::No,
         };
-        Capabilities { suspends, ..Capabilities::default() }
+        Capabilities { suspends, own_key: self.own_key(), ..Capabilities::default() }
     }
 
     fn api_calls(&self) -> Option<ApiCalls> {
@@ -336,5 +370,7 @@ fn seconds(duration: Duration) -> i64 {
 
 #[cfg(test)]
 mod fake;
+#[cfg(test)]
+mod key_tests;
 #[cfg(test)]
 mod tests;

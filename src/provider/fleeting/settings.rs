@@ -40,7 +40,8 @@ pub(super) struct Settings {
     pub(super) key_file: Option<PathBuf>,
     /// Instead of a key.
     pub(super) password_file: Option<PathBuf>,
-    pub(super) static_credentials: bool,
+    /// `None`: true for a plugin that would make a key of its own (`own_keys.rs`).
+    pub(super) static_credentials: Option<bool>,
     pub(super) use_external_address: bool,
     pub(super) os: Option<String>,
     pub(super) arch: Option<String>,
@@ -51,7 +52,11 @@ pub(super) struct Settings {
 impl Settings {
     /// What plugins get about the instances.
     #[cfg(feature = "fleeting")]
-    pub(super) fn connector(&self, own: &super::login::OwnLogin) -> super::plugin::Connector {
+    pub(super) fn connector(
+        &self,
+        own: &super::login::OwnLogin,
+        use_static_credentials: bool,
+    ) -> super::plugin::Connector {
         let text = own.text.clone();
         let (key, password) = if own.is_password() { (String::new(), text) } else { (text, String::new()) };
         super::plugin::Connector {
@@ -61,7 +66,7 @@ impl Settings {
             username: self.user.clone().unwrap_or_default(),
             key: key.into_bytes(),
             password,
-            use_static_credentials: self.static_credentials,
+            use_static_credentials,
             port: Some(self.ssh_port).filter(|port| *port != 22),
             ..Default::default()
         }
@@ -83,9 +88,9 @@ impl Settings {
                 "is \"{protocol}\", and Greenroom connects with SSH only: set up an SSH server in the image"
             )),
         });
-        let static_credentials = table.flag("static_credentials").or(false);
+        let static_credentials = table.flag("static_credentials").into_value();
         let user = table.parsed("user", table.text("user"), user).into_value();
-        if static_credentials && user.is_none() && !table.has("user") {
+        if static_credentials == Some(true) && user.is_none() && !table.has("user") {
             table.refuse("user", "is missing: `static_credentials = true` needs the account that logs in");
         }
         if table.has("password_file") && table.has("key_file") {
@@ -175,7 +180,7 @@ mod tests {
     fn a_plugin_and_the_way_to_verify_instances_are_enough() {
         let least = read(MINIMAL).unwrap();
         assert_eq!((least.host_keys, least.config), (HostKeys::FirstUse, serde_json::json!({})));
-        assert!(!least.adopt && !least.static_credentials && !least.use_external_address);
+        assert!(!least.adopt && least.static_credentials.is_none() && !least.use_external_address);
         let more =
             read(&format!("{MINIMAL}plugin_config = {{ name = \"g\", size = 2, deep = {{ a = [1] }} }}"));
         assert_eq!(more.unwrap().config, serde_json::json!({ "name": "g", "size": 2, "deep": { "a": [1] } }));

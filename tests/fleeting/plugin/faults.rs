@@ -17,7 +17,9 @@
 //! | `decrease-ignores` | accepts, and removes nothing |
 //! | `decrease-all` | removes all, whatever was asked |
 //! | `decrease-gone-crash` | exits if it is asked to remove what does not exist |
-//! | `init-own-key` | makes a key at each start, instead of using the one that it gets |
+//! | `init-own-key` | makes a key at each start, instead of using the one that it gets, unless credentials are static |
+//! | `init-ignores-key` | makes a key at each start in any case |
+//! | `init-no-static` | does not start with static credentials, for this reason |
 //! | `update-forgets` | lists only what this process has made |
 //! | `update-broken` | sends so many instances, and fails |
 //! | `update-hides` | leaves out ids with this beginning; empty: all |

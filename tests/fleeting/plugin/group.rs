@@ -111,7 +111,14 @@ impl Group {
         // Go plugins crash, too.
         let connector = request.settings.and_then(|settings| settings.connector_config);
         let Some(connector) = connector else { output::crash() };
-        let key = if connector.key.is_empty() || self.faults.take("init-own-key").is_some() {
+        if connector.use_static_credentials
+            && let Some(why) = self.faults.take("init-no-static")
+        {
+            return Err(Status::unknown(why));
+        }
+        let own = (self.faults.take("init-own-key").is_some() && !connector.use_static_credentials)
+            || self.faults.take("init-ignores-key").is_some();
+        let key = if connector.key.is_empty() || own {
             new_key()
         } else {
             PrivateKey::from_openssh(&connector.key)

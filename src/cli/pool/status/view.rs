@@ -304,7 +304,7 @@ pub(super) struct WaitingFor<'a> {
 #[derive(Debug, Serialize)]
 pub(super) struct NoteView<'a> {
     /// `list-failed`, `list-incomplete`, `owner-conflict`, `copies`, `elsewhere`, `location-unknown`, `over-limit`,
-    /// `calls-failing`, `image-not-pulled`, `cannot-suspend`, `suspensions-fail`, `suspect`, `attempt-unreadable`, `list-implausible`, `host-suspected`, `unavailable`, `boot-failed`, `config-invalid`
+    /// `calls-failing`, `image-not-pulled`, `cannot-suspend`, `own-key`, `suspensions-fail`, `suspect`, `attempt-unreadable`, `list-implausible`, `host-suspected`, `unavailable`, `boot-failed`, `config-invalid`
     /// or `moved`.
     #[serde(serialize_with = "note_kind")]
     pub(super) kind: &'a Note,

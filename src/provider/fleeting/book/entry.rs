@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::core::ids::InstanceId;
 use crate::core::inventory::{Status, Tags};
 use crate::core::time::Stamp;
-use crate::provider::fleeting::group::State;
+use crate::provider::fleeting::group::{Start, State};
 
 /// How many states of an instance are kept for its console.
 const HISTORY: usize = 32;
@@ -49,6 +49,9 @@ pub struct Intent {
     pub progress: Progress,
     /// When its call was last made or answered.
     pub at: Stamp,
+    /// The plugin's start that got its call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_by: Option<Start>,
 }
 
 /// A machine that belongs to a launch.
@@ -73,6 +76,9 @@ pub struct Machine {
     /// The public host key that it must present, once one is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_key: Option<String>,
+    /// The plugin's start that was asked for it, which may have made a key for it; `None`: unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_by: Option<Start>,
     /// Its states, and when the plugin first showed each.
     pub history: Vec<(Stamp, State)>,
 }

@@ -19,7 +19,7 @@ mod update;
 
 use entry::{Former, How, Intent, Machine, Progress};
 
-use super::group::State;
+use super::group::{Start, State};
 use crate::core::ids::InstanceId;
 use crate::core::inventory::Tags;
 use crate::core::time::Stamp;
@@ -112,7 +112,14 @@ impl Book {
             return Want::OtherToken;
         }
         let (token, tags, progress) = (token.to_owned(), tags.clone(), Progress::Wanted);
-        self.intents.push(Intent { instance: instance.clone(), token, tags, progress, at: now });
+        self.intents.push(Intent {
+            instance: instance.clone(),
+            token,
+            tags,
+            progress,
+            at: now,
+            made_by: None,
+        });
         Want::New
     }
 
@@ -178,6 +185,11 @@ impl Book {
             }
         }
         batch
+    }
+
+    /// The call goes to this start of the plugin.
+    pub fn made_by(&mut self, asked: &[InstanceId], start: &Start) {
+        self.of_call(asked).for_each(|intent| intent.made_by = Some(start.clone()));
     }
 
     /// The plugin has accepted this many of the call's launches: the oldest ones. Returns those that it has not.
@@ -257,7 +269,7 @@ impl Book {
 
     /// Gives the launch at `at` its machine.
     fn bind(&mut self, at: usize, id: String, state: State, now: Stamp) {
-        let Intent { instance, token, tags, at: requested, .. } = self.intents.remove(at);
+        let Intent { instance, token, tags, at: requested, made_by, .. } = self.intents.remove(at);
         let expects = |intent: &Intent| intent.instance == instance && intent.progress != Progress::GivenUp;
         // A launch that was given up may have a successor: its machine gets a name of its own.
         let is_taken = self.machines.contains_key(&instance) || self.intents.iter().any(expects);
@@ -272,6 +284,7 @@ impl Book {
             unwanted: false,
             removal: None,
             host_key: None,
+            made_by,
             history: vec![(requested, State::Creating), (now, state)],
         };
         self.machines.insert(instance, machine);

@@ -71,6 +71,12 @@ pub const CHECKS: &[Check] = &[
         "read docs/providers/fleeting.md about logins; `user`, `key_file`, `password_file` and `static_credentials` replace what is missing",
     ),
     check(
+        "given-key",
+        Group::Live,
+        "`ConnectInfo` gives the key of `Init`'s settings, or none.",
+        "set `user` and `static_credentials = true`, which Greenroom's pools of this plugin try by default",
+    ),
+    check(
         "endpoint-answers",
         Group::Live,
         "An SSH server answers at the instance's address within the boot timeout.",

@@ -8,8 +8,9 @@ use crate::core::failure::ErrorClass;
 use crate::core::ids::InstanceId;
 use crate::port::connector::ConnectError;
 use crate::provider::fleeting::group::{CallErrorKind, ConnectInfo, Group as _};
+use crate::provider::fleeting::login;
 use crate::provider::fleeting::reach::{self, NoWay};
-use crate::provider::program::kit::check::{Judged, failed, skipped};
+use crate::provider::program::kit::check::{Judged, Verdict, failed, skipped};
 use crate::provider::program::kit::poll::poll;
 
 /// Limit of one login.
@@ -47,6 +48,8 @@ impl Kit {
             Ok(Tried::In) => (Ok(()), Ok(()), Ok(()), Ok(())),
         };
         self.outcomes.record("connect-info", info, begun);
+        // If a call has shown no key.
+        self.outcomes.record("given-key", skipped("an earlier step failed, see `connect-info`"), begun);
         self.outcomes.record("endpoint-answers", answers, begun);
         self.outcomes.record("host-key", key, begun);
         let is_in = self.outcomes.record("login", login, begun);
@@ -103,6 +106,7 @@ impl Kit {
             Err(NoWay::NoAddress) => return Ok(Tried::Unknown(format!("`{id}` has no address"))),
             Err(NoWay::Invalid(why)) => return failed(why),
         };
+        self.check_key(&info);
         let (instance, endpoint) = self.with_login(id, &info, endpoint)?;
         let host_key = match self.host_key(id, &endpoint).await {
             Ok(host_key) => host_key,
@@ -118,6 +122,23 @@ impl Kit {
             Err(error @ ConnectError::Refused { .. }) => Tried::Denied(error.to_string()),
             Err(error) => Tried::Unreached(error.to_string()),
         })
+    }
+
+    /// Whether the plugin uses the key that it got. One that makes its own at each start can be used with care.
+    fn check_key(&self, info: &ConnectInfo) {
+        let pool_key = self.own.fingerprint();
+        let judged = match (login::another_key(info, &self.own), pool_key) {
+            (_, None) => skipped("the login is with a password"),
+            (Some(_), _) if info.expires.is_some() => {
+                skipped("the credentials expire, and were made for this login")
+            }
+            (Some(key), Some(pool_key)) => Err(Verdict::Warned(format!(
+                "it gives the key {key} instead of {pool_key}: if it makes one at each start, instances that boot meanwhile \
+                 deny every login"
+            ))),
+            (None, Some(_)) => Ok(()),
+        };
+        self.outcomes.record("given-key", judged, Instant::now());
     }
 
     /// The endpoint with the key of the login, and a name for the instance.

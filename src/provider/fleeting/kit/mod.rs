@@ -119,6 +119,8 @@ impl Kit {
         let how = super::plugin_settings(
             &settings,
             &own,
+            // As the table says: the kit judges the plugin, not what Greenroom makes of it.
+            settings.static_credentials.unwrap_or(false),
             super::Around {
                 pool,
                 holder: site.holder.clone(),

@@ -80,7 +80,8 @@ impl Lane {
     async fn increase(&self) {
         // Launches that begin at the same time join.
         tokio::task::yield_now().await;
-        let fresh = self.last_good.get().is_some_and(|begun| self.now().since(begun) <= BEFORE);
+        let fresh = !self.restarts.get()
+            && self.last_good.get().is_some_and(|begun| self.now().since(begun) <= BEFORE);
         if !fresh {
             self.update_now().await;
         }
@@ -110,19 +111,24 @@ impl Lane {
 
     /// Calls the plugin for these instances.
     async fn request(&self, asked: &[InstanceId]) {
+        let not_made = |error: ProviderError| {
+            self.change(|book| book.not_made(asked));
+            self.answer(asked, &Err(error));
+        };
+        let group = match self.group() {
+            Ok(group) => group,
+            Err(error) => return not_made(error),
+        };
+        // Some plugins make a key at each start: machines have that of the one that makes them.
+        if let Ok(info) = group.info().await {
+            self.change(|book| book.made_by(asked, &info.start));
+        }
         // CRASH: from here on, the record has them: what appears is theirs.
         if let Err(error) = self.store().await {
-            self.change(|book| book.not_made(asked));
-            return self.answer(asked, &Err(error));
+            return not_made(error);
         }
         let count = u32::try_from(asked.len()).unwrap_or(u32::MAX);
-        let called = match self.group() {
-            Ok(group) => self.counted(group.increase(count).await),
-            Err(error) => {
-                self.change(|book| book.not_made(asked));
-                return self.answer(asked, &Err(error));
-            }
-        };
+        let called = self.counted(group.increase(count).await);
         let now = self.now();
         match called {
             Ok(accepted) => {

@@ -51,6 +51,9 @@ impl Lane {
 
     async fn try_update(&self, begun: Stamp) -> Result<(), ProviderError> {
         self.open()?;
+        if self.restarts.take() {
+            self.group.replace(None);
+        }
         let group = self.group()?;
         let failed = |error| failures::of_call("list its instances", &error);
         let info = self.counted(group.info().await).map_err(failed)?;

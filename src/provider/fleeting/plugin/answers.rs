@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::core::text::clean_line;
-use crate::provider::fleeting::group::{ConnectInfo, GroupInfo, Seen, State};
+use crate::provider::fleeting::group::{ConnectInfo, GroupInfo, Seen, Start, State};
 use crate::provider::fleeting::wire::messages::{
     self, ConnectInfoResponse, InitResponse, SUSPEND_RESUME, UpdateResponse,
 };
@@ -28,6 +28,8 @@ pub(super) fn group(answer: &InitResponse) -> Result<GroupInfo, String> {
         max_size: (answer.max_size < UNLIMITED).then_some(answer.max_size),
         version: clean_line(answer.version.as_bytes(), SHOWN),
         suspends,
+        start: Start::default(),
+        refusal: None,
     })
 }
 

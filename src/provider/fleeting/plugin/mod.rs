@@ -32,7 +32,7 @@ mod socket_dir;
 
 use backoff::Backoff;
 use log::Log;
-use running::{Failed, Running};
+use running::{Failed, NotStarted, Running};
 use secrets::Secrets;
 pub use settings::{Connector, Deadlines, Pauses, PluginSettings};
 
@@ -80,7 +80,7 @@ impl Plugin {
         for value in self.settings.environment.secret_values() {
             self.log.add_secret(&value);
         }
-        match Running::start(&self.settings, &self.log).await {
+        match self.start().await {
             Ok(started) => Ok(Rc::clone(running.insert(Rc::new(started)))),
             Err(error) => {
                 let mut backoff = self.backoff.borrow_mut();
@@ -88,6 +88,24 @@ impl Plugin {
                 Err(error)
             }
         }
+    }
+
+    /// A new process. If it refuses static credentials, and may do without them, one without them.
+    async fn start(&self) -> Result<Running, CallError> {
+        let NotStarted { error, by_init } = match Running::start(&self.settings, &self.log).await {
+            Ok(started) => return Ok(started),
+            Err(not_started) => not_started,
+        };
+        if !by_init || !self.settings.static_optional || !self.settings.connector.use_static_credentials {
+            return Err(error);
+        }
+        let mut without = self.settings.clone();
+        without.connector.use_static_credentials = false;
+        // If that fails, too, the credentials are not the cause.
+        let Ok(mut started) = Running::start(&without, &self.log).await else { return Err(error) };
+        tracing::warn!(pool = %self.settings.pool, "started without static credentials: {}", error.message);
+        started.info.refusal = Some(error.message);
+        Ok(started)
     }
 
     /// Ends the plugin's process, in order. A later call starts it again. False if it had to be killed.

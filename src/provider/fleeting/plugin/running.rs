@@ -13,10 +13,11 @@ use super::log::Log;
 use super::process::PluginProcess;
 use super::settings::PluginSettings;
 use super::{config_json, failures};
-use crate::provider::fleeting::group::{CallError, CallErrorKind, GroupInfo, Seen};
+use crate::provider::fleeting::group::{CallError, CallErrorKind, GroupInfo, Seen, Start};
 use crate::provider::fleeting::wire::client::Client;
 use crate::provider::fleeting::wire::messages::{self, InitRequest, InitResponse, UpdateResponse};
 use crate::provider::fleeting::wire::services::{self, HealthCheckRequest, HealthCheckResponse, StdioData};
+use crate::provider::launch::random;
 
 const INIT: &str = "/proto.InstanceGroup/Init";
 const UPDATE: &str = "/proto.InstanceGroup/Update";
@@ -46,10 +47,23 @@ pub(super) enum Failed {
     Lost(CallError),
 }
 
+/// Why no process has accepted its configuration.
+pub(super) struct NotStarted {
+    pub(super) error: CallError,
+    /// True if the plugin's `Init` answered with an error.
+    pub(super) by_init: bool,
+}
+
+impl From<CallError> for NotStarted {
+    fn from(error: CallError) -> Self {
+        Self { error, by_init: false }
+    }
+}
+
 impl Running {
-    pub(super) async fn start(settings: &PluginSettings, log: &Arc<Log>) -> Result<Self, CallError> {
+    pub(super) async fn start(settings: &PluginSettings, log: &Arc<Log>) -> Result<Self, NotStarted> {
         if let Some(mistake) = settings.connector.mistake() {
-            return Err(CallError::new(CallErrorKind::Configuration, mistake));
+            return Err(CallError::new(CallErrorKind::Configuration, mistake).into());
         }
         log.begin();
         let path = (settings.program)().map_err(|why| CallError::new(CallErrorKind::NotStarted, why))?;
@@ -68,20 +82,25 @@ impl Running {
         };
         let answer = tokio::select! {
             answer = tokio::time::timeout(limit, client.unary(INIT, request, limit)) => answer,
-            end = process.ended() => return Err(not_started(log.explain(&format!("it {end} during Init")))),
+            end = process.ended() => return Err(not_started(log.explain(&format!("it {end} during Init"))).into()),
         };
         let answer: InitResponse = match answer {
             Ok(Ok(answer)) => answer,
             Ok(Err(status)) if failures::is_transport(&status) => {
                 let end = tokio::time::timeout(EXITING, process.ended()).await;
                 let end = end.unwrap_or_else(|_| "closed its connection".to_owned());
-                return Err(not_started(log.explain(&format!("it {end} during Init"))));
+                return Err(not_started(log.explain(&format!("it {end} during Init"))).into());
             }
-            Ok(Err(status)) => return Err(failures::init(&status, limit, &log.secrets())),
-            Err(_) => return Err(not_started(failures::late("Init", limit).message)),
+            Ok(Err(status)) => {
+                let error = failures::init(&status, limit, &log.secrets());
+                return Err(NotStarted { error, by_init: !failures::is_late(&status) });
+            }
+            Err(_) => return Err(not_started(failures::late("Init", limit).message).into()),
         };
-        let info =
+        let mut info =
             answers::group(&answer).map_err(|why| CallError::new(CallErrorKind::Configuration, why))?;
+        let id = random().map_err(|error| not_started(error.to_string()))?;
+        info.start = Start { id, is_static: settings.connector.use_static_credentials };
         tracing::info!(pool = %settings.pool, version = %info.version, group = %info.id, "the plugin has started");
         Ok(Self {
             client,

@@ -22,6 +22,8 @@ pub struct PluginSettings {
     /// The operator's table for the plugin: an object, or null.
     pub config: Value,
     pub connector: Connector,
+    /// True if the plugin may start without static credentials where its `Init` refuses them.
+    pub static_optional: bool,
     pub environment: Environment,
     /// The directory of the sockets' directories. Pools may share it.
     pub sockets: PathBuf,

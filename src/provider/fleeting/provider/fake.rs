@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::Fleeting;
+use super::{Fleeting, Logins};
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::{Generation, InstanceId, OwnerId, PoolName};
 use crate::core::inventory::Tags;
@@ -18,7 +18,7 @@ use crate::port::host_keys::{HostKeys, PresentedKey};
 use crate::port::provider::{InstanceKeys, LaunchRequest};
 use crate::provider::BuildContext;
 use crate::provider::fleeting::group::{
-    CallError, CallErrorKind, ConnectInfo, Group, GroupInfo, Seen, State,
+    CallError, CallErrorKind, ConnectInfo, Group, GroupInfo, Seen, Start, State,
 };
 use crate::provider::fleeting::{over, settings::Settings};
 
@@ -37,6 +37,8 @@ pub(super) struct Cloud {
     pub(super) faults: RefCell<VecDeque<(&'static str, u32, CallErrorKind)>>,
     pub(super) calls: RefCell<Vec<String>>,
     pub(super) info: RefCell<Option<ConnectInfo>>,
+    pub(super) start: RefCell<Start>,
+    pub(super) refusal: RefCell<Option<String>>,
     /// The host key that machines present.
     pub(super) presented: RefCell<String>,
 }
@@ -106,7 +108,8 @@ impl Group for Rc<Cloud> {
     async fn info(&self) -> Result<GroupInfo, CallError> {
         let id = self.group.borrow().clone();
         let (max_size, suspends) = (self.max_size.get(), self.suspends.get());
-        Ok(GroupInfo { id, max_size, version: "1.0".to_owned(), suspends })
+        let (start, refusal) = (self.start.borrow().clone(), self.refusal.borrow().clone());
+        Ok(GroupInfo { id, max_size, version: "1.0".to_owned(), suspends, start, refusal })
     }
 
     async fn update(&self) -> Result<Vec<Seen>, CallError> {
@@ -184,6 +187,8 @@ pub(super) struct Site {
     pub(super) state: tempfile::TempDir,
     pub(super) clock: Rc<ManualClock>,
     pub(super) cloud: Rc<Cloud>,
+    /// How many plugins were made.
+    pub(super) plugins: Rc<Cell<u32>>,
 }
 
 impl Site {
@@ -191,7 +196,8 @@ impl Site {
         let cloud = Rc::new(Cloud::default());
         *cloud.presented.borrow_mut() = "ssh-ed25519 AAAAkey".to_owned();
         "group-1".clone_into(&mut cloud.group.borrow_mut());
-        let site = Self { state: tempfile::tempdir().unwrap(), clock: Rc::default(), cloud };
+        let site =
+            Self { state: tempfile::tempdir().unwrap(), clock: Rc::default(), cloud, plugins: Rc::default() };
         site.clock.pass(Duration::from_secs(1_000));
         site
     }
@@ -206,9 +212,12 @@ impl Site {
         };
         let table = format!("plugin = \"/p\"\nhost_keys = \"first-use\"\n{keys}").parse().unwrap();
         let settings = Settings::read(&pool, &table).unwrap();
-        let cloud = Rc::clone(&self.cloud);
-        let provider =
-            over(&context, settings, Rc::new(move |_, _| Ok(Rc::new(Rc::clone(&cloud)) as Rc<dyn Group>)));
+        let (cloud, plugins) = (Rc::clone(&self.cloud), Rc::clone(&self.plugins));
+        let make = move |_: &Settings, _: &Logins| {
+            plugins.set(plugins.get() + 1);
+            Ok(Rc::new(Rc::clone(&cloud)) as Rc<dyn Group>)
+        };
+        let provider = over(&context, settings, Rc::new(make));
         // RACE: a process that another test is starting has the earlier provider's lock until it is a program.
         while !provider.lane.open().unwrap() {
             std::thread::yield_now();
