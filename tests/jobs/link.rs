@@ -265,3 +265,21 @@ fn a_link_has_no_descriptor_and_no_word_of_the_call_that_started_it() {
     }
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
 }
+
+/// The server of an instance allows a hundred sessions at a time, and any number one after another.
+#[test]
+fn a_connection_serves_any_number_of_stages_one_after_another() {
+    let place = Setting::new().pool("max_use_count", 0).open();
+    let _keeper = place.keep();
+    let attempt = place.prepared(1);
+    let instance = place.instance_of(&attempt);
+    let first = link(&place, &instance);
+    for number in 0..120 {
+        let run = attempt.run("build_script", "true\n");
+        assert_eq!(run.exit_code(), Some(0), "stage {number}: {}", run.stderr_text());
+    }
+    assert_eq!(link(&place, &instance), first, "all of them on one connection");
+    assert_eq!(attempt.cleanup().exit_code(), Some(0));
+    attempt.remove_tmpdir();
+    place.expect_sound();
+}

@@ -117,6 +117,8 @@ impl<M: Machine> Handler for Peer<M> {
         reply: russh::server::ChannelOpenHandle,
         _session: &mut Session,
     ) -> Result<(), Self::Error> {
+        // Of a channel that this side closed first, russh does not tell when the peer closes it, too.
+        self.running.retain(|_, running| !running.has_ended());
         if self.opened.len() + self.running.len() >= MOST_CHANNELS {
             // Dropping the handle refuses the channel.
             return Ok(());

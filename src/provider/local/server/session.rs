@@ -28,7 +28,7 @@ pub(super) struct Running {
     input: Arc<Spool>,
     /// `None` once the program has exited: its pid may be another process's.
     leader: Arc<Mutex<Option<Pid>>>,
-    _closed: oneshot::Sender<()>,
+    closed: oneshot::Sender<()>,
 }
 
 /// The way from a program back to the peer.
@@ -53,7 +53,12 @@ impl Running {
         let leader = Arc::new(Mutex::new(pid));
         let (closed, gone) = oneshot::channel();
         tokio::spawn(attend(child, Arc::clone(&input), Arc::clone(&leader), back, gone));
-        Ok(Self { input, leader, _closed: closed })
+        Ok(Self { input, leader, closed })
+    }
+
+    /// True if the program has exited and its channel was closed on this side.
+    pub(super) fn has_ended(&self) -> bool {
+        self.closed.is_closed()
     }
 
     /// Queues input for the program. If the disk is full, the program gets the part that fitted, then the end.
