@@ -26,15 +26,15 @@ async fn command(sshd: &Sshd, shared: bool) -> (StageEnd, String) {
 }
 
 #[tokio::test]
-async fn a_shared_command_needs_no_login_and_leaves_no_shell() {
+async fn a_shared_command_needs_no_login_and_leaves_the_shell_of_the_next_job() {
     let sshd = Sshd::start().await;
     let server = number(&said(&sshd, "echo parent=$PPID\n").await, "parent");
     until_ready(&sshd).await;
     let link = only_link(&sshd);
     for _ in 0..3 {
         assert_eq!(command(&sshd, true).await, (StageEnd::Exited(3), "the input\n".to_owned()));
-        eventually("its processes end", || children_of(server).is_empty()).await;
-        assert!(!figures(&sshd).await[0].shell_waits);
+        eventually("its processes end", || children_of(server).len() == 1).await;
+        assert!(figures(&sshd).await[0].shell_waits);
     }
     sshd.connector().check(&sshd.id, &sshd.at, WITHIN).await.unwrap();
     assert_eq!(said(&sshd, "echo fine\n").await, "fine\n");
@@ -87,8 +87,10 @@ async fn no_shell_waits_after_the_last_stage_of_a_job_on_a_host_that_is_cleaned(
 async fn the_first_shell_of_a_job_waits_when_the_job_has_its_host() {
     let sshd = Sshd::start().await;
     let server = number(&said(&sshd, "echo parent=$PPID\n").await, "parent");
+    // The link of a launched instance has a shell before its first job.
+    let stage_before = Stage { trace: Some(trace(&sshd, "x0")), last: true, ..stage(Shell::Bash, "true\n") };
+    assert_eq!(sshd.run(stage_before, never()).await.0.unwrap(), StageEnd::Exited(0));
     for attempt in ["x1", "x2"] {
-        // The link of a launched instance has a shell before its first job.
         command(&sshd, true).await;
         let trace = Some(trace(&sshd, attempt));
         let shell = StageShell { separate_stderr: true, ..Shell::Bash.into() };

@@ -7,7 +7,7 @@ use greenroom::connector::ssh::{Ssh, SshSettings};
 use greenroom::core::endpoint::Endpoint;
 use greenroom::core::execution::Shell;
 use greenroom::core::ids::InstanceId;
-use greenroom::port::connector::{Connector, Stage, StageEnd};
+use greenroom::port::connector::{Connector, RemoteCommand, Stage, StageEnd};
 
 use super::{figures, links, memory_of, only_link, runs, said, saying, ticks_of, until_ready};
 use crate::linked::sshd::{Set, Sshd};
@@ -249,5 +249,34 @@ async fn a_guest_that_keeps_an_idle_link_busy_is_left_alone() {
         // The next call starts another.
         assert_ne!(guest.link().await, link);
         guest.end().await;
+    }
+}
+
+/// The keeper's commands between jobs cost the next job nothing.
+#[tokio::test]
+async fn a_command_leaves_the_shell_that_waits_for_the_next_job() {
+    for config in ["MaxSessions 10", "MaxSessions 1"] {
+        let sshd = Sshd::with(Set { config, ..Set::default() }).await;
+        let parent = serving(&sshd).await;
+        until_ready(&sshd).await;
+        let before = children_of(parent);
+        assert_eq!(before.len(), 1, "one shell waits");
+        for _ in 0..2 {
+            let mut kept = Kept::default();
+            let command = RemoteCommand {
+                text: "exec /bin/sh -s",
+                input: "echo checked\n",
+                within: WITHIN,
+                start_within: WITHIN,
+                shared: true,
+            };
+            let end = sshd.connector().command(&sshd.id, &sshd.at, command, &mut kept).await;
+            assert_eq!((end.unwrap(), kept.out()), (StageEnd::Exited(0), "checked\n".to_owned()));
+        }
+        until_ready(&sshd).await;
+        let after = children_of(parent);
+        assert_eq!(after.len(), 1, "one shell waits");
+        assert_eq!(after == before, config == "MaxSessions 10", "{config}: {before:?} {after:?}");
+        assert_eq!(said(&sshd, "echo fine\n").await, "fine\n");
     }
 }

@@ -283,6 +283,14 @@ impl Shells {
                 () = until_unusable(&mut ahead.waiting) => ahead.replace(None).await,
                 request = next(&mut early, &mut standby.requests) => {
                     let Some(ShellRequest { program: kind, next, within, back }) = request else { return };
+                    // On a host that is cleaned, a shell would wait for nothing.
+                    if matches!(kind, Program::Command(_)) && program.leaves_no_trace() {
+                        let begun = self.beside(session, &kind, within, &mut waiting).await;
+                        if let Err(Ok(unwanted)) = back.send(begun) {
+                            unwanted.dismiss().await;
+                        }
+                        continue;
+                    }
                     let standby = if kind.is_container() { &mut ahead.waiting } else { &mut waiting };
                     let found = match standby.take() {
                         Some(fitting) if fitting.program == kind => Ok(fitting),
@@ -309,6 +317,27 @@ impl Shells {
                 () = ready(()), if ahead.may_start(self.stage_runs.get()) => {}
             }
         }
+    }
+
+    /// Starts a command. The shell that waits for a job's stage stays, unless the instance allows one session at a time.
+    async fn beside(
+        &self,
+        session: &Session<'_>,
+        command: &Program,
+        within: Duration,
+        waiting: &mut Option<StandbyShell>,
+    ) -> Result<StandbyShell, NoShell> {
+        if waiting.is_some() {
+            match StandbyShell::try_start(session, command, within, &self.environment).await {
+                Err(none) if is_refusal(&none.error) => {}
+                begun => return begun,
+            }
+        }
+        if let Some(in_the_way) = waiting.take() {
+            in_the_way.dismiss().await;
+            self.set_waiting(false);
+        }
+        StandbyShell::start(session, command, within, &self.environment).await
     }
 
     fn set_waiting(&self, one_waits: bool) {
