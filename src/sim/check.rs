@@ -10,6 +10,7 @@ use super::cloud::Machine;
 use super::fault::Fault;
 use super::images;
 use super::keeping;
+use super::lists;
 use super::orders;
 use super::provider::HERE;
 use super::rig::Order;
@@ -328,6 +329,7 @@ pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, even
         stages::committed(world, machine, &state, event);
         sick::committed(world, machine, &state, event);
         stopped::committed(world, &event.change);
+        lists::committed(world, machine, pool, &state, event);
         orders::committed(world, pool, &state, &event.change);
         match &event.change {
             Change::LaunchIntended { instance, location, .. } => {
