@@ -1,4 +1,4 @@
-//! Pools whose list loses everything at once: wrongly for a while, or because all instances are really gone.
+//! Pools whose list loses everything: wrongly for a while, or because all instances are really gone.
 //!
 //! Everything is drawn from a stream of its own, so that the course of the other seeds does not depend on this file.
 
