@@ -326,15 +326,16 @@ impl Engine {
         id: &InstanceId,
         setup: &PoolSetup,
     ) -> Result<Result<Endpoint, Failure>, EngineError> {
-        let endpoint = match setup.provider.endpoint(id).await {
+        // Later than this, a probe that is not answered would hold up the check after the next job.
+        let endpoint = match self.call(deadline::CALL, setup.provider.endpoint(id)).await {
             Ok(endpoint) => endpoint,
-            Err(error) => {
-                let recorded = match error.class() {
+            Err(failure) => {
+                let recorded = match failure.class {
                     // A provider that answers from a wrong list finds none of its instances, although they answer.
                     ErrorClass::NotFound => self.recorded_endpoint(id).await?,
                     _ => None,
                 };
-                return Ok(recorded.ok_or(error.failure));
+                return Ok(recorded.ok_or(failure));
             }
         };
         if setup.has_static_hosts() {

@@ -46,18 +46,28 @@ pub(super) fn draw(seed: u64, calm: u64) -> Option<Moment> {
 
 /// True if no list shows an instance of the pool and no call finds one, although a ready one answers.
 ///
-/// Otherwise the list is right: where nothing answers, an empty list is proof.
+/// Otherwise the list is right for the rest of the window: where nothing answers, an empty list is proof.
 pub(super) fn loses_all(world: &mut World, pool: &PoolName) -> bool {
     let (now, windows) = (world.now, &world.scenario.windows);
-    let is_possible = windows.open(Fault::ListLosesAll, now).is_some()
-        && windows.open(Fault::NetworkCut, now).is_none()
+    let Some(window) = windows.open(Fault::ListLosesAll, now).copied() else { return false };
+    if world.truth.right_lists.get(pool).is_some_and(|until| now < *until) {
+        return false;
+    }
+    let is_possible = windows.open(Fault::NetworkCut, now).is_none()
         && world.config[pool].capabilities.launches
         && answers(world, pool)
         && world.strikes(Fault::ListLosesAll);
     if is_possible {
         world.truth.lost_lists.insert(pool.clone(), now);
+    } else if world.truth.lost_lists.get(pool).is_some_and(|at| window.from <= *at) {
+        world.truth.right_lists.insert(pool.clone(), window.to);
     }
     is_possible
+}
+
+/// True if the list has lacked everything until a moment ago. What it omits then counts as omitted for longer.
+pub(super) fn was_lost(world: &World, pool: &PoolName) -> bool {
+    world.truth.lost_lists.get(pool).is_some_and(|at| world.now < at + CACHED_MS)
 }
 
 /// True if an instance is recorded as ready and responds.
@@ -81,9 +91,8 @@ pub(super) fn committed(
     let Change::DrainingBegun { instance, reason } = &event.change else { return };
     let is_by_list = matches!(reason, DrainReason::Vanished | DrainReason::Unresponsive { .. });
     let now = world.now;
-    let was_lost = world.truth.lost_lists.get(pool).is_some_and(|at| now < at + CACHED_MS);
     let was_ready = state.instance(instance).is_some_and(|i| i.ready.is_some());
-    if machine != 0 || !is_by_list || !was_ready || !was_lost || is_after_cut(world) {
+    if machine != 0 || !is_by_list || !was_ready || !was_lost(world, pool) || is_after_cut(world) {
         return;
     }
     let long = |since: u64| since + CACHED_MS <= now;

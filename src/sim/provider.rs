@@ -356,9 +356,14 @@ fn listing(world: &mut World, pool: &PoolName) -> Result<Listing, ProviderError>
         return Ok(Listing::empty(world.stamp(0), Some(Location::new(HERE))));
     }
     let now = world.now;
-    let lag = if world.strikes(Fault::ListLags) { world.streams.faults.within(1_000..25_000) } else { 0 };
+    let was_lost = lists::was_lost(world, pool);
+    let lag = if !was_lost && world.strikes(Fault::ListLags) {
+        world.streams.faults.within(1_000..25_000)
+    } else {
+        0
+    };
     let mut instances = world.cloud.listed(pool, now, lag);
-    if !instances.is_empty() && world.strikes(Fault::ListOmits) {
+    if !instances.is_empty() && !was_lost && world.strikes(Fault::ListOmits) {
         // The same instance for a while: otherwise the next list would show what this one omits.
         let chosen = world.streams.faults.index(instances.len());
         let omitted = world.truth.omitted.get(pool).filter(|(until, _)| now < *until);

@@ -490,6 +490,8 @@ fn a_list_that_lacks_every_instance_is_not_believed_while_jobs_hold_them() {
     assert_eq!(world(&held).plan().report.rows[0].1, 17);
     let alone = does(&format!("max 9 | {others}"));
     assert!(alone.contains("i1 drains: vanished") && alone.contains("forget i2"), "{alone}");
+    // One that was missing before all others went missing, too, is in the same list.
+    assert_eq!(does("target 1 | idle 5m gone; draining 5m missing 31s denied"), "i1 missed; terminate i2");
     // An idle one is probed before the list proves anything about the others.
     let unheard = format!("target 1, max 9 | idle 5m missing 31s denied unheard; {others}");
     assert_eq!(does(&unheard), "probe i2; terminate i3; check the health of i1");
