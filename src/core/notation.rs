@@ -9,7 +9,7 @@
 //! `resuming`, `cleaning`, `out-of-service`, `draining`; with `static` a static host. Then, in any order: an age, `by 7,8` (jobs on it), `closing 9`, `of b` (a
 //! job of project b has used it; `of b protected`: on a protected ref), `cap 2`, `uses 3` (left), `missing 40s`, `old`
 //! (from an earlier boot), its status in the list (`starting`, `running`, `suspended`, `stopping`, `gone`, and `denied`: the
-//! endpoint is unknown, too; `denied-since`: after the list), `named 9` (an open attempt names it), `user 9` (the same,
+//! endpoint is unknown, too; `denied-since`: after the list), `unheard` (not probed), `silent` (did not answer a probe), `named 9` (an open attempt names it), `user 9` (the same,
 //! and it has run a stage), `busy`, `failing 5s`, launched `as c2` (an offering; `refused as c2`: no capacity),
 //! `unbegun` (it began no stage of its past job; `unbegun twice`: nor of one before it), `suspect` (nor its container),
 //! `disconnected` (nor its container's network), `unchecked` (not checked since its
@@ -588,7 +588,9 @@ impl World {
         if let Some(at) = denied {
             self.observed.denied.insert(id.clone(), at);
         }
-        if !words.contains(&"unheard") {
+        if words.contains(&"silent") {
+            self.observed.unhealthy.insert(id.clone(), NOW);
+        } else if !words.contains(&"unheard") {
             self.observed.healthy.insert(id.clone(), NOW);
         }
         if let Some(status) = status {

@@ -419,6 +419,22 @@ impl fmt::Display for WaitingOn {
     }
 }
 
+/// Why an empty list is not believed.
+fn list_implausible(f: &mut fmt::Formatter<'_>, missing: u32, answering: u32) -> fmt::Result {
+    if missing == 1 {
+        return f.write_str(
+            "the provider's list lacks the only instance that was ready, but it answers: it is kept and not replaced until the \
+             list has it again or it no longer answers",
+        );
+    }
+    let answer = if answering == 1 { "answers" } else { "answer" };
+    write!(
+        f,
+        "the provider's list lacks all {missing} instances that were ready, but {answering} of them {answer}: those are kept \
+         and not replaced until the list has them again or they no longer answer"
+    )
+}
+
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -428,12 +444,7 @@ impl fmt::Display for Note {
             Self::ListIncomplete => {
                 f.write_str("the provider's list was incomplete: missing instances are not replaced")
             }
-            Self::ListImplausible { missing, answering } => write!(
-                f,
-                "the provider's list lacks all {missing} instances that were ready, but {answering} of them {}: those are \
-                 kept and not replaced until the list has them again or they no longer answer",
-                if *answering == 1 { "answers" } else { "answer" }
-            ),
+            Self::ListImplausible { missing, answering } => list_implausible(f, *missing, *answering),
             Self::OwnerConflict { instances } => {
                 f.write_str(
                     "another keeper works with a copy of this state directory, and reaping is suspended: ",

@@ -330,9 +330,17 @@ impl Engine {
         id: &InstanceId,
         setup: &PoolSetup,
     ) -> Result<Result<Endpoint, Failure>, EngineError> {
-        let endpoint = match setup.provider.endpoint(id).await {
+        // Later than this, a probe that is not answered would hold up the check after the next job.
+        let endpoint = match self.call(deadline::CALL, setup.provider.endpoint(id)).await {
             Ok(endpoint) => endpoint,
-            Err(error) => return Ok(Err(error.failure)),
+            Err(failure) => {
+                let recorded = match failure.class {
+                    // A provider that answers from a wrong list finds none of its instances, although they answer.
+                    ErrorClass::NotFound => self.recorded_endpoint(id).await?,
+                    _ => None,
+                };
+                return Ok(recorded.ok_or(failure));
+            }
         };
         if setup.has_static_hosts() {
             let at = self.now();
@@ -345,6 +353,13 @@ impl Engine {
             .await?;
         }
         Ok(Ok(endpoint))
+    }
+
+    /// Where a launched instance was last reached, if it is ready.
+    async fn recorded_endpoint(&self, id: &InstanceId) -> Result<Option<Endpoint>, EngineError> {
+        let state = self.store.load().await?;
+        let ready = state.instance(id).filter(|i| !i.is_static() && i.phase == Phase::Ready);
+        Ok(ready.and_then(|i| i.endpoint.clone()))
     }
 
     /// Probes an idle instance the way a job would reach it. A launched one is probed twice before it counts as

@@ -11,6 +11,7 @@ use super::early;
 use super::fault::Fault;
 use super::images;
 use super::keeping;
+use super::lists;
 use super::orders;
 use super::provider::HERE;
 use super::rig::Order;
@@ -331,6 +332,7 @@ pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, even
         sick::committed(world, machine, &state, event);
         early::committed(world, machine, &state, event);
         stopped::committed(world, &event.change);
+        lists::committed(world, machine, pool, &state, event);
         orders::committed(world, pool, &state, &event.change);
         match &event.change {
             Change::LaunchIntended { instance, location, .. } => {

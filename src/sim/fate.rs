@@ -8,6 +8,7 @@ use super::choosing;
 use super::cloud::{BootPlan, Machine};
 use super::early;
 use super::fault::Fault;
+use super::lists;
 use super::operator;
 use super::process::{Kind, Proc, Shared};
 use super::rig::{Command, Order, Starter};
@@ -46,6 +47,7 @@ async fn strike(proc: &Proc, starter: &Starter, moment: Moment) {
             let now = world.now;
             world.cloud.end(id, now);
         }),
+        Fault::LosesAll => lists::lost(proc).await,
         Fault::StoppedOutside => unused(proc, dice, |world, id| {
             let suspends = world.cloud.machines.get(id).map(|m| m.pool.clone());
             let suspends = suspends.is_some_and(|pool| world.config[&pool].policy.idle_stopped > 0);

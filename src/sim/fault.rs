@@ -48,6 +48,8 @@ faults! {
     RefusedYetThere = "refused-yet-there",
     /// A complete list lacks an instance that exists.
     ListOmits = "list-omits",
+    /// A complete list lacks every instance for a while, and no call finds them, although they respond.
+    ListLosesAll = "list-loses-all",
     /// The instance runs, but no call finds it for a while.
     Hidden = "hidden",
     /// The credentials are those of another account, which has nothing and may create nothing.
@@ -64,6 +66,8 @@ faults! {
     UsedUp = "used-up",
     /// An instance without a job dies, or is deleted from outside.
     DiesIdle = "dies-idle",
+    /// All instances of a pool are gone at the same moment.
+    LosesAll = "loses-all",
     /// An instance is stopped at the provider, but not deleted.
     StoppedOutside = "stopped-outside",
     /// An instance reboots.
@@ -226,6 +230,13 @@ impl Windows {
         self
     }
 
+    /// One more.
+    #[must_use]
+    pub fn and(mut self, window: Window) -> Self {
+        self.windows.push(window);
+        self
+    }
+
     /// Only these windows, for tests.
     pub fn of(windows: Vec<Window>) -> Self {
         Self { windows }
@@ -234,6 +245,11 @@ impl Windows {
     /// True if the fault has a window at all.
     pub fn have(&self, fault: Fault) -> bool {
         self.windows.iter().any(|window| window.fault == fault)
+    }
+
+    /// True if the fault had an open window at some time between these.
+    pub fn touches(&self, fault: Fault, from: u64, to: u64) -> bool {
+        self.windows.iter().any(|w| w.fault == fault && w.from <= to && from < w.to)
     }
 
     /// The open window of a fault.

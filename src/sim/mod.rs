@@ -17,6 +17,7 @@ pub mod images;
 pub mod journal;
 pub mod keeping;
 mod lifetimes;
+mod lists;
 pub mod operator;
 mod orders;
 pub mod ports;

@@ -9,6 +9,7 @@ use super::check;
 use super::cloud::{BootPlan, Due};
 use super::fault::Fault;
 use super::keeping;
+use super::lists;
 use super::orders;
 use super::process::Proc;
 use super::stopped;
@@ -73,9 +74,10 @@ impl SimProvider {
         answer
     }
 
-    /// True if the credentials are those of another account.
-    fn is_elsewhere(&self) -> bool {
-        is_elsewhere(&mut self.proc.world.borrow_mut(), &self.pool)
+    /// True if the credentials are those of another account, or no call finds an instance.
+    fn finds_nothing(&self) -> bool {
+        let mut world = self.proc.world.borrow_mut();
+        is_elsewhere(&mut world, &self.pool) || lists::loses_all(&mut world, &self.pool)
     }
 
     /// Since when an instance is suspended, or will be; an error, if the call does not reach it.
@@ -83,9 +85,9 @@ impl SimProvider {
         if let Some(error) = self.stumbles() {
             return Err(error);
         }
-        let elsewhere = self.is_elsewhere();
+        let nothing = self.finds_nothing();
         let world = self.proc.world.borrow();
-        let shown = !elsewhere && world.cloud.shows(id, world.now);
+        let shown = !nothing && world.cloud.shows(id, world.now);
         let machine = world.cloud.machines.get(id).filter(|_| shown);
         machine.map(|m| m.asleep).ok_or_else(|| ProviderError::new(ErrorClass::NotFound, ""))
     }
@@ -199,7 +201,7 @@ impl Provider for SimProvider {
         check::terminate_requested(&mut self.proc.world.borrow_mut(), self.proc.machine, id);
         let answer = if let Some(error) = self.stumbles() {
             Err(error)
-        } else if self.is_elsewhere() {
+        } else if self.finds_nothing() {
             Err(ProviderError::new(ErrorClass::NotFound, ""))
         } else {
             let mut world = self.proc.world.borrow_mut();
@@ -304,7 +306,7 @@ impl Provider for SimProvider {
         self.proc.pause(under_way).await;
         let answer = if let Some(error) = self.stumbles() {
             Err(error)
-        } else if self.is_elsewhere() {
+        } else if self.finds_nothing() {
             Err(ProviderError::new(ErrorClass::NotFound, ""))
         } else {
             let world = self.proc.world.borrow();
@@ -350,10 +352,18 @@ fn listing(world: &mut World, pool: &PoolName) -> Result<Listing, ProviderError>
         return Ok(Listing::empty(world.stamp(0), Some(Location::new(ELSEWHERE))));
     }
     world.truth.elsewhere.remove(pool);
+    if lists::loses_all(world, pool) {
+        return Ok(Listing::empty(world.stamp(0), Some(Location::new(HERE))));
+    }
     let now = world.now;
-    let lag = if world.strikes(Fault::ListLags) { world.streams.faults.within(1_000..25_000) } else { 0 };
+    let was_lost = lists::was_lost(world, pool);
+    let lag = if !was_lost && world.strikes(Fault::ListLags) {
+        world.streams.faults.within(1_000..25_000)
+    } else {
+        0
+    };
     let mut instances = world.cloud.listed(pool, now, lag);
-    if !instances.is_empty() && world.strikes(Fault::ListOmits) {
+    if !instances.is_empty() && !was_lost && world.strikes(Fault::ListOmits) {
         // The same instance for a while: otherwise the next list would show what this one omits.
         let chosen = world.streams.faults.index(instances.len());
         let omitted = world.truth.omitted.get(pool).filter(|(until, _)| now < *until);

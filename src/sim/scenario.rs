@@ -12,7 +12,7 @@ use super::fault::{Fault, WINDOWED, Windows};
 use super::process::Kind;
 use super::rng::Rng;
 use super::stock::Stock;
-use super::{early, images, lifetimes, orders, sick, stopped};
+use super::{early, images, lifetimes, lists, orders, sick, stopped};
 use crate::core::ids::{JobKey, PoolName};
 use crate::core::inventory::Capabilities;
 use crate::core::job::JobFacts;
@@ -104,10 +104,12 @@ impl Scenario {
         let windows = if dies_refused { windows.with(Fault::DiesRefused, calm, 500) } else { windows };
         let suspends = cloud.policy.idle_stopped > 0;
         let windows = if suspends { stopped::faults(seed, windows, calm) } else { windows };
+        let windows = lists::faults(seed, windows, calm);
         let mut moments = draw_moments(&chosen, calm, &mut faults);
         moments.extend(draw_unbegun(seed, calm));
         moments.extend(sick::draw(seed, calm));
         moments.extend(early::draw(seed, calm));
+        moments.extend(lists::draw(seed, calm));
         moments.sort_by_key(|m| m.at);
         let kills = draw_kills(calm, &mut faults);
         Self {

@@ -106,6 +106,10 @@ pub struct Truth {
     pub relied: BTreeSet<PoolName>,
     /// Which instance the lists of a pool omit, and until when.
     pub omitted: BTreeMap<PoolName, (u64, InstanceId)>,
+    /// When the list of a pool last lacked everything, although instances responded.
+    pub lost_lists: BTreeMap<PoolName, u64>,
+    /// Until when such a list of a pool is right again.
+    pub right_lists: BTreeMap<PoolName, u64>,
     /// Instances whose last launch was refused and that no list has shown since: recorded in no account.
     pub nowhere: BTreeSet<InstanceId>,
     /// Pools whose last list was that of the other account.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The kinds of code with seeded bugs, at least two in each.
-const PLACES: [&str; 21] = [
+const PLACES: [&str; 23] = [
     "adopt",
     "assign",
     "blame",
@@ -21,6 +21,7 @@ const PLACES: [&str; 21] = [
     "health",
     "images",
     "lease",
+    "list",
     "location",
     "matrix",
     "order",

@@ -33,6 +33,8 @@ mod processes;
 mod provider;
 #[path = "../jobs/setting.rs"]
 mod setting;
+#[path = "../situations/external/empty_list.rs"]
+mod situation_empty_list;
 #[path = "../support/skipped.rs"]
 mod skipped;
 #[path = "../support/mod.rs"]

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 /// What runs, by the machine's directory.
@@ -96,6 +97,21 @@ impl Platform {
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
 
+    /// All machines are gone together, with everything that runs there.
+    pub fn lose_all(&self) {
+        for (dir, mut machine) in std::mem::take(&mut *self.running.lock().unwrap()) {
+            if let Some(sshd) = &machine.sshd {
+                // A stopped server accepts no connection meanwhile.
+                signal(sshd.id(), Signal::STOP);
+                for pid in descendants(sshd.id()) {
+                    signal(pid, Signal::KILL);
+                }
+            }
+            machine.stop();
+            fs::write(dir.join("end"), "").unwrap();
+        }
+    }
+
     /// Kills the machine of an instance.
     pub fn power_cut(&self, instance: &str) {
         let mut running = self.running.lock().unwrap();
@@ -103,6 +119,29 @@ impl Platform {
         machine.stop();
         machine.broken = true;
     }
+}
+
+/// The processes that this one started, and theirs.
+fn descendants(pid: u32) -> Vec<u32> {
+    let stat = |entry: fs::DirEntry| {
+        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+        let parent = stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?;
+        Some((entry.file_name().to_str()?.parse().ok()?, parent))
+    };
+    let all: Vec<(u32, u32)> = fs::read_dir("/proc").unwrap().flatten().filter_map(stat).collect();
+    let mut found = vec![pid];
+    let mut next = 0;
+    while let Some(parent) = found.get(next).copied() {
+        found.extend(all.iter().filter(|(_, of)| *of == parent).map(|(child, _)| *child));
+        next += 1;
+    }
+    found.split_off(1)
+}
+
+fn signal(pid: u32, signal: Signal) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).unwrap();
+    // It may have ended by itself.
+    let _gone = kill_process(pid, signal);
 }
 
 /// Starts what was requested, and ends what is to end.

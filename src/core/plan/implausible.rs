@@ -10,7 +10,7 @@ use super::Effect;
 use super::builder::PlanBuilder;
 use super::health::HOLD;
 use super::observed::Observed;
-use super::reconcile::act;
+use super::reconcile::{act, is_ready_since};
 use super::whereabouts::{Coverage, coverage};
 use crate::core::ids::InstanceId;
 use crate::core::instance::{Instance, Phase};
@@ -20,8 +20,6 @@ use crate::core::pool::PoolState;
 use crate::core::report::Note;
 use crate::core::time::Stamp;
 
-/// As many instances must be missing together.
-const TOGETHER: usize = 2;
 /// How long an absence waits for a probe that tells nothing, as during a fault on the runner host.
 const WAIT: Duration = HOLD;
 
@@ -34,6 +32,8 @@ pub(super) struct Implausible {
     answering: Vec<InstanceId>,
     /// Idle ones that have not been probed since, or not lately.
     unprobed: Vec<InstanceId>,
+    /// True if a job holds one of them, or if this is the first list that lacks it.
+    open: bool,
 }
 
 impl Implausible {
@@ -44,11 +44,14 @@ impl Implausible {
         let instances = || state.instances.values().map(AsRef::as_ref);
         let listed = |id: &InstanceId| listing.instances.binary_search_by(|l| l.id.cmp(id)).is_ok();
         // One that became ready after the list was begun may not be in it yet.
-        let missing = instances().filter(was_there).filter(|i| i.missing.is_some()).count();
-        if missing < TOGETHER || instances().any(|i| listed(&i.id)) {
+        let is_lacked = |i: &&Instance| i.missing.is_some() || !is_ready_since(i, listing);
+        let missing = instances().filter(was_there).filter(is_lacked).count();
+        if missing == 0 || instances().any(|i| listed(&i.id)) {
             return None;
         }
-        let mut found = Self { missing, ..Self::default() };
+        let is_first = |i: &Instance| i.missing.is_none() && !is_ready_since(i, listing);
+        let open = instances().filter(was_there).any(|i| !i.holders.is_empty() || is_first(i));
+        let mut found = Self { missing, open, ..Self::default() };
         for instance in instances().filter(was_there).filter(|i| i.is_idle()) {
             let Some(since) = instance.missing.map(|first| first.seen_from(now)) else { continue };
             let answered = observed.healthy.get(&instance.id).filter(|at| at.reached(since));
@@ -61,7 +64,9 @@ impl Implausible {
                         found.unprobed.push(instance.id.clone());
                     }
                 }
-                (None, None) if now.since(since) < WAIT => found.unprobed.push(instance.id.clone()),
+                (None, None) if now.since(since) < WAIT || is_untried(instance, observed) => {
+                    found.unprobed.push(instance.id.clone());
+                }
                 _ => {}
             }
         }
@@ -69,12 +74,14 @@ impl Implausible {
     }
 
     /// True if the list does not prove that this instance is absent: it answers, or is about to be probed. What cannot be
-    /// probed counts with those that can.
+    /// probed counts with those that can. What boots or is to end counts also with those that jobs hold, or that were
+    /// listed until now: a job on an instance that is gone ends soon.
     pub(super) fn protects(&self, instance: &Instance) -> bool {
-        if instance.phase == Phase::Ready && instance.is_idle() {
+        let is_ready = instance.phase == Phase::Ready;
+        if is_ready && instance.is_idle() {
             return self.answering.contains(&instance.id) || self.unprobed.contains(&instance.id);
         }
-        !self.answering.is_empty()
+        !self.answering.is_empty() || !self.unprobed.is_empty() || (self.open && !is_ready)
     }
 
     /// What operators read about it.
@@ -99,6 +106,12 @@ impl Implausible {
             }
         }
     }
+}
+
+/// True if this process has no result of a probe yet, as a new keeper or `reap`.
+fn is_untried(instance: &Instance, observed: &Observed) -> bool {
+    let failed = observed.failing_calls.get(&instance.id).is_some_and(|call| call.failures > 0);
+    instance.unreachable.is_none() && !failed
 }
 
 /// True if the list is of the instance's location, and was begun after its launch.

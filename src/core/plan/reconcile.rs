@@ -185,7 +185,7 @@ fn is_denied(instance: &Instance, listing: &Listing, observed: &Observed) -> boo
 }
 
 /// True if an instance became ready after a list was begun, which shows it as it was before.
-fn is_ready_since(instance: &Instance, listing: &Listing) -> bool {
+pub(super) fn is_ready_since(instance: &Instance, listing: &Listing) -> bool {
     let is_later = |ready: Stamp| !listing.begun.reached(ready.seen_from(listing.begun));
     instance.phase == Phase::Ready && instance.ready.is_some_and(is_later)
 }

@@ -78,7 +78,7 @@ fn absence_takes_two_complete_lists_far_enough_apart_and_an_endpoint_that_says_n
             ("idle 5m denied", "i1 missed"),
             ("idle 5m missing 30s denied", ""), // the list began a second ago
             ("idle 5m missing 31s", ""),
-            ("idle 5m missing 31s denied", "i1 drains: vanished; terminate i1"),
+            ("idle 5m missing 31s denied silent", "i1 drains: vanished; terminate i1"),
             ("idle 5m missing 31s denied-since", ""), // the list is older than the answer
             ("partial | idle 5m missing 31s denied", ""),
             ("unlisted | idle 5m missing 31s denied", ""),
@@ -205,7 +205,7 @@ fn an_instance_that_only_an_open_attempt_names_serves_that_one_and_nobody_else()
             ("static cleaning 5m user 9", ""),
             ("cap 2 | static held 5m by 7 user 9", ""),
             ("static out-of-service 5m user 9", ""),
-            ("idle 5m user 9 missing 31s denied", ""),
+            ("idle 5m user 9 missing 31s denied silent", ""),
         ],
     );
 }
@@ -419,10 +419,12 @@ fn a_plan_wakes_the_keeper_when_the_next_thing_falls_due() {
         ("static cleaning 20m", Some(10)),
         ("static idle 20m", None),
         ("idle 5m gone", Some(30)),
-        ("idle 5m missing 10s", Some(20)),
+        ("idle 5m missing 10s silent", Some(20)),
+        // It answers, which the list may soon know of.
+        ("idle 5m missing 10s", Some(10)),
         // Missing for long enough, but this list is older than that.
-        ("list 5s | idle 5m missing 32s", Some(5)),
-        ("idle 5m missing 40s", Some(30)),
+        ("list 5s | idle 5m missing 32s silent", Some(5)),
+        ("idle 5m missing 40s silent", Some(30)),
         ("orphan 1m", Some(240)),
         ("partial | orphan 6m", None),
         ("draining 5s failing 7s", Some(7)),
@@ -446,11 +448,13 @@ fn a_list_that_lacks_every_instance_is_not_believed_while_they_answer() {
     assert_eq!(note, "implausible 2 of 2");
     // Nothing is known of them yet: they are probed first.
     assert_eq!(both(" unheard", " unheard"), "check the health of i1; check the health of i2");
-    // One alone, or one beside others that are listed, is absent as always.
+    // So is the only one.
+    assert_eq!(does(&format!("target 1 | idle 5m {gone}")), "");
+    assert_eq!(notes(&format!("target 1 | idle 5m {gone}")), "implausible 1 of 1");
+    // One beside others that are listed is absent as always.
     let vanishes = |text: &str| does(text).contains("i1 drains: vanished");
-    for text in ["target 1 | idle 5m missing 31s denied", "target 2 | idle 5m missing 31s denied; idle 5m"] {
-        assert!(vanishes(text), "{text}: {}", does(text));
-    }
+    let beside = "target 2 | idle 5m missing 31s denied; idle 5m";
+    assert!(vanishes(beside), "{}", does(beside));
     // So is one that does not answer, whatever the others do.
     let mut silent = world(&format!("target 2, max 9 | idle 5m {gone} unheard; idle 5m {gone}"));
     silent.observed.unhealthy.insert(crate::core::notation::instance("i1"), ago(Duration::from_secs(5)));
@@ -463,10 +467,32 @@ fn a_list_that_lacks_every_instance_is_not_believed_while_they_answer() {
         before.observed.healthy.insert(crate::core::notation::instance(id), at);
     }
     assert_eq!(render(&before.plan()), "check the health of i1; check the health of i2");
-    let late = "target 2, max 9 | idle 9m missing 301s denied unheard; idle 9m missing 301s denied unheard";
-    assert!(vanishes(late), "{}", does(late));
+    let late = |probed: &str| {
+        let gone = format!("missing 301s denied unheard{probed}");
+        does(&format!("target 2, max 9 | idle 9m {gone}; idle 9m {gone}"))
+    };
+    assert!(late(" failing 5s").contains("i1 drains: vanished"), "{}", late(" failing 5s"));
+    // A new keeper, or `reap`, has no result yet: it probes first, however long the list is empty.
+    assert_eq!(late(""), "check the health of i1; check the health of i2");
     // What boots is not given up either, and what is to end is terminated again instead of forgotten.
     let booting =
         format!("target 2, max 9 | idle 5m {gone}; idle 5m {gone}; booting 50s {gone}; draining 5m {gone}");
     assert_eq!(does(&booting), "probe i3; terminate i4");
+}
+
+/// A job on an instance that is gone ends soon. Until then, the list proves nothing about what cannot be probed.
+#[test]
+fn a_list_that_lacks_every_instance_is_not_believed_while_jobs_hold_them() {
+    let others = "booting 50s missing 31s denied; draining 5m missing 31s denied";
+    let held = format!("max 9 | held 5m by 7 missing 31s denied; {others}");
+    assert_eq!(does(&held), "probe i2; terminate i3");
+    // Their jobs decide about themselves.
+    assert_eq!(world(&held).plan().report.rows[0].1, 17);
+    let alone = does(&format!("max 9 | {others}"));
+    assert!(alone.contains("i1 drains: vanished") && alone.contains("forget i2"), "{alone}");
+    // One that was missing before all others went missing, too, is in the same list.
+    assert_eq!(does("target 1 | idle 5m gone; draining 5m missing 31s denied"), "i1 missed; terminate i2");
+    // An idle one is probed before the list proves anything about the others.
+    let unheard = format!("target 1, max 9 | idle 5m missing 31s denied unheard; {others}");
+    assert_eq!(does(&unheard), "probe i2; terminate i3; check the health of i1");
 }

@@ -11,7 +11,7 @@ fn a_list_of_another_location_proves_nothing_about_an_instance() {
         does,
         &[
             // Here, the same list ends it.
-            ("idle 5m missing 31s denied", "i1 drains: vanished; terminate i1"),
+            ("idle 5m missing 31s denied silent", "i1 drains: vanished; terminate i1"),
             ("idle 5m missing 31s denied in there", ""),
             ("idle 5m missing 31s denied-since", ""), // by another account, perhaps
             ("idle 5m gone in there", ""),
