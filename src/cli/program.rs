@@ -89,13 +89,20 @@ pub(super) fn other(config: &Config) -> Result<Option<PathBuf>, CliError> {
 
 /// The path of `greenroom-backends`; an error that names what needs it if it is missing.
 pub(super) fn backends(for_what: &str) -> Result<PathBuf, CliError> {
-    let backends = std::env::current_exe()?.with_file_name(BACKENDS);
+    let running = std::env::current_exe()?;
+    let help = "install both programs of the package that `scripts/package` builds";
+    if running.file_name().is_some_and(|name| name == BACKENDS) {
+        // It would re-execute as itself without end.
+        let what = format!("{for_what} needs another build of `{BACKENDS}`: this one does not contain it");
+        return Err(CliError::say(what).help(help));
+    }
+    let backends = running.with_file_name(BACKENDS);
     if backends.exists() {
         return Ok(backends);
     }
     let beside = backends.parent().unwrap_or(Path::new("/")).display().to_string();
     let what = format!("{for_what} needs the program `{BACKENDS}`, which is not in `{beside}`");
-    Err(CliError::say(what).help("install both programs of the package that `scripts/package` builds"))
+    Err(CliError::say(what).help(help))
 }
 
 /// Which program makes the calls of a pool; `None`: no provider of that kind exists.

@@ -8,39 +8,41 @@ use crate::core::ids::AttemptName;
 use crate::core::plan;
 use crate::core::pool::PoolState;
 use crate::core::time::Pretty;
-use crate::port::connector::StageEnd;
+use crate::port::connector::{Output, StageEnd};
 
 impl Engine {
-    /// Records that a stage which prepares the job failed within seconds. If this makes the instance suspect, `tell`
-    /// receives a sentence. The job's result does not depend on it.
+    /// Records that a stage which prepares the job failed within seconds. If this makes the instance suspect, `tell` receives
+    /// a sentence, after the output's last line. The job's result does not depend on it.
     pub(super) async fn judge_early(
         &self,
         attempt: &AttemptName,
         (stage, end): (&str, &StageEnd),
         after: Duration,
+        output: &mut dyn Output,
         tell: &dyn Fn(&str),
     ) {
-        let StageEnd::Exited(status @ 1..) = end else { return };
+        let StageEnd::Exited(status @ 1..) = *end else { return };
         if after > early::WITHIN {
             return;
         }
         let reason = format!("`{stage}` failed after {} with exit status {status}", Pretty(after));
         let decide = |state: &PoolState| plan::early::failed(state, attempt, &reason, self.now());
-        match self.commit(decide).await {
-            Ok(committed) if committed.events.is_empty() => {}
-            Ok(committed) => {
-                let held = committed.state.granted.get(attempt);
-                let instance = held.and_then(|grant| committed.state.instance(&grant.instance));
-                if let Some(suspect) = instance.filter(|i| i.is_suspect()) {
-                    tell(&format!(
-                        "jobs of two projects failed within seconds on instance {}: other jobs get it last",
-                        suspect.id
-                    ));
-                }
-            }
+        let committed = match self.commit(decide).await {
+            Ok(committed) => committed,
             Err(problem) => {
                 tracing::warn!(pool = %self.pool, "cannot record the early failure of {attempt}: {problem}");
+                return;
             }
+        };
+        let held = committed.state.granted.get(attempt).filter(|_| !committed.events.is_empty());
+        let instance = held.and_then(|grant| committed.state.instance(&grant.instance));
+        if let Some(suspect) = instance.filter(|i| i.is_suspect()) {
+            // Its own errors are those of the job log's reader.
+            let _written = output.end_line().await;
+            let id = &suspect.id;
+            tell(&format!(
+                "jobs of two projects failed within seconds on instance {id}: other jobs get it last"
+            ));
         }
     }
 }

@@ -27,6 +27,7 @@ mod pace;
 #[expect(dead_code, reason = "jobs on machines of plugins use a part of it")]
 mod place;
 #[path = "../external/platform.rs"]
+#[expect(dead_code, reason = "machines of plugins end one by one")]
 mod platform;
 mod pools;
 #[path = "../jobs/processes.rs"]
