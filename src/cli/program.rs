@@ -24,8 +24,11 @@ pub(super) fn driver() -> std::io::Result<PathBuf> {
     let running = std::env::current_exe()?;
     let running = successor(&running).filter(|path| path.exists()).unwrap_or(running);
     let beside = running.with_file_name(DRIVER);
-    let is_backends = running.file_name().is_some_and(|name| name == BACKENDS);
-    Ok(if is_backends && beside.exists() { beside } else { running })
+    Ok(if is_backends(&running) && beside.exists() { beside } else { running })
+}
+
+fn is_backends(program: &Path) -> bool {
+    program.file_name().is_some_and(|name| name == BACKENDS)
 }
 
 /// The absolute path of the program for port-forwards, whether it exists or not.
@@ -91,7 +94,7 @@ pub(super) fn other(config: &Config) -> Result<Option<PathBuf>, CliError> {
 pub(super) fn backends(for_what: &str) -> Result<PathBuf, CliError> {
     let running = std::env::current_exe()?;
     let help = "install both programs of the package that `scripts/package` builds";
-    if running.file_name().is_some_and(|name| name == BACKENDS) {
+    if is_backends(&running) {
         // It would re-execute as itself without end.
         let what = format!("{for_what} needs another build of `{BACKENDS}`: this one does not contain it");
         return Err(CliError::say(what).help(help));

@@ -408,9 +408,9 @@ impl Instance {
         self.unchecked && !self.is_used_up()
     }
 
-    /// True if jobs of two projects failed on it before their own scripts began: others get it last.
-    pub fn is_suspect(&self) -> bool {
-        self.early.as_ref().is_some_and(EarlyFailures::is_suspect)
+    /// What makes it suspect: jobs of two projects failed on it before their own scripts began, and others get it last.
+    pub fn suspicion(&self) -> Option<&EarlyFailures> {
+        self.early.as_ref().filter(|row| row.is_suspect())
     }
 
     /// True if it gets no job until a check of the keeper's has passed there.

@@ -36,7 +36,7 @@ impl Engine {
         };
         let held = committed.state.granted.get(attempt).filter(|_| !committed.events.is_empty());
         let instance = held.and_then(|grant| committed.state.instance(&grant.instance));
-        if let Some(suspect) = instance.filter(|i| i.is_suspect()) {
+        if let Some(suspect) = instance.filter(|i| i.suspicion().is_some()) {
             // Its own errors are those of the job log's reader.
             let _written = output.end_line().await;
             let id = &suspect.id;

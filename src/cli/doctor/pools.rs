@@ -121,7 +121,7 @@ fn out_of_service(facts: &PoolFacts<'_>) -> Vec<Finding> {
 
 fn suspect(facts: &PoolFacts<'_>) -> Vec<Finding> {
     let finding = |instance: &Arc<Instance>| {
-        let row = instance.early.as_ref().filter(|row| row.is_suspect() && instance.phase == Phase::Ready)?;
+        let row = instance.suspicion().filter(|_| instance.phase == Phase::Ready)?;
         let (pool, id, reason) = (facts.pool, &instance.id, &row.reason);
         let what = format!(
             "jobs of two projects failed on instance {id} of pool `{pool}` within seconds; other jobs get it last: {reason}"

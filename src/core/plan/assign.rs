@@ -1,8 +1,8 @@
 //! Assigns waiting requests to free slots, first come first served.
 //!
-//! An instance on which jobs failed early comes last. Fullest instance first, then the one with most of the job's images, then the most recently used, then by id, so that
-//! surplus instances age out. Pure over the state alone, because `prepare` and `cleanup` run it inside their transactions
-//! too.
+//! An instance on which jobs failed early comes last. Fullest instance first, then the one with most of the job's images,
+//! then the most recently used, then by id, so that surplus instances age out. Pure over the state alone, because
+//! `prepare` and `cleanup` run it inside their transactions too.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ struct Candidate {
 impl Candidate {
     fn new(instance: Arc<Instance>, now: Stamp) -> Self {
         let (free, marks) = (instance.free_slots(), instance.images.marks());
-        let is_suspect = instance.is_suspect();
+        let is_suspect = instance.suspicion().is_some();
         Self { is_suspect, free, idle_for: now.since(instance.idle_since()), marks, instance }
     }
 

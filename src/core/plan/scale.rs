@@ -9,7 +9,7 @@ use super::counts::{self, InstanceCounts};
 use super::launch_limits::LaunchLimits;
 use super::observed::Fresh;
 use super::own_gate::OwnGate;
-use super::reconcile::act;
+use super::reconcile::{act, drain};
 use super::wants::{self, Want, Wants};
 use super::whereabouts::Elsewhere;
 use super::{Effect, ScaleInput, tier};
@@ -147,13 +147,8 @@ fn repeatable<'a>(
 fn give_way(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, crowded: usize) {
     let given: Vec<InstanceId> = repeatable(draft, input).take(crowded).map(|i| i.id.clone()).collect();
     for instance in given {
-        drain(draft, input, instance);
+        drain(draft, input.observed, instance, DrainReason::Surplus);
     }
-}
-
-fn drain(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, instance: InstanceId) {
-    draft.emit(Change::DrainingBegun { instance: instance.clone(), reason: DrainReason::Surplus });
-    act(draft, input.observed, Effect::Terminate { instance });
 }
 
 /// How many instances may be launched before the pool is at its limit.
@@ -271,7 +266,7 @@ fn drop_refused(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, wants: &Wan
     let of_jobs = refused().filter(|i| is_vain(i));
     let surplus: Vec<InstanceId> = of_the_pool.chain(of_jobs).map(|i| i.id.clone()).collect();
     for instance in surplus {
-        drain(draft, input, instance);
+        drain(draft, input.observed, instance, DrainReason::Surplus);
     }
 }
 

@@ -86,7 +86,7 @@ fn ready(instance: &Instance, when: &When) -> Option<String> {
     if instance.awaits_recheck() {
         return Some("checked before it gets the next job".to_owned());
     }
-    if let Some(row) = instance.early.as_ref().filter(|row| row.is_suspect()) {
+    if let Some(row) = instance.suspicion() {
         let what = "jobs of two projects failed on it within seconds";
         return Some(format!("used last, because {what}: {}", row.reason));
     }

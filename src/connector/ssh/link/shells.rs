@@ -284,30 +284,28 @@ impl Shells {
                 request = next(&mut early, &mut standby.requests) => {
                     let Some(ShellRequest { program: kind, next, within, back }) = request else { return };
                     // On a host that is cleaned, a shell would wait for nothing.
-                    if matches!(kind, Program::Command(_)) && program.leaves_no_trace() {
-                        let begun = self.beside(session, &kind, within, &mut waiting).await;
-                        if let Err(Ok(unwanted)) = back.send(begun) {
-                            unwanted.dismiss().await;
-                        }
-                        continue;
-                    }
-                    let standby = if kind.is_container() { &mut ahead.waiting } else { &mut waiting };
-                    let found = match standby.take() {
-                        Some(fitting) if fitting.program == kind => Ok(fitting),
-                        other => {
-                            if let Some(other) = other {
-                                other.dismiss().await;
+                    let found = if matches!(kind, Program::Command(_)) && program.leaves_no_trace() {
+                        self.beside(session, &kind, within, &mut waiting).await
+                    } else {
+                        let standby = if kind.is_container() { &mut ahead.waiting } else { &mut waiting };
+                        let found = match standby.take() {
+                            Some(fitting) if fitting.program == kind => Ok(fitting),
+                            other => {
+                                if let Some(other) = other {
+                                    other.dismiss().await;
+                                }
+                                StandbyShell::start(session, &kind, within, &self.environment).await
                             }
-                            StandbyShell::start(session, &kind, within, &self.environment).await
+                        };
+                        ahead.request(next.ahead, &kind);
+                        if !kind.is_container() {
+                            (program, delay, not_before) = (kind, FIRST_DELAY, Instant::now());
+                            wanted = next.followed;
+                            self.set_waiting(false);
+                            self.failed.set(!wanted);
                         }
+                        found
                     };
-                    ahead.request(next.ahead, &kind);
-                    if !kind.is_container() {
-                        (program, delay, not_before) = (kind, FIRST_DELAY, Instant::now());
-                        wanted = next.followed;
-                        self.set_waiting(false);
-                        self.failed.set(!wanted);
-                    }
                     if let Err(Ok(unwanted)) = back.send(found) {
                         unwanted.dismiss().await;
                     }
