@@ -127,3 +127,22 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::Command;
+
+    use super::*;
+
+    /// A job left directories under names that it could know, such as those of an earlier check with any process id.
+    #[test]
+    fn what_a_job_has_left_does_not_make_an_instance_unfit() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().to_str().unwrap();
+        let left = "mkdir \"$1/.greenroom-check.$$\" \"$1/.greenroom-check.XXXXXXXXXX\" && exec sh -c \"$0\" check \"$1\" 1 1";
+        let output = Command::new("sh").args(["-c", left, SCRIPT, at]).env("TMPDIR", at).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(fs::read_dir(at).unwrap().count(), 2, "the check leaves nothing");
+    }
+}

@@ -16,15 +16,16 @@ cause() {
   printf '%s' "${first##*: }"
 }
 
+# The name is chosen at random: a job may have left anything under a name that it knew.
 writes() {
-  file=$1/.greenroom-check.$$
-  rm -f "$file" 2>/dev/null
-  if said=$( (set -C; : > "$file") 2>&1 && dd if=/dev/zero of="$file" bs=65536 count=1 2>&1); then
+  if said=$(mktemp "$1/.greenroom-check.XXXXXXXXXX" 2>&1); then
+    file=$said
+    said=$(dd if=/dev/zero of="$file" bs=65536 count=1 2>&1)
+    written=$?
     rm -f "$file"
-  else
-    rm -f "$file"
-    fail "jobs cannot write to $1: $(cause "$said")"
+    [ "$written" = 0 ] && return
   fi
+  fail "jobs cannot write to $1: $(cause "$said")"
 }
 
 # What is free for $1 by `df -P$2`; empty if the file system does not tell.
