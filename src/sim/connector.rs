@@ -352,12 +352,15 @@ impl Connector for SimConnector {
         check::command_begun(&mut self.proc.world.borrow_mut(), id, command);
         let (takes, passes) = {
             let mut world = self.proc.world.borrow_mut();
-            let passes = match command {
-                _ if input == recheck::SCRIPT => sick::is_fit(&mut world, id),
-                "ready" => world.cloud.machines.get(id).is_some_and(|m| m.plan.passes),
-                _ => !world.strikes(Fault::CleanFails),
-            };
-            (world.streams.latency.within(200..4_000), passes)
+            if input == recheck::SCRIPT {
+                sick::check(&mut world, id)
+            } else {
+                let passes = match command {
+                    "ready" => world.cloud.machines.get(id).is_some_and(|m| m.plan.passes),
+                    _ => !world.strikes(Fault::CleanFails),
+                };
+                (world.streams.latency.within(200..4_000), passes)
+            }
         };
         let answer = match (self.work(id, takes).await, passes) {
             (false, _) => Err(lost(at, true)),

@@ -80,7 +80,8 @@ fn answers(world: &World, pool: &PoolName) -> bool {
     journal.state().instances.values().any(|i| i.phase == Phase::Ready && responds(i))
 }
 
-/// Promise 4: while the list lacks everything, an instance that was ready and answers is not replaced.
+/// Promise 4: an instance that was ready and answers is not replaced because of lists alone: neither while they lack
+/// everything, nor where `endpoint` never denied it.
 pub(super) fn committed(
     world: &mut World,
     machine: usize,
@@ -89,18 +90,22 @@ pub(super) fn committed(
     event: &Event,
 ) {
     let Change::DrainingBegun { instance, reason } = &event.change else { return };
-    let is_by_list = matches!(reason, DrainReason::Vanished | DrainReason::Unresponsive { .. });
-    let now = world.now;
     let was_ready = state.instance(instance).is_some_and(|i| i.ready.is_some());
-    if machine != 0 || !is_by_list || !was_ready || !was_lost(world, pool) || is_after_cut(world) {
+    if machine != 0 || !was_ready || is_after_cut(world) {
         return;
     }
+    let why = match reason {
+        DrainReason::Vanished | DrainReason::Unresponsive { .. } if was_lost(world, pool) => {
+            "the list lost everything"
+        }
+        DrainReason::Vanished if !world.truth.denied.contains(instance) => "lists omitted it",
+        _ => return,
+    };
+    let now = world.now;
     let long = |since: u64| since + CACHED_MS <= now;
     let machine = world.cloud.machines.get(instance);
-    if machine.is_some_and(|m| m.answers(now) && m.up.is_some_and(long)) {
-        world.broken(format!(
-            "promise 4: {instance} answers, and is replaced because the list lost everything"
-        ));
+    if machine.is_some_and(|m| !m.going && m.answers(now) && m.up.is_some_and(long)) {
+        world.broken(format!("promise 4: {instance} answers, and is replaced because {why}"));
     }
 }
 

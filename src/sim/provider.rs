@@ -320,6 +320,9 @@ impl Provider for SimProvider {
                 (None, _) => Err(ProviderError::new(ErrorClass::NotFound, "")),
             }
         };
+        if answer.as_ref().is_err_and(|error| *error.class() == ErrorClass::NotFound) {
+            self.proc.world.borrow_mut().truth.denied.insert(id.clone());
+        }
         self.arrive().await;
         self.answer("provider.endpoint", id, answer)
     }

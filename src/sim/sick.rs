@@ -26,9 +26,13 @@ pub(super) fn draw(seed: u64, calm: u64) -> Vec<Moment> {
     (0..times).map(|_| moment(&mut rng)).collect()
 }
 
-/// Waits some time for an instance with a job, which fills the disk. Static hosts are cleaned of that, unless it is the
-/// operator's disk.
+/// Waits some time for an instance with a job, which fills the disk: now, or while the instance is checked after another
+/// job. Static hosts are cleaned of that, unless it is the operator's disk.
 pub(super) async fn falls(proc: &Proc, dice: u64) {
+    if dice.is_multiple_of(2) {
+        proc.world.borrow_mut().truth.spoils_during_check += 1;
+        return;
+    }
     for _ in 0..60 {
         let struck = {
             let mut world = proc.world.borrow_mut();
@@ -36,15 +40,8 @@ pub(super) async fn falls(proc: &Proc, dice: u64) {
             let live = world.truth.live.values().map(|live| live.instance.clone());
             let held: Vec<InstanceId> =
                 live.filter(|id| world.cloud.machines.get(id).is_some_and(|m| m.answers(now))).collect();
-            let index = usize::try_from(dice).unwrap_or(0).checked_rem(held.len());
-            index.map(|index| {
-                let id = &held[index];
-                world.log_as("cloud", format_args!("a job fills the disk of {id}"));
-                world.truth.spoiled.insert(id.clone());
-                if let Some(m) = world.cloud.machines.get_mut(id) {
-                    m.sick = m.sick.or(Some(now));
-                }
-            })
+            let index = usize::try_from(dice / 2).unwrap_or(0).checked_rem(held.len());
+            index.map(|index| spoil(&mut world, &held[index]))
         };
         if struck.is_some() {
             return;
@@ -53,13 +50,29 @@ pub(super) async fn falls(proc: &Proc, dice: u64) {
     }
 }
 
-/// The outcome of the check on an instance.
-pub(super) fn is_fit(world: &mut World, id: &InstanceId) -> bool {
+fn spoil(world: &mut World, id: &InstanceId) {
+    world.log_as("cloud", format_args!("a job fills the disk of {id}"));
+    world.truth.spoiled.insert(id.clone());
+    let now = world.now;
+    if let Some(m) = world.cloud.machines.get_mut(id) {
+        m.sick = m.sick.or(Some(now));
+    }
+}
+
+/// How long the check on an instance takes, and whether it passes. It sees the instance as it was at the beginning: a
+/// present job may fill the disk meanwhile, and leave.
+pub(super) fn check(world: &mut World, id: &InstanceId) -> (u64, bool) {
     let is_sick = world.cloud.machines.get(id).is_some_and(|m| m.sick.is_some());
     if is_sick {
         world.cover.fault(Fault::FallsSick);
     }
-    !is_sick
+    let has_job = world.truth.live.values().any(|live| live.instance == *id);
+    if !is_sick && has_job && world.truth.spoils_during_check > 0 {
+        world.truth.spoils_during_check -= 1;
+        spoil(world, id);
+        return (world.streams.latency.within(5_000..60_000), true);
+    }
+    (world.streams.latency.within(200..4_000), !is_sick)
 }
 
 /// An event was recorded; `state` is the result of its transaction.

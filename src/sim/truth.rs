@@ -76,6 +76,8 @@ pub struct Truth {
     pub early: EarlyTruth,
     /// Instances that a job has ever spoiled.
     pub spoiled: BTreeSet<InstanceId>,
+    /// Jobs that will fill the disk of their instance while it is checked after another job.
+    pub spoils_during_check: u32,
     /// Launches that were sent and have not arrived: token, instance, pool.
     pub in_flight: BTreeMap<String, (InstanceId, PoolName)>,
     /// The tokens of launches that the cloud refused and carried out.
@@ -106,6 +108,8 @@ pub struct Truth {
     pub relied: BTreeSet<PoolName>,
     /// Which instance the lists of a pool omit, and until when.
     pub omitted: BTreeMap<PoolName, (u64, InstanceId)>,
+    /// Instances that `endpoint` has ever denied, rightly or not.
+    pub denied: BTreeSet<InstanceId>,
     /// When the list of a pool last lacked everything, although instances responded.
     pub lost_lists: BTreeMap<PoolName, u64>,
     /// Until when such a list of a pool is right again.
