@@ -200,15 +200,11 @@ impl Engine {
                 }
                 Ok(end)
             }
-            Err(ConnectError::NoContainer { at, why, if_ran }) => {
-                let said = (why.as_str(), if_ran.as_str());
-                match self.container_not_begun(attempt, &assignment, said).await {
+            Err(cause @ ConnectError::NoContainer { .. }) => {
+                match self.container_not_begun(attempt, &assignment, &cause).await {
                     Ok(end) => Ok(end),
                     Err(Some(error)) => Err(error),
-                    Err(None) => {
-                        let cause = ConnectError::NoContainer { at, why, if_ran };
-                        Err(self.failed(attempt, &assignment, cause).await)
-                    }
+                    Err(None) => Err(self.failed(attempt, &assignment, cause).await),
                 }
             }
             Err(cause) => Err(self.failed(attempt, &assignment, cause).await),

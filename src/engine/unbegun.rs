@@ -57,14 +57,16 @@ impl Engine {
         Ok(self.summon().await?)
     }
 
-    /// No shell in the job's container read the script, and the output does not tell why. The container may have written it:
-    /// so the instance is seen to. What has run there ended by itself, which is the job's own failure.
+    /// No shell in the job's container read the script. The container may have written what the output tells: so the instance
+    /// is seen to. What has run there ended by itself, which is the job's own failure, and so is an image that does not
+    /// start where others do.
     pub(super) async fn container_not_begun(
         &self,
         attempt: &AttemptName,
         assignment: &Assignment,
-        (why, if_ran): (&str, &str),
+        cause: &ConnectError,
     ) -> Result<StageEnd, Option<StageError>> {
+        let ConnectError::NoContainer { why, if_ran, by_image, .. } = cause else { return Err(None) };
         let Some(container) = &assignment.container else {
             return Err(self.stage_not_begun(attempt, assignment, (CheckKind::Engine, why)).await);
         };
@@ -82,10 +84,11 @@ impl Engine {
             Either::Right(_) => return Ok(StageEnd::Stopped),
         };
         let why = match seen {
-            Ok(Soundness::Ran) => return Ok(StageEnd::Impossible(if_ran.to_owned())),
+            Ok(Soundness::Ran) => return Ok(StageEnd::Impossible(if_ran.clone())),
+            Ok(Soundness::Sound) if *by_image => return Ok(StageEnd::Impossible(if_ran.clone())),
             Ok(Soundness::Unsound(found)) => found,
             // The keeper looks once more: the engine works, but not for this job.
-            Ok(Soundness::Sound) | Err(_) => why.to_owned(),
+            Ok(Soundness::Sound) | Err(_) => why.clone(),
         };
         Err(self.stage_not_begun(attempt, assignment, (CheckKind::Engine, &why)).await)
     }

@@ -192,9 +192,16 @@ pub enum ConnectError {
     #[error("{at} began no stage: {why}")]
     NotBegun { at: String, why: String },
     /// The instance began the stage, but no shell in the job's container read the script. `why` comes from the output, which
-    /// the container may have written: it is for people. `if_ran`: the sentence for a container that has run.
+    /// the container may have written: it is for people. `if_ran`: the sentence for a container that has run; `by_image`: it
+    /// also holds if the engine works, because its text is about the image.
     #[error("{at} started no container: {why}")]
-    NoContainer { at: String, why: String, if_ran: String },
+    NoContainer {
+        at: String,
+        why: String,
+        if_ran: String,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        by_image: bool,
+    },
     /// A problem on the runner host, such as an unreadable key file.
     #[error("{what}")]
     Local { what: String },

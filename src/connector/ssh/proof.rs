@@ -204,7 +204,9 @@ impl<'a> Proved<'a> {
             }
             (None, end) => match unread(&end, &before.text()) {
                 Unread::ByJob(why) => Ok(StageEnd::Impossible(why)),
-                Unread::Unknown { why, if_ran } => Err(ConnectError::NoContainer { at, why, if_ran }),
+                Unread::Unknown { why, if_ran, by_image } => {
+                    Err(ConnectError::NoContainer { at, why, if_ran, by_image })
+                }
             },
         }
     }

@@ -1,6 +1,6 @@
 //! Why a container ended before a shell in it read the script, as far as the output tells.
 //!
-//! The container writes to the same streams. So a text may blame its own job, but nothing else.
+//! The container writes to the same streams, and an engine's text may mean its own programs. So a text decides nothing alone.
 
 use super::container::NOT_STARTED;
 use crate::core::text::clean_line;
@@ -11,8 +11,9 @@ use crate::port::connector::StageEnd;
 pub(super) enum Unread {
     /// The image or its settings.
     ByJob(String),
-    /// The engine or the guest, or the container. `if_ran`: the sentence if the container has run.
-    Unknown { why: String, if_ran: String },
+    /// The engine or the guest, or the container. `if_ran`: the sentence if the container has run; `by_image`: and if the
+    /// engine works.
+    Unknown { why: String, if_ran: String, by_image: bool },
 }
 
 /// Podman's client exits with one of these for its own errors and for those of its runtime, and Docker's with 1.
@@ -32,7 +33,7 @@ pub(super) fn unread(end: &StageEnd, output: &str) -> Unread {
             let late = output.lines().rev().find(|line| line.contains(NOT_STARTED));
             let client = || format!("the engine's client ended with {end}");
             let why = late.map_or_else(client, |error| shown(error.trim_start_matches("Error: ")));
-            return Unread::Unknown { why, if_ran: ended(end) };
+            return Unread::Unknown { why, if_ran: ended(end), by_image: false };
         }
     };
     if status == 0 {
@@ -49,8 +50,8 @@ pub(super) fn unread(end: &StageEnd, output: &str) -> Unread {
             || line.contains("exec container process")
             || (line.starts_with("exec /") && line.contains(": "))
     });
-    if let Some(why) = start.and_then(image_fault) {
-        return Unread::ByJob(why);
+    if let Some((line, fault)) = start.and_then(|line| Some((line, image_fault(line)?))) {
+        return Unread::Unknown { why: shown(line), if_ran: fault, by_image: true };
     }
     let has_no_shell =
         matches!(status, 126 | 127) || said(&|line| line.contains("shell not found")).is_some();
@@ -60,7 +61,7 @@ pub(super) fn unread(end: &StageEnd, output: &str) -> Unread {
         Some(line) => shown(line),
         None => format!("the engine's client ended with {end}"),
     };
-    Unread::Unknown { why, if_ran }
+    Unread::Unknown { why, if_ran, by_image: false }
 }
 
 fn ended(end: &StageEnd) -> String {
@@ -69,7 +70,7 @@ fn ended(end: &StageEnd) -> String {
 
 const NO_SHELL: &str = "the image has no shell: a job's image needs `bash` or `sh`";
 
-/// The sentence for an error of the engine that every start of this image has.
+/// The sentence for an error of an engine that works: every start of this image has it.
 fn image_fault(error: &str) -> Option<String> {
     if error.contains("xec format error") {
         return Some("the image is for another processor architecture than the instance".to_owned());
@@ -116,11 +117,22 @@ fn shown(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The sentence if the container has run.
+    /// The sentence if the job is to blame.
     fn job(end: &StageEnd, output: &str) -> String {
         match unread(end, output) {
             Unread::ByJob(why) => why,
             Unread::Unknown { if_ran, .. } => if_ran,
+        }
+    }
+
+    /// The image explains an end only where others start: an engine that lacks a program of its own says the same.
+    #[test]
+    fn no_text_is_more_than_a_claim_about_the_image() {
+        let shim = "Error response from daemon: failed to start shim: exec: \"containerd-shim-runc-v2\": executable file \
+                    not found in $PATH: unknown\n";
+        for output in [shim, "exec /bin/sh: exec format error\n"] {
+            let found = unread(&StageEnd::Exited(1), output);
+            assert!(matches!(found, Unread::Unknown { by_image: true, .. }), "{found:?}");
         }
     }
 
@@ -240,7 +252,9 @@ mod tests {
                 "Error: the container engine did not start the container within 60 s\n",
             ),
         ] {
-            let Unread::Unknown { why, .. } = unread(&end, output) else { panic!("{output}") };
+            let Unread::Unknown { why, by_image: false, .. } = unread(&end, output) else {
+                panic!("{output}")
+            };
             assert!(output.is_empty() || output.contains(&why), "{output}: {why}");
         }
     }

@@ -271,7 +271,7 @@ mod tests {
             ConnectError::Refused { at: at(), user: "ci".to_owned(), problem: problem() },
             ConnectError::Lost { at: at(), problem: problem(), sent: true },
             ConnectError::NotBegun { at: at(), why: problem() },
-            ConnectError::NoContainer { at: at(), why: problem(), if_ran: problem() },
+            ConnectError::NoContainer { at: at(), why: problem(), if_ran: problem(), by_image: true },
             ConnectError::Local { what: problem() },
         ];
         let ends = [

@@ -8,14 +8,10 @@ use crate::core::container::failure::{Blame, Cause, short};
 use crate::core::failure::{ErrorClass, Failure};
 
 /// Texts of runtimes about a container that its own image or command keeps from starting.
-const BY_IMAGE: [&str; 6] = [
-    "executable file not found",
-    "no such file or directory",
-    "permission denied",
-    "exec format error",
-    "unable to find user",
-    "no users found",
-];
+const BY_IMAGE: [&str; 3] = ["exec format error", "unable to find user", "no users found"];
+/// The same, where the text is about a program of the container: runc's words, and crun's. Mounts have such errors, too.
+const BY_PROGRAM: [&str; 3] = ["not found", "o such file or directory", "ermission denied"];
+const OF_PROGRAM: [&str; 3] = ["container process", "container init", "executable file `"];
 
 /// `None`: the pod was not ordered, or it may still become what was.
 pub(super) fn of(pod: &Pod) -> Option<Failure> {
@@ -96,7 +92,7 @@ fn not_run(status: &ContainerStatus, image: &str) -> Option<String> {
         Some(("RunContainerError" | "CreateContainerError", message)) => Some(message),
         _ => start_error.and_then(|ended| ended.message.as_deref()),
     };
-    if let Some(message) = message.filter(|message| BY_IMAGE.iter().any(|text| message.contains(text))) {
+    if let Some(message) = message.filter(|message| is_by_image(message)) {
         return Some(with(&format!("image `{}` cannot be started", short(image)), Some(message)));
     }
     let unfit = ended.filter(|ended| status.name == JOB && ended.exit_code == UNFIT)?;
@@ -104,6 +100,11 @@ fn not_run(status: &ContainerStatus, image: &str) -> Option<String> {
     let message = unfit.message.as_deref().unwrap_or_default().trim_start_matches("greenroom: ");
     let message = message.strip_prefix("the image cannot run jobs: ").unwrap_or(message);
     Some(with(&format!("image `{}` cannot run jobs", short(image)), Some(message)))
+}
+
+fn is_by_image(message: &str) -> bool {
+    let says = |texts: &[&str]| texts.iter().any(|text| message.contains(text));
+    says(&BY_IMAGE) || (says(&OF_PROGRAM) && says(&BY_PROGRAM))
 }
 
 /// The container `job` ended although neither the cluster nor a limit ended it.
@@ -153,7 +154,9 @@ mod tests {
     #[test]
     fn what_is_the_jobs_fault_is_told_from_what_may_pass() {
         let user = "container has runAsNonRoot and image will run as root";
-        let program = "exec: \"nope\": executable file not found in $PATH";
+        let program = "unable to start container process: exec: \"nope\": executable file not found in $PATH";
+        let shim =
+            "failed to start shim: exec: \"containerd-shim-runc-v2\": executable file not found in $PATH";
         for (container, state, expected) in [
             (
                 JOB,
@@ -179,7 +182,7 @@ mod tests {
                 waits("CreateContainerConfigError", user),
                 Some("this pool runs no images as root, and image"),
             ),
-            (JOB, ends("StartError", 128, program), Some("image `ruby:3.3` cannot be started: exec:")),
+            (JOB, ends("StartError", 128, program), Some("image `ruby:3.3` cannot be started: unable")),
             (
                 JOB,
                 ends("Error", 78, "greenroom: the image cannot run jobs: it has no /bin/sh"),
@@ -190,6 +193,17 @@ mod tests {
                 waits("RunContainerError", program),
                 Some("service `db`: image `postgres:17` cannot be started"),
             ),
+            (
+                "svc-0",
+                waits(
+                    "RunContainerError",
+                    "executable file `nope` not found in $PATH: No such file or directory",
+                ),
+                Some("service `db`: image `postgres:17` cannot be started"),
+            ),
+            // The node's own faults.
+            (JOB, waits("RunContainerError", shim), None),
+            (JOB, waits("CreateContainerError", "mount /var/lib/x: no such file or directory"), None),
             ("svc-0", ends("Error", 78, ""), None),
             ("svc-0", waits("CrashLoopBackOff", "back-off 10s restarting failed container"), None),
             ("greenroom-server", waits("ErrImagePull", "timeout"), None),
