@@ -168,7 +168,7 @@ pub(super) async fn create(
     match created {
         Ok(_) => Ok(()),
         Err(ContainerError::Impossible(sentence)) => Err(CliError::impossible(sentence)),
-        Err(ContainerError::Unavailable(why)) => {
+        Err(ContainerError::Unavailable(why) | ContainerError::Unreached(why)) => {
             if let Err(problem) = call.context.host.note_refusal(&engine.pool, &response.facts.key, &why) {
                 tracing::warn!(pool = %engine.pool, "cannot note why the job was refused: {problem}");
             }
@@ -200,9 +200,11 @@ fn note(call: &Call, account: &ContainerAccount) {
 fn failure(error: &ContainerError) -> Option<FailureAccount> {
     let class = match error {
         ContainerError::Impossible(_) => FailureClass::Job,
-        ContainerError::Unavailable(_) | ContainerError::Doubtful { .. } | ContainerError::Trouble(_) => {
-            FailureClass::System
-        }
+        ContainerError::Unavailable(_)
+        | ContainerError::Unreached(_)
+        | ContainerError::Lost(_)
+        | ContainerError::Doubtful { .. }
+        | ContainerError::Trouble(_) => FailureClass::System,
         ContainerError::Stopped | ContainerError::RunnerGone | ContainerError::Closed(_) => return None,
     };
     Some(FailureAccount { class, message: error.to_string() })

@@ -287,7 +287,7 @@ impl fmt::Display for DrainReason {
             Self::Unfit { message } => write!(f, "it failed the check between jobs: {message}"),
             Self::FailsEarly { message } => write!(
                 f,
-                "jobs of two projects failed on it within seconds, and others pass elsewhere: {message}"
+                "jobs of two projects failed on it at their start, and others pass elsewhere: {message}"
             ),
             Self::Abandoned => f.write_str("the job that it was launched for needs it no longer"),
             Self::NotSuspended { message } => write!(f, "it could not be suspended: {message}"),

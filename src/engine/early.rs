@@ -26,23 +26,28 @@ impl Engine {
             return;
         }
         let reason = format!("`{stage}` failed after {} with exit status {status}", Pretty(after));
-        let decide = |state: &PoolState| plan::early::failed(state, attempt, &reason, self.now());
+        if let Some(sentence) = self.note_early(attempt, &reason).await {
+            // Its own errors are those of the job log's reader.
+            let _written = output.end_line().await;
+            tell(&sentence);
+        }
+    }
+
+    /// Records that the attempt's job failed before its own script, for a reason that may be the instance's. A sentence, if
+    /// this makes the instance suspect.
+    pub(super) async fn note_early(&self, attempt: &AttemptName, reason: &str) -> Option<String> {
+        let decide = |state: &PoolState| plan::early::failed(state, attempt, reason, self.now());
         let committed = match self.commit(decide).await {
             Ok(committed) => committed,
             Err(problem) => {
                 tracing::warn!(pool = %self.pool, "cannot record the early failure of {attempt}: {problem}");
-                return;
+                return None;
             }
         };
         let held = committed.state.granted.get(attempt).filter(|_| !committed.events.is_empty());
         let instance = held.and_then(|grant| committed.state.instance(&grant.instance));
-        if let Some(suspect) = instance.filter(|i| i.suspicion().is_some()) {
-            // Its own errors are those of the job log's reader.
-            let _written = output.end_line().await;
-            let id = &suspect.id;
-            tell(&format!(
-                "jobs of two projects failed within seconds on instance {id}: other jobs get it last"
-            ));
-        }
+        let suspect = instance.filter(|i| i.suspicion().is_some())?;
+        let id = &suspect.id;
+        Some(format!("jobs of two projects failed at their start on instance {id}: other jobs get it last"))
     }
 }

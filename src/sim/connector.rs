@@ -111,6 +111,9 @@ impl SimConnector {
     fn not_prepared(&self, id: &InstanceId) -> Option<&'static str> {
         let broken = self.engine_broken(id);
         let world = &mut *self.proc.world.borrow_mut();
+        if !broken && let Some(report) = early::unreached(world, id) {
+            return Some(report);
+        }
         let (fault, report) = if broken {
             (Fault::EngineBroken, "unsound host `podman run` failed: no crun\n")
         } else if world.streams.images.chance(40) {

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::check;
+use super::fate;
 use super::fault::Fault;
 use super::rng::Rng;
 use super::scenario::Moment;
@@ -19,7 +20,7 @@ use crate::core::pool::PoolState;
 /// What really failed early.
 #[derive(Debug, Default)]
 pub struct EarlyTruth {
-    /// The attempts whose first stage failed within seconds.
+    /// The attempts whose first stage failed within seconds, or whose images did not come.
     failed: BTreeSet<AttemptName>,
     /// Jobs whose runner's own script failed on such an instance.
     pub jobs: BTreeSet<u64>,
@@ -60,6 +61,20 @@ pub(super) fn strikes(world: &mut World, id: &InstanceId, attempt: &AttemptName)
     world.truth.early.jobs.insert(job);
     world.truth.excuse(job, "its instance fails early");
     Some(world.streams.latency.within(10..5_000))
+}
+
+/// What the script for a job's containers reports there: it reaches no registry. `None`: the instance works.
+pub(super) fn unreached(world: &mut World, id: &InstanceId) -> Option<&'static str> {
+    if !world.cloud.machines.get(id).is_some_and(|m| m.fails_early) {
+        return None;
+    }
+    world.cover.fault(Fault::FailsEarly);
+    fate::excuse_jobs(world, id, "its instance reaches no registry");
+    let granted = world.managers[0].journals.values().flat_map(|j| &j.state().granted);
+    let there: Vec<AttemptName> =
+        granted.filter(|(_, grant)| grant.instance == *id).map(|(attempt, _)| attempt.clone()).collect();
+    world.truth.early.failed.extend(there);
+    Some("failed 0 always 3 dial tcp: lookup registry: server misbehaving\n")
 }
 
 /// A first stage has failed within seconds, for whatever reason.

@@ -41,6 +41,8 @@ mod site;
 mod situation_apart;
 #[path = "../situations/containers/blame.rs"]
 mod situation_blame;
+#[path = "../situations/containers/sick.rs"]
+mod situation_sick;
 #[path = "../situations/containers/surroundings.rs"]
 mod situation_surroundings;
 #[path = "../situations/containers/variables.rs"]

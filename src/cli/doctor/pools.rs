@@ -124,7 +124,7 @@ fn suspect(facts: &PoolFacts<'_>) -> Vec<Finding> {
         let row = instance.suspicion().filter(|_| instance.phase == Phase::Ready)?;
         let (pool, id, reason) = (facts.pool, &instance.id, &row.reason);
         let what = format!(
-            "jobs of two projects failed on instance {id} of pool `{pool}` within seconds; other jobs get it last: {reason}"
+            "jobs of two projects failed on instance {id} of pool `{pool}` at their start; other jobs get it last: {reason}"
         );
         let next = if instance.is_static() {
             "check the host; a job that passes there ends this"

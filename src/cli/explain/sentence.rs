@@ -114,7 +114,7 @@ pub(super) fn sentence(before: &PoolState, event: &Event) -> String {
         }
         Change::FailedEarly { attempt, reason } => {
             let (who, place) = (who(before, attempt), place(before, attempt));
-            format!("{who} failed on {place} within seconds, before its own script: {reason}")
+            format!("{who} failed on {place} before its own script: {reason}")
         }
         Change::Released { attempt, release: leaving } => {
             let held = instance_of(before, attempt).and_then(|i| i.holders.get(attempt));

@@ -36,17 +36,23 @@ pub enum Blame {
     Surroundings,
 }
 
-/// Parts of the engine's texts, in the order in which they decide.
+/// Parts of the engine's texts, in the order in which they decide. A registry's status comes before what it writes.
 const TEXTS: &[(&str, Cause)] = &[
+    ("StatusCode: 429", Cause::RateLimit),
+    ("from registry 429", Cause::RateLimit),
+    ("StatusCode: 404", Cause::Missing),
+    ("StatusCode: 403", Cause::Denied),
+    ("from registry 403", Cause::Denied),
+    ("403 (Forbidden)", Cause::Denied),
+    ("unexpected HTTP status: 5", Cause::RegistryFault),
+    ("StatusCode: 5", Cause::RegistryFault),
+    ("from registry 5", Cause::RegistryFault),
     ("toomanyrequests", Cause::RateLimit),
     ("too many requests", Cause::RateLimit),
     ("Too Many Requests", Cause::RateLimit),
-    ("StatusCode: 429", Cause::RateLimit),
-    ("from registry 429", Cause::RateLimit),
     ("manifest unknown", Cause::Missing),
     ("name unknown", Cause::Missing),
     ("repository name not known", Cause::Missing),
-    ("StatusCode: 404", Cause::Missing),
     ("unauthorized", Cause::Denied),
     ("no basic auth credentials", Cause::Denied),
     ("authentication required", Cause::Denied),
@@ -54,9 +60,6 @@ const TEXTS: &[(&str, Cause)] = &[
     ("access forbidden", Cause::Denied),
     ("denied:", Cause::Denied),
     ("invalid username/password", Cause::Denied),
-    ("StatusCode: 403", Cause::Denied),
-    ("from registry 403", Cause::Denied),
-    ("403 (Forbidden)", Cause::Denied),
     ("invalid reference format", Cause::InvalidName),
     ("repository name must be lowercase", Cause::InvalidName),
     ("no image found in manifest list", Cause::NoPlatform),
@@ -67,9 +70,6 @@ const TEXTS: &[(&str, Cause)] = &[
     ("x509:", Cause::Certificate),
     ("tls: failed to verify certificate", Cause::Certificate),
     ("server gave HTTP response to HTTPS client", Cause::Certificate),
-    ("unexpected HTTP status: 5", Cause::RegistryFault),
-    ("StatusCode: 5", Cause::RegistryFault),
-    ("from registry 5", Cause::RegistryFault),
     ("Internal Server Error", Cause::RegistryFault),
     ("Bad Gateway", Cause::RegistryFault),
     ("Service Unavailable", Cause::RegistryFault),
@@ -160,6 +160,23 @@ impl Cause {
             | Self::Absent
             | Self::Certificate
             | Self::Late
+            | Self::InvalidOption
+            | Self::Unknown => false,
+        }
+    }
+
+    /// True if no registry has answered this: name service, route or clock of the instance may be wrong.
+    pub fn may_be_local(self) -> bool {
+        match self {
+            Self::Certificate | Self::Network | Self::Late => true,
+            Self::DiskFull
+            | Self::RateLimit
+            | Self::Missing
+            | Self::Denied
+            | Self::InvalidName
+            | Self::NoPlatform
+            | Self::Absent
+            | Self::RegistryFault
             | Self::InvalidOption
             | Self::Unknown => false,
         }

@@ -46,9 +46,15 @@ pub enum ContainerError {
     /// The job asks for what does not exist or is denied: it fails the same way on each instance.
     #[error("{0}")]
     Impossible(String),
-    /// A registry, the network or the pool's settings: it may pass.
+    /// A registry or the pool's settings: it may pass.
     #[error("{0}")]
     Unavailable(String),
+    /// No answer from a registry, at all or in time: the registry's fault, the network's or the instance's.
+    #[error("{0}")]
+    Unreached(String),
+    /// The connection to the instance broke.
+    #[error("{0}")]
+    Lost(String),
     /// The instance may be unable to run containers: the keeper checks that before it gets another job.
     #[error("{message}")]
     Doubtful { kind: CheckKind, message: String },
@@ -69,9 +75,12 @@ impl ContainerError {
             Self::Impossible(_) => JobResult::Failed,
             Self::Stopped => JobResult::Canceled,
             Self::Closed(_) => return None,
-            Self::Unavailable(_) | Self::Doubtful { .. } | Self::RunnerGone | Self::Trouble(_) => {
-                JobResult::SystemFailed
-            }
+            Self::Unavailable(_)
+            | Self::Unreached(_)
+            | Self::Lost(_)
+            | Self::Doubtful { .. }
+            | Self::RunnerGone
+            | Self::Trouble(_) => JobResult::SystemFailed,
         };
         Some(JobEnd::new(result, &self.to_string()))
     }
@@ -100,6 +109,11 @@ impl Engine {
         tell: &mut dyn FnMut(ContainerProgress),
     ) -> Result<JobContainer, ContainerError> {
         let prepared = self.create_containers(attempt, acquired, job, dirs, tell).await;
+        if let Err(ContainerError::Unreached(reason)) = &prepared
+            && let Some(sentence) = self.note_early(attempt, reason).await
+        {
+            tell(ContainerProgress::Remark(sentence));
+        }
         if let Err(error) = &prepared
             && let Err(problem) = self.part_with(attempt, error).await
         {
@@ -206,7 +220,7 @@ fn ended_as(
             ),
         }),
         Ok(end) => Ok(end),
-        Err(cause) => Err(ContainerError::Unavailable(format!(
+        Err(cause) => Err(ContainerError::Lost(format!(
             "instance {instance} was lost while it prepared the job's containers: {cause}"
         ))),
     }

@@ -437,6 +437,7 @@ fn spec(job: &ContainerJob, number: usize) -> Option<&ContainerSpec> {
 fn error(cause: Cause, sentence: String) -> ContainerError {
     match cause.blame() {
         Blame::Job => ContainerError::Impossible(sentence),
+        Blame::Surroundings if cause.may_be_local() => ContainerError::Unreached(sentence),
         Blame::Surroundings => ContainerError::Unavailable(sentence),
     }
 }

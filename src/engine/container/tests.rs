@@ -318,12 +318,12 @@ fn the_worst_failure_decides_whom_it_concerns() {
     let missing = "failed 1 always 1 manifest unknown\n";
     let full = "failed 1 always 1 write /x: no space left on device\n";
     assert!(
-        matches!(error(refused), ContainerError::Unavailable(why) if why.contains("cannot reach registry `h:1`"))
+        matches!(error(refused), ContainerError::Unreached(why) if why.contains("cannot reach registry `h:1`"))
     );
     assert!(
         matches!(error(&[refused, missing].concat()), ContainerError::Impossible(why) if why.contains("`db`"))
     );
-    assert!(matches!(error(&[refused, full].concat()), ContainerError::Unavailable(_)));
+    assert!(matches!(error(&[refused, full].concat()), ContainerError::Unreached(_)));
     let sees = |lines: &str, sentence: &str| match error(lines) {
         ContainerError::Doubtful { kind, message } => {
             assert_eq!(message, format!("the instance cannot {sentence}"));
@@ -337,11 +337,11 @@ fn the_worst_failure_decides_whom_it_concerns() {
         assert_eq!(sees(&[before, unsound].concat(), measured), CheckKind::Engine, "{before}");
     }
     assert!(
-        matches!(error(&[refused, "late\n"].concat()), ContainerError::Unavailable(why) if why.contains("pull_timeout"))
+        matches!(error(&[refused, "late\n"].concat()), ContainerError::Unreached(why) if why.contains("pull_timeout"))
     );
     let absent = "failed 0 never 1 absent\n";
     assert!(
-        matches!(error(&[refused, absent].concat()), ContainerError::Unavailable(_)),
+        matches!(error(&[refused, absent].concat()), ContainerError::Unreached(_)),
         "the registry explains more"
     );
     assert!(

@@ -81,15 +81,17 @@ fn a_service_with_a_typo_is_a_warning_with_docker() {
     on_docker(a_service_with_a_typo_is_a_warning);
 }
 
-/// A registry answers 403, and its message is that of a full disk.
+/// A registry answers 403, and its message is that of a full disk, or of a registry that would be of use later.
 #[test]
-fn a_registry_that_denies_with_the_words_of_a_full_disk_drains_no_machine() {
+fn a_registry_that_denies_with_other_words_drains_no_machine_and_fails_its_job() {
     let Some(site) = site() else { return };
     let place = one_machine(site);
-    let proxy = Proxy::new(site, Fault::Status("403 no space left on device", u32::MAX));
-    let denied = Job::new(1).image(&format!("{}/database-overlay-netavark:1", proxy.registry));
-    its_own_failure(&place, &denied, "denies access");
-    serves_on(&place, 2);
+    for (id, status) in [(1, "403 no space left on device"), (2, "403 toomanyrequests")] {
+        let proxy = Proxy::new(site, Fault::Status(status, u32::MAX));
+        let denied = Job::new(id).image(&format!("{}/database-overlay-netavark:1", proxy.registry));
+        its_own_failure(&place, &denied, "denies access");
+    }
+    serves_on(&place, 3);
     place.expect_sound();
 }
 

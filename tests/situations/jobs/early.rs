@@ -50,11 +50,11 @@ fn a_machine_on_which_jobs_of_two_projects_fail_early_is_used_last_and_then_repl
     let (again, log) = fails_early(&place, 3, "g/two");
     assert_eq!(again, sick);
     let line =
-        format!("jobs of two projects failed within seconds on instance {sick}: other jobs get it last");
+        format!("jobs of two projects failed at their start on instance {sick}: other jobs get it last");
     assert!(log.contains(&line), "{log}");
     let status = words(&place.order(&["pool", "status"]));
     let why =
-        "used last, because jobs of two projects failed on it within seconds: `get_sources` failed after";
+        "used last, because jobs of two projects failed on it at their start: `get_sources` failed after";
     assert!(status.contains(why), "{status}");
     assert_eq!(drained(&place, &sick), None, "no job has passed elsewhere: the cause may be GitLab's server");
 
@@ -67,7 +67,7 @@ fn a_machine_on_which_jobs_of_two_projects_fail_early_is_used_last_and_then_repl
         reason.starts_with("`get_sources` failed after") && reason.ends_with("exit status 128"),
         "{reason}"
     );
-    let said = "jobs of two projects failed on it within seconds, and others pass elsewhere";
+    let said = "jobs of two projects failed on it at their start, and others pass elsewhere";
     let explained = words(&place.order(&["explain", sick.as_str()]));
     assert!(explained.contains(said), "{explained}");
     place.wait_until_settled(2);

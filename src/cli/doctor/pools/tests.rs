@@ -165,7 +165,7 @@ fn of_launches() -> Vec<Trouble> {
     }
     all.push((
         bench,
-        "warning [pool-suspect]: jobs of two projects failed on instance linux-7f3a-1 of pool `linux` within seconds; other \
+        "warning [pool-suspect]: jobs of two projects failed on instance linux-7f3a-1 of pool `linux` at their start; other \
          jobs get it last: `get_sources` failed\n  help: none: the keeper replaces it once a job has passed on another \
          instance; `recheck_command` finds such instances earlier",
     ));

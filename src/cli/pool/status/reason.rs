@@ -87,7 +87,7 @@ fn ready(instance: &Instance, when: &When) -> Option<String> {
         return Some("checked before it gets the next job".to_owned());
     }
     if let Some(row) = instance.suspicion() {
-        let what = "jobs of two projects failed on it within seconds";
+        let what = "jobs of two projects failed on it at their start";
         return Some(format!("used last, because {what}: {}", row.reason));
     }
     // Longer in its phase than idle: it has served a job in between.
