@@ -473,6 +473,12 @@ mod tests {
         [rechecked, checked, Report { waiting, notes, ..Report::new(NOW, 49) }, own_keys]
     }
 
+    fn no_host(out_of_service: u32, unreachable: u32, bound: u32) -> WaitingOn {
+        let first = "h1 is out of service: exit status 1".to_owned();
+        let of = out_of_service + unreachable;
+        WaitingOn::NoHost { unusable: Some(UnusableHosts { of, out_of_service, unreachable, first, bound }) }
+    }
+
     #[test]
     fn reports_of_format_2_are_read() {
         let failure = || failure(ErrorClass::Transient);
@@ -505,14 +511,8 @@ mod tests {
             WaitingOn::Disk { problem: "disk full".to_owned() },
             WaitingOn::TooLong { timeout: Duration::from_hours(2), max_lifetime: Duration::from_hours(1) },
             WaitingOn::NoHost { unusable: None },
-            WaitingOn::NoHost {
-                unusable: Some(UnusableHosts {
-                    of: 2,
-                    out_of_service: 1,
-                    unreachable: 1,
-                    first: "h1 is out of service: exit status 1".to_owned(),
-                }),
-            },
+            no_host(1, 1, 0),
+            no_host(1, 0, 2),
             WaitingOn::NextPass,
             WaitingOn::Bound { hosts: 2, instance: instance.clone() },
         ];

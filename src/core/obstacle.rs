@@ -62,10 +62,10 @@ pub struct Lasting {
     pub tries: u32,
 }
 
-/// The static hosts of a pool that no job can get.
+/// The static hosts of a pool that a job cannot get, although it may have them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnusableHosts {
-    /// All hosts of the pool.
+    /// All hosts of the pool that the job may have.
     pub of: u32,
     /// Hosts that only an operator, or a cleaning, returns to service.
     pub out_of_service: u32,
@@ -73,6 +73,14 @@ pub struct UnusableHosts {
     pub unreachable: u32,
     /// Why the first of them is unusable: a sentence with its name.
     pub first: String,
+    /// Further hosts, which stay with other trust domains.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub bound: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 impl Obstacle {
@@ -166,12 +174,14 @@ impl UnusableHosts {
 /// Begins with *no* or *all*, as a reason to wait.
 impl fmt::Display for UnusableHosts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { of, out_of_service, unreachable, first } = self;
+        let Self { of, out_of_service, unreachable, first, bound } = self;
+        let whose = if *bound > 0 { "for this job" } else { "of the pool" };
         let unusable = out_of_service.saturating_add(*unreachable);
         match (of, self.is_all(), unreachable) {
+            (1, true, _) if *bound > 0 => write!(f, "the only host for this job is unusable: {first}"),
             (1, true, _) => write!(f, "the pool's only host is unusable: {first}"),
-            (_, true, 0) => write!(f, "all {of} hosts of the pool are out of service: {first}"),
-            (_, true, _) => write!(f, "all {of} hosts of the pool are unusable: {first}"),
+            (_, true, 0) => write!(f, "all {of} hosts {whose} are out of service: {first}"),
+            (_, true, _) => write!(f, "all {of} hosts {whose} are unusable: {first}"),
             (_, false, _) => {
                 let are = if unusable == 1 { "is" } else { "are" };
                 write!(f, "no static host is free, and {unusable} of {of} {are} unusable: {first}")
@@ -219,7 +229,7 @@ pub(crate) mod tests {
     /// Two hosts out of service.
     pub(crate) fn hosts() -> UnusableHosts {
         let first = "h1, last used by g/p, is out of service: the disk is full".to_owned();
-        UnusableHosts { of: 2, out_of_service: 2, unreachable: 0, first }
+        UnusableHosts { of: 2, out_of_service: 2, unreachable: 0, first, bound: 0 }
     }
 
     #[test]
@@ -282,7 +292,7 @@ pub(crate) mod tests {
             (3, 1, 1, "no static host is free, and 2 of 3 are unusable: why"),
             (3, 0, 1, "no static host is free, and 1 of 3 is unusable: why"),
         ] {
-            let hosts = UnusableHosts { of, out_of_service, unreachable, first: "why".to_owned() };
+            let hosts = UnusableHosts { of, out_of_service, unreachable, first: "why".to_owned(), bound: 0 };
             assert_eq!(hosts.to_string(), text);
             assert_eq!(hosts.is_all(), out_of_service + unreachable == of);
             assert_eq!(hosts.is_all_out_of_service(), out_of_service == of);

@@ -44,6 +44,7 @@ impl Engine {
                     return Ok(EffectResult::Fine);
                 }
                 Ok(CommandResult::Failed(message) | CommandResult::Cut(message)) => {
+                    let message = self.with_last_job(id, message).await?;
                     (DrainReason::Unfit { message }.to_string(), true)
                 }
                 // An unreachable host cannot be checked: it is cleaned once more when it is reachable.
@@ -57,7 +58,8 @@ impl Engine {
                 return Ok(EffectResult::Failed(Failure { class: ErrorClass::Transient, message }));
             }
             CommandResult::Failed(why) => {
-                (format!("cleaning{} failed: {why}", self.last_job(id).await?), false)
+                let after = self.last_job(id).await?.map(|job| format!(" after {job}")).unwrap_or_default();
+                (format!("cleaning{after} failed: {why}"), false)
             }
         };
         let at = self.now();
@@ -70,13 +72,21 @@ impl Engine {
         Ok(if is_unfit { EffectResult::Unfit(why) } else { EffectResult::Fine })
     }
 
-    /// The job that left the host last, as the attempts show: a part of a sentence, or nothing.
-    async fn last_job(&self, id: &InstanceId) -> Result<String, EngineError> {
+    /// A reason for which a host leaves service, with the job that left it last.
+    pub(super) async fn with_last_job(&self, id: &InstanceId, why: String) -> Result<String, EngineError> {
+        Ok(match self.last_job(id).await? {
+            Some(job) => format!("{why} (after {job})"),
+            None => why,
+        })
+    }
+
+    /// The job that left the host last, and its project, as far as the attempts show that.
+    async fn last_job(&self, id: &InstanceId) -> Result<Option<String>, EngineError> {
         let attempts = self.host.attempts.attempts_of(&self.pool).await?;
         let there = attempts.into_values().filter(|seen| seen.used && seen.instance.as_ref() == Some(id));
         let ended = there.filter_map(|seen| Some((seen.closed?.at, seen.job?)));
         let last = ended.reduce(|last, next| if next.0.since(last.0).is_zero() { last } else { next });
-        Ok(last.map(|(_, job)| format!(" after job {} of `{}`", job.key, job.project)).unwrap_or_default())
+        Ok(last.map(|(_, job)| format!("job {} of `{}`", job.key, job.project)))
     }
 
     /// Greenroom's part of cleaning; `None`: it is turned off. A host that stays with its trust domain keeps the cache, and

@@ -124,6 +124,8 @@ impl Engine {
                 return Ok(EffectResult::Fine);
             }
             Ok(Some(why)) => {
+                // A host that stays out of service is an operator's work.
+                let why = if setup.has_static_hosts() { self.with_last_job(id, why).await? } else { why };
                 self.commit(|state| stages::check_failed(state, id, (kind, &why), self.now())).await?;
                 return Ok(EffectResult::Fine);
             }

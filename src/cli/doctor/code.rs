@@ -134,7 +134,7 @@ codes! {
     HOST_LOGIN_PATH Note "host-login-path" "A login shell on a host searches directories for programs that stages do not. `login_shell = true` changes that.";
     HOST_SHELL_MISSING Error "host-shell-missing" "The pool's `shell` is not installed on a host.";
     HOST_BUILDS_DIR Error "host-builds-dir" "Jobs cannot create `builds_dir` on a host, or cannot write to it.";
-    HOST_UNREMOVABLE Warning "host-unremovable" "Cleaning could not remove builds on a host, because files of another user are in them.";
+    HOST_UNREMOVABLE Warning "host-unremovable" "Cleaning could not remove builds or caches on a host, because files of another user are in them.";
     HOST_SPACE Warning "host-space" "A host has little space left for builds.";
     HOST_PROCESSES Error "host-processes" "A host has neither `/proc` nor `pkill`: no stage can be stopped there.";
     HOST_SESSIONS Note "host-sessions" "A host allows one session per connection (`MaxSessions 1`): stopping a stage needs another connection.";

@@ -37,6 +37,7 @@ struct Needs<'a> {
     pool: &'a PoolName,
     shell: StageShell,
     builds: &'a str,
+    cache: &'a str,
     jobs: u32,
 }
 
@@ -52,7 +53,13 @@ pub(super) async fn check(pool: &PoolConfig, context: &BuildContext, ssh: &Ssh) 
     let cleaning = cleaning(static_hosts, pool).ok().flatten();
     let tries = known.map(async |host| {
         let jobs = host.capacity.unwrap_or(pool.policy.capacity_per_instance);
-        let needs = Needs { pool: &pool.name, shell: stage_shell(pool), builds: &pool.builds_dir, jobs };
+        let needs = Needs {
+            pool: &pool.name,
+            shell: stage_shell(pool),
+            builds: &pool.builds_dir,
+            cache: &pool.cache_dir,
+            jobs,
+        };
         match try_out(host, &needs, ssh).await {
             Ok(None) => Vec::new(),
             Ok(Some(seen)) => {
@@ -107,7 +114,7 @@ async fn try_out(host: &NamedHost, needs: &Needs<'_>, ssh: &Ssh) -> Result<Optio
         return ssh.log_in(&host.name, &host.endpoint, PATIENCE).await.map(|()| None);
     }
     let jobs = needs.jobs.min(MOST_CONNECTIONS);
-    ssh.inspect(&host.name, &host.endpoint, jobs, &question(needs.builds), PATIENCE).await.map(Some)
+    ssh.inspect(&host.name, &host.endpoint, jobs, &question(needs), PATIENCE).await.map(Some)
 }
 
 /// Begins a stage as a job does. Its standard input stays open, so a profile that reads it waits. Returns what the host
@@ -128,7 +135,7 @@ async fn stage_of(
         return (None, Some(unusable(host, needs.pool, &error)));
     }
     // Without a login shell, a profile that waits hinders nothing.
-    (ssh.inspect_login(id, at, (kind, &question(needs.builds)), PATIENCE).await.ok(), None)
+    (ssh.inspect_login(id, at, (kind, &question(needs)), PATIENCE).await.ok(), None)
 }
 
 /// Logs in as the account that cleans, and has its script check what it needs.
@@ -161,8 +168,8 @@ fn unclean(host: &NamedHost, pool: &PoolName, root: &RootCleaning, problem: &str
 }
 
 /// A script for `/bin/sh` that prints what the host has, one word per line. Changes nothing.
-fn question(builds: &str) -> String {
-    let builds = quoted(builds);
+fn question(needs: &Needs<'_>) -> String {
+    let (builds, cache) = (quoted(needs.builds), quoted(needs.cache));
     let shells = Shell::NAMES.join(" ");
     format!(
         "echo runs-sh; echo \"path-$PATH\"; [ -r /proc/self/stat ] && echo has-proc; pgrep -s $$ >/dev/null 2>&1; \
@@ -170,7 +177,7 @@ fn question(builds: &str) -> String {
          for c in {shells} git git-lfs gitlab-runner; do command -v $c >/dev/null 2>&1 && echo has-$c; done; \
          d={builds}; while [ ! -e \"$d\" ]; do d=$(dirname \"$d\"); done; [ -d \"$d\" ] && [ -w \"$d\" ] && \
          echo writes-builds; \
-         for e in {builds}/*.unremovable.*; do [ ! -e \"$e\" ] || {{ echo has-unremovable; break; }}; done; df -Pk \"$d\" | {{ read -r x; read -r x x x f x; echo free-$f; }}"
+         for e in {builds}/*.unremovable.* {cache}/*.unremovable.*; do [ ! -e \"$e\" ] || {{ echo has-unremovable; break; }}; done; df -Pk \"$d\" | {{ read -r x; read -r x x x f x; echo free-$f; }}"
     )
 }
 
@@ -261,7 +268,7 @@ fn only_at_login(host: &NamedHost, needs: &Needs<'_>, seen: &Inspected, login: &
 
 /// What jobs need and the host lacks. `login`: what it has for a login shell.
 fn judge(host: &NamedHost, needs: &Needs<'_>, seen: &Inspected, login: Option<&str>) -> Vec<Finding> {
-    let Needs { pool, shell: StageShell { shell, login_shell, .. }, builds, jobs } = needs;
+    let Needs { pool, shell: StageShell { shell, login_shell, .. }, builds, cache, jobs } = needs;
     let subject = format!("host `{}` of pool `{pool}`", host.name);
     let user = &host.endpoint.user;
     let of_stages = login.filter(|_| *login_shell).unwrap_or(&seen.said);
@@ -289,9 +296,11 @@ fn judge(host: &NamedHost, needs: &Needs<'_>, seen: &Inspected, login: Option<&s
     }
     if has("unremovable") {
         let what = format!(
-            "{subject}: builds of jobs have files of another user, such as root, which cleaning cannot remove"
+            "{subject}: builds or caches of jobs have files of another user, such as root, which cleaning cannot remove"
         );
-        let remedy = format!("run `rm -rf {builds}/*.unremovable.*` there as root, or set `clean_user`");
+        let remedy = format!(
+            "run `rm -rf {builds}/*.unremovable.* {cache}/*.unremovable.*` there as root, or set `clean_user`"
+        );
         found.push(code::HOST_UNREMOVABLE.found(what, remedy));
     }
     let free = seen.said.lines().find_map(|line| line.trim().strip_prefix("free-")?.parse::<u64>().ok());
@@ -376,7 +385,8 @@ pub(super) mod tests {
 
     fn codes(jobs: u32, seen: &Inspected) -> Vec<&'static str> {
         let pool = PoolName::new("linux");
-        let needs = Needs { pool: &pool, shell: Shell::Bash.into(), builds: "/builds", jobs };
+        let needs =
+            Needs { pool: &pool, shell: Shell::Bash.into(), builds: "/builds", cache: "/cache", jobs };
         judge(&host(true), &needs, seen, None).iter().map(|finding| finding.code).collect()
     }
 
@@ -415,7 +425,8 @@ pub(super) mod tests {
     #[test]
     fn a_login_shell_that_runs_nothing_is_quoted_and_nothing_else_is_said() {
         let pool = PoolName::new("linux");
-        let needs = Needs { pool: &pool, shell: Shell::Bash.into(), builds: "/builds", jobs: 4 };
+        let needs =
+            Needs { pool: &pool, shell: Shell::Bash.into(), builds: "/builds", cache: "/cache", jobs: 4 };
         let closed = Inspected { said: "This account is\x1b[2J\nnot available.\n".into(), ..seen("") };
         let found = judge(&host(true), &needs, &closed, None);
         assert_eq!(found.len(), 1, "{found:?}");
@@ -431,7 +442,7 @@ pub(super) mod tests {
             [(true, [].as_slice()), (false, ["host-login-path", "host-runner-missing"].as_slice())]
         {
             let shell = StageShell { login_shell, ..Shell::Bash.into() };
-            let needs = Needs { pool: &pool, shell, builds: "/builds", jobs: 4 };
+            let needs = Needs { pool: &pool, shell, builds: "/builds", cache: "/cache", jobs: 4 };
             let found = judge(&host(true), &needs, &plain, Some(&login));
             assert_eq!(found.iter().map(|finding| finding.code).collect::<Vec<_>>(), expected, "{found:?}");
             let named = found.iter().any(|finding| finding.message.contains("in /opt/ci/bin, stages do not"));
@@ -467,7 +478,8 @@ pub(super) mod tests {
         ];
         let mut all: Vec<Finding> = errors.iter().map(|error| unusable(&host(true), &pool, error)).collect();
         all.extend([kind(&pool, true, true), kind(&pool, true, false), kind(&pool, false, false)]);
-        let needs = Needs { pool: &pool, shell: Shell::Bash.into(), builds: "/builds", jobs: 9 };
+        let needs =
+            Needs { pool: &pool, shell: Shell::Bash.into(), builds: "/builds", cache: "/cache", jobs: 9 };
         let bare = Inspected { sessions: 1, shell: SLOW * 2, ..seen("runs-sh free-7 has-unremovable") };
         all.extend(judge(&host(true), &needs, &bare, None));
         all.extend(judge(&host(true), &needs, &seen("runs-sh has-bash has-git"), Some("path-/opt/bin")));

@@ -33,7 +33,9 @@ pub fn not_begun(
     match row.consequence(kind) {
         Consequence::Nothing | Consequence::Check => {}
         Consequence::OutOfUse => {
-            request::put_out_of_service(&mut draft, &id, reason(kind, why));
+            let job = &grant.reservation.job;
+            let why = format!("{why} (after job {} of `{}`)", job.key, job.project);
+            request::put_out_of_service(&mut draft, &id, reason(kind, &why));
         }
     }
     draft.into_events()

@@ -32,8 +32,8 @@ pub(super) fn step(
     }
     let mut upcoming = UpcomingCapacity::new(state, input.policy, input.ungranted, draft.now);
     let hosts = bound_hosts(draft, input);
-    let unusable = unusable_hosts(draft, report);
-    let mut rest = Rest { draft, input, scaled, hosts, unusable, full: None, ahead: 0 };
+    let all = static_hosts(draft, input, report);
+    let mut rest = Rest { draft, input, scaled, hosts, all, full: None, ahead: 0 };
     report.waiting.reserve(state.waiting.len());
     for job in state.waiting.values() {
         let drained = scaled.blocked.as_ref().filter(|on| matches!(on, WaitingOn::Drained { .. }));
@@ -94,8 +94,8 @@ struct Rest<'a> {
     scaled: &'a ScaleReport,
     /// All hosts of the pool, if each is bound for good.
     hosts: Vec<&'a Instance>,
-    /// The static hosts that no job can get.
-    unusable: Option<UnusableHosts>,
+    /// All hosts of the pool.
+    all: Vec<Host<'a>>,
     /// The reason that a full pool gives to the first of them; computed once.
     full: Option<WaitingOn>,
     ahead: u32,
@@ -104,7 +104,8 @@ struct Rest<'a> {
 impl Rest<'_> {
     /// A host that is checked may serve the job; one in use may become free before.
     fn of_checked_host(&mut self, job: &Reservation, host: &Instance) -> WaitingOn {
-        if self.unusable.is_some() && matches!(self.scaled.blocked, Some(WaitingOn::NoHost { .. })) {
+        if matches!(self.scaled.blocked, Some(WaitingOn::NoHost { .. })) && unusable(&self.all, job).is_some()
+        {
             return self.reason(job);
         }
         WaitingOn::HostCheck { instance: host.id.clone() }
@@ -126,7 +127,9 @@ impl Rest<'_> {
         }
         let of_kind = if job.job.order.is_some() { &self.scaled.ordered } else { &self.scaled.shared };
         match &self.scaled.blocked {
-            Some(WaitingOn::NoHost { .. }) => return WaitingOn::NoHost { unusable: self.unusable.clone() },
+            Some(WaitingOn::NoHost { .. }) => {
+                return WaitingOn::NoHost { unusable: unusable(&self.all, job) };
+            }
             Some(blocked) => return blocked.clone(),
             None => {}
         }
@@ -146,21 +149,56 @@ impl Rest<'_> {
     }
 }
 
-/// The static hosts that no job can get, with the reason of the first: one that is out of service before one that is not
-/// reached.
-fn unusable_hosts(draft: &PlanBuilder<'_>, report: &Report) -> Option<UnusableHosts> {
-    let hosts: Vec<&Instance> =
-        draft.state().instances.values().map(AsRef::as_ref).filter(|i| i.is_static()).collect();
-    let out_of_service = |host: &&Instance| {
-        let Phase::OutOfService { reason } = &host.phase else { return None };
-        Some(obstacle::out_of_service(host, reason))
+/// A static host, and why jobs cannot get it now.
+struct Host<'a> {
+    instance: &'a Instance,
+    /// It stays with its trust domain until the operator unbinds it.
+    stays: bool,
+    out_of_service: Option<String>,
+    unreached: Option<String>,
+}
+
+fn static_hosts<'a>(draft: &'a PlanBuilder<'_>, input: &ScaleInput<'_>, report: &Report) -> Vec<Host<'a>> {
+    let hosts = draft.state().instances.values().map(AsRef::as_ref).filter(|i: &&Instance| i.is_static());
+    let state_of = |instance: &'a Instance| Host {
+        instance,
+        stays: !input.policy.clean_unbinds && stays_bound(instance, input),
+        out_of_service: match &instance.phase {
+            Phase::OutOfService { reason } => Some(obstacle::out_of_service(instance, reason)),
+            Phase::Launching
+            | Phase::Checking
+            | Phase::Ready
+            | Phase::Suspended { .. }
+            | Phase::Cleaning
+            | Phase::Draining { .. } => None,
+        },
+        unreached: report.obstacle(&instance.id),
     };
-    let out: Vec<String> = hosts.iter().filter_map(out_of_service).collect();
-    let unreached: Vec<String> = hosts.iter().filter_map(|host| report.obstacle(&host.id)).collect();
+    hosts.map(state_of).collect()
+}
+
+/// Those that a job may have and cannot get, with the reason of the first: one that is out of service before one that is
+/// not reached.
+fn unusable(hosts: &[Host<'_>], job: &Reservation) -> Option<UnusableHosts> {
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    let (out_of_service, unreachable) = (count(out.len()), count(unreached.len()));
-    let first = out.into_iter().chain(unreached).next()?;
-    Some(UnusableHosts { of: count(hosts.len()), out_of_service, unreachable, first })
+    let (open, bound): (Vec<&Host<'_>>, Vec<&Host<'_>>) =
+        hosts.iter().partition(|host| !host.stays || host.instance.admits(&job.domain));
+    let out = || open.iter().filter_map(|host| host.out_of_service.as_ref());
+    let unreached = || open.iter().filter_map(|host| host.unreached.as_ref());
+    Some(UnusableHosts {
+        of: count(open.len()),
+        out_of_service: count(out().count()),
+        unreachable: count(unreached().count()),
+        first: out().chain(unreached()).next()?.clone(),
+        bound: count(bound.len()),
+    })
+}
+
+/// True if a host is bound by a job that has used it, or that will have.
+fn stays_bound(host: &Instance, input: &ScaleInput<'_>) -> bool {
+    let attempts = &input.observed.attempts;
+    let is_used = || host.holders.keys().any(|name| attempts.get(name).is_some_and(|seen| seen.used));
+    host.is_static() && host.domain.is_some() && (host.is_bound_by_use() || is_used())
 }
 
 /// All hosts of a pool of static hosts, if each stays with its trust domain until the operator unbinds it. Empty if one
@@ -173,12 +211,9 @@ fn bound_hosts<'a>(draft: &'a PlanBuilder<'_>, input: &ScaleInput<'_>) -> Vec<&'
     let Some(listing) = observed.listing.as_ref().ok().filter(|listing| listing.complete) else {
         return Vec::new();
     };
-    let is_used =
-        |i: &Instance| i.holders.keys().any(|name| observed.attempts.get(name).is_some_and(|seen| seen.used));
-    let stays = |i: &Instance| i.is_static() && i.domain.is_some() && (i.is_bound_by_use() || is_used(i));
     let hosts: Vec<&Instance> = state.instances.values().map(AsRef::as_ref).collect();
     let adopted = listing.instances.iter().all(|listed| state.instance(&listed.id).is_some());
-    if adopted && hosts.iter().all(|host| stays(host)) { hosts } else { Vec::new() }
+    if adopted && hosts.iter().all(|host| stays_bound(host, input)) { hosts } else { Vec::new() }
 }
 
 fn full(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>, scaled: &ScaleReport) -> WaitingOn {

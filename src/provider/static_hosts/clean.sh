@@ -196,6 +196,11 @@ remove() {
   done
 }
 
+# The same of what may have files of another user in it elsewhere. What is out of the way already stays.
+clear_away() {
+  why=$(erase "$1") || by_sudo "$1" || case $1 in *.unremovable.*) ;; *) discard "$1" ;; esac || { echo "$why"; fail "cannot remove $1"; }
+}
+
 by_sudo() { command -v sudo >/dev/null && sudo -n rm -rf -- "$1" 2>/dev/null && [ ! -e "$1" ]; }
 
 # A directory of the account can be renamed, whatever is in it.
@@ -219,7 +224,7 @@ empty() {
   chmod u+rwx -- "$1" 2>/dev/null
   for e in "$1"/* "$1"/.[!.]* "$1"/..?*; do
     [ -e "$e" ] || [ -L "$e" ] || continue
-    erase "$e" || fail "cannot remove $e"
+    clear_away "$e"
   done
 }
 
@@ -237,7 +242,7 @@ remove_files() {
       [ -n "$d" ] && [ -d "$d" ] || continue
       for e in "$d"/* "$d"/.[!.]* "$d"/..?*; do
         [ -n "$(find "$e" -prune -user "$me" 2>/dev/null)" ] || continue
-        erase "$e" || fail "cannot remove $e"
+        clear_away "$e"
       done
     done
   fi

@@ -139,6 +139,7 @@ fn a_broken_engine_takes_the_host_out_of_service_by_the_keepers_check() {
     let out_of_service = || cleaned(&place).filter(|reason| reason.contains("keeper's check"));
     let reason = wait_for("the keeper's check", place.setting.patience, out_of_service);
     assert!(reason.starts_with("it did not pass the keeper's check: `podman run` failed: "), "{reason}");
+    assert!(reason.ends_with("(after job 2 of `g/2`)"), "{reason}");
     let explained = place.order(&["explain", "a"]);
     let explained = explained.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(explained.contains("a did not start the containers of job 2"), "{explained}");
@@ -169,7 +170,9 @@ fn a_full_disk_takes_the_host_out_of_service_by_its_measured_space() {
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
     attempt.remove_tmpdir();
     let reason = cleaned(&place).unwrap_or_default();
+    // Cleaning finds it, or the keeper's check: whichever comes first.
     assert!(reason.contains("20 MiB ") && reason.contains("free in /home/ci"), "{reason}");
+    assert!(reason.contains("after job 1 of `g/1`"), "{reason}");
     host.sh("rm /home/other");
     place.order(&["pool", "resume", "--instance", "a"]);
     the_next_runs_there(&place, 3);

@@ -101,7 +101,8 @@ fn a_host_that_stays_with_its_project_keeps_the_clone_and_loses_it_when_it_is_re
 fn job_with_files_of_root(place: &Place, host: &Machine, id: u64) {
     let job = place.runner().start(&Job::new(id).script(["mkdir own; touch own/file", UNTIL_GO]));
     job.wait_for_log("started");
-    host.sh("d=$(dirname $(find /home/ci/builds -name own)); mkdir -p $d/of-root/in; touch $d/of-root/in/file /tmp/go");
+    host.sh("d=$(dirname $(find /home/ci/builds -name own)); mkdir -p $d/of-root/in /home/ci/cache/project/of-root; \
+         touch $d/of-root/in/file /home/ci/cache/project/of-root/file; chown ci /home/ci/cache /home/ci/cache/project; touch /tmp/go");
     job.finish().expect_outcome(&Outcome::Success);
 }
 
@@ -118,13 +119,16 @@ fn files_of_root_in_a_workspace_cost_no_host() {
         assert!(place.state().instances.values().all(|host| host.phase == Phase::Ready), "keeps: {keeps}");
         let left = host.sh("ls /home/ci/builds");
         assert!(left.starts_with("0.unremovable.") && left.lines().count() == 1, "keeps: {keeps}: {left}");
+        let cached = host.sh("ls /home/ci/cache");
+        let begin = if keeps { "project\n" } else { "project.unremovable." };
+        assert!(cached.starts_with(begin) && cached.lines().count() == 1, "keeps: {keeps}: {cached}");
         place.run(&Job::new(2).script(["ls -A | wc -l; touch here"])).expect_outcome(&Outcome::Success);
         let doctor = place.greenroom(&["doctor", "--json"]);
         let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
         assert!(doctor.contains("\"host-unremovable\""), "{doctor}");
         place.wait_until_idle(1);
         // What root removes is gone, whatever is done later.
-        host.sh("rm -rf /home/ci/builds/* /tmp/go");
+        host.sh("rm -rf /home/ci/builds/* /home/ci/cache/* /tmp/go");
         place.expect_sound();
     }
 }
@@ -143,5 +147,6 @@ fn files_of_root_go_where_the_account_has_sudo() {
     job_with_files_of_root(&place, host, 1);
     place.wait_until_idle(1);
     assert_eq!(host.sh("ls /home/ci/builds"), "");
+    assert_eq!(host.sh("ls /home/ci/cache"), "");
     place.expect_sound();
 }

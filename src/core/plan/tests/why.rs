@@ -195,12 +195,17 @@ fn a_job_that_no_host_may_ever_serve_is_told_so() {
         (
             "",
             "static out-of-service 5m of a",
-            "a8: no static host is free, and 1 of 2 is unusable: h2, last used by group/a, is out of service: broken",
+            "a8: the only host for this job is unusable: h2, last used by group/a, is out of service: broken",
         ),
         (
             "",
             "static out-of-service 5m",
-            "a8: no static host is free, and 1 of 2 is unusable: h2 is out of service: broken",
+            "a8: the only host for this job is unusable: h2 is out of service: broken",
+        ),
+        (
+            "",
+            "static out-of-service 5m of a; static out-of-service 5m of a",
+            "a8: all 2 hosts for this job are out of service: h2, last used by group/a, is out of service: broken",
         ),
         ("", "static held 5m by 7 of a", wait),
         ("", "static idle 5m of c; host", wait),
