@@ -49,7 +49,7 @@ pub(super) fn wanted(
         None => return Ok(None),
     };
     let settings = configured.containers.as_ref();
-    let found = settings.map(|settings| judged(call.context.config()?, configured, settings, request));
+    let found = settings.map(|settings| judged(call.context.config()?, configured, settings, request, false));
     let job = found.transpose()?.flatten();
     if job.is_none() && !request.services.is_empty() {
         let known = provider::find(&configured.provider.kind)?;
@@ -71,20 +71,23 @@ pub(super) fn wanted(
     Ok(job)
 }
 
-/// The same for a pool that runs jobs in containers. `pool` is one of `config`.
+/// The same for a pool that runs jobs in containers. `pool` is one of `config`; `meets_others`: the job's instance is known,
+/// and other jobs may be there.
 fn judged(
     config: &Config,
     pool: &PoolConfig,
     settings: &ContainerSettings,
     request: &ContainerRequest,
+    meets_others: bool,
 ) -> Result<Option<ContainerJob>, CliError> {
     let known = provider::find(&pool.provider.kind)?;
     if let Some(objection) = objection(config, pool, known) {
         return Err(CliError::config(objection.into()));
     }
+    let meets_others = meets_others || jobs_meet(pool, known.launches());
     let about = JobContext {
-        single_use: known.launches() && pool.policy.max_use_count == Some(1),
-        meets_others: jobs_meet(pool, known.launches()),
+        single_use: known.launches() && !meets_others,
+        meets_others,
         runner_variables: added_by_runner(|name| std::env::var_os(name)),
         ..operators(settings)?
     };
@@ -107,7 +110,7 @@ pub(super) fn jobs_meet(pool: &PoolConfig, launches: bool) -> bool {
 pub(super) fn privileged_pools(config: &Config, request: &ContainerRequest) -> Vec<PoolName> {
     let runs = |pool: &&PoolConfig| {
         let settings = pool.containers.as_ref();
-        let job = settings.and_then(|settings| judged(config, pool, settings, request).ok().flatten());
+        let job = settings.and_then(|settings| judged(config, pool, settings, request, false).ok().flatten());
         let is_run = |one: &ServiceSpec| one.container.privileged || !runs_docker(&one.container.called);
         job.is_some_and(|job| job.services.iter().all(is_run))
     };
@@ -153,6 +156,8 @@ pub(super) async fn create(
     acquired: &Acquired,
     (job, dirs): (&ContainerJob, &JobDirs),
 ) -> Result<(), CliError> {
+    let shared = if acquired.meets_others { beside_others(call, engine, response)? } else { None };
+    let job = shared.as_ref().unwrap_or(job);
     let (key, now) = (response.facts.key.clone(), call.context.host.now());
     let mut account = ContainerAccount::new(key, engine.pool.clone(), now, job);
     note(call, &account);
@@ -176,6 +181,21 @@ pub(super) async fn create(
         }
         Err(error) => Err(CliError::system(error)),
     }
+}
+
+/// The job's containers on an instance that other jobs use: without the operator's passwords and without privileges, even
+/// where new instances of the pool serve one job. `None`: the pool has always been so.
+fn beside_others(
+    call: &Call,
+    engine: &Engine,
+    response: &JobResponse,
+) -> Result<Option<ContainerJob>, CliError> {
+    let configured = call.in_config(&engine.pool)?;
+    let Some(settings) = &configured.containers else { return Ok(None) };
+    if jobs_meet(configured, provider::find(&configured.provider.kind)?.launches()) {
+        return Ok(None);
+    }
+    judged(call.context.config()?, configured, settings, &response.containers, true)
 }
 
 /// A pull that brought only what the keeper had pulled in advance: the instance had the image.
@@ -266,7 +286,8 @@ mod tests {
         for (text, wrong) in refused() {
             let config = Config::parse(&text, "greenroom.toml").unwrap();
             let pool = config.pools.values().next().unwrap();
-            let error = judged(&config, pool, pool.containers.as_ref().unwrap(), &request).unwrap_err();
+            let error =
+                judged(&config, pool, pool.containers.as_ref().unwrap(), &request, false).unwrap_err();
             assert!(error.in_a_line().contains(wrong), "{error:?}");
         }
     }

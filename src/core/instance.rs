@@ -512,6 +512,12 @@ impl Instance {
         }
     }
 
+    /// True if a job that holds it may meet another one, or what another one has left. Static hosts with containers are
+    /// cleaned by root between two jobs.
+    pub fn jobs_meet(&self) -> bool {
+        self.capacity > 1 || (!self.is_static() && (self.uses > 0 || self.uses_left != Some(0)))
+    }
+
     /// True if it is terminated when its jobs have finished.
     pub fn is_used_up(&self) -> bool {
         self.uses_left == Some(0)

@@ -77,6 +77,8 @@ pub struct Acquired {
     pub shares_images: bool,
     /// How many jobs the instance may run concurrently.
     pub capacity: u32,
+    /// True if other jobs are there, were there, or may come, whatever new instances of the pool are for.
+    pub meets_others: bool,
 }
 
 /// Why a job got no instance.
@@ -219,21 +221,7 @@ impl Engine {
         };
         let outcome = call.until_answering(&ask, state).await;
         match outcome {
-            Ok(Answering { assignment, account, booted, granted_after, images, shares_images, capacity }) => {
-                let waited = self.now().since(began);
-                let acquired = Acquired {
-                    lease,
-                    assignment,
-                    waited,
-                    account,
-                    booted,
-                    granted_after,
-                    images,
-                    shares_images,
-                    capacity,
-                };
-                Ok(acquired)
-            }
+            Ok(answering) => Ok(answering.acquired(lease, self.now().since(began))),
             Err(error) => {
                 // The job log shows the cause. What stays behind ends with the attempt.
                 if let Err(problem) = self.give_back(attempt, false, error.end()).await {
@@ -278,6 +266,34 @@ struct Answering {
     images: Images,
     shares_images: bool,
     capacity: u32,
+    meets_others: bool,
+}
+
+impl Answering {
+    fn acquired(self, lease: Lock, waited: Duration) -> Acquired {
+        let Self {
+            assignment,
+            account,
+            booted,
+            granted_after,
+            images,
+            shares_images,
+            capacity,
+            meets_others,
+        } = self;
+        Acquired {
+            lease,
+            assignment,
+            waited,
+            account,
+            booted,
+            granted_after,
+            images,
+            shares_images,
+            capacity,
+            meets_others,
+        }
+    }
 }
 
 impl Call<'_> {
@@ -549,6 +565,7 @@ impl Granted<'_> {
             images: instance.images.clone(),
             shares_images: policy.is_some_and(|policy| seen::is_shared(instance, policy)),
             capacity: instance.capacity,
+            meets_others: instance.jobs_meet(),
             assignment,
             account,
             granted_after,

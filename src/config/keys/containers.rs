@@ -40,9 +40,9 @@ pub(in crate::config) const CONTAINERS: KeyTable = KeyTable {
             .interacts("It needs no entry in `images`. No effect with `mode = \"image\"`."),
         key("images", Globs, Words("all images"), Job).means("Images that jobs may name."),
         key("services", Globs, Words("all images"), Job).means("Images that services may have."),
-        key("services_limit", Count(0), Words("no limit"), Job)
+        key("services_limit", Count(0), Words("`100`"), Job)
             .unit("services")
-            .means("Services that a job may have; with 0, none. Never more than 100."),
+            .means("Services that a job may have; with 0, none. A greater number than 100 counts as 100."),
         key("pull_policy", OneOrMore(&PullPolicy::NAMES), Words(PULL_POLICY_DEFAULT), Job)
             .means("When an image is pulled. If one policy of the list fails, the next one is tried.")
             .interacts("A job's own `pull_policy` replaces it, as far as `allowed_pull_policies` permits."),

@@ -53,10 +53,11 @@ impl EngineScript {
     }
 }
 
-/// Records what the engine has before the first job of an instance; `None`: cleaning goes by names there, or never comes.
+/// Records what the engine has before the first job of an instance; `None`: it serves one job, or is cleaned as a whole.
 fn record(instance: &Instance, engine: ContainerEngine) -> Option<EngineScript> {
     let is_reused = instance.uses_left != Some(1);
-    (is_alone(instance) && is_reused && instance.uses == 0).then(|| written(instance, engine, "record"))
+    let is_new = is_reused && instance.uses == 0 && !instance.is_static();
+    is_new.then(|| written(instance, engine, "record"))
 }
 
 /// Removes what jobs have left that are no longer there; `None`: the instance is cleaned as a whole.
@@ -65,9 +66,9 @@ pub(in crate::engine) fn remove(instance: &Instance, engine: ContainerEngine) ->
     (!is_cleaned).then(|| written(instance, engine, "remove_all"))
 }
 
-/// True if all that is new in the engine is of the job that has left.
-fn is_alone(instance: &Instance) -> bool {
-    !instance.is_static() && instance.capacity == 1
+/// True if all that is new in the engine is of jobs that have left.
+fn is_left_alone(instance: &Instance) -> bool {
+    !instance.is_static() && instance.holders.is_empty()
 }
 
 fn written(instance: &Instance, engine: ContainerEngine, call: &str) -> EngineScript {
@@ -79,7 +80,7 @@ fn written(instance: &Instance, engine: ContainerEngine, call: &str) -> EngineSc
         engine.program(),
         place.dir(),
         kept.join(" "),
-        if is_alone(instance) { "yes" } else { "" },
+        if is_left_alone(instance) { "yes" } else { "" },
     );
     EngineScript { reader: place.reader(), input }
 }
@@ -102,10 +103,11 @@ mod tests {
     }
 
     #[test]
-    fn what_present_jobs_have_is_named_and_only_where_one_job_is_at_a_time_is_all_else_of_a_job() {
+    fn what_present_jobs_have_is_named_and_without_them_all_that_is_new_is_of_a_job() {
         let head = |line: &str| podman(line).lines().next().unwrap_or_default().to_owned();
         let root = "engine=podman shared=\"/run/greenroom\"";
         assert_eq!(head("idle 5m of a"), format!("{root} kept='' alone=yes"));
+        assert_eq!(head("cap 3 | idle 5m of a"), format!("{root} kept='' alone=yes"));
         assert_eq!(head("cap 3 | held 5m by 7,8"), format!("{root} kept='greenroom-a7 greenroom-a8' alone="));
         assert_eq!(
             head("cap 2 | static held 5m by 7"),
@@ -115,11 +117,12 @@ mod tests {
     }
 
     #[test]
-    fn only_an_instance_for_one_job_after_another_needs_to_know_what_it_had() {
+    fn only_an_instance_for_several_jobs_needs_to_know_what_it_had() {
         let is_recorded = |line: &str| record(&instance(line), ContainerEngine::Docker).is_some();
         assert!(is_recorded("checking 5s"));
         assert!(is_recorded("uses 5 | checking 5s uses 5"));
-        for line in ["uses 1 | checking 5s uses 1", "cap 2 | checking 5s", "static checking 5s"] {
+        assert!(is_recorded("cap 2 | checking 5s"));
+        for line in ["uses 1 | checking 5s uses 1", "static checking 5s"] {
             assert!(!is_recorded(line), "{line}");
         }
     }

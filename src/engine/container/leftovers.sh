@@ -1,7 +1,7 @@
 # Removes what jobs have left with the engine of an instance that stays in use, and records what was there before the first
 # job. For any POSIX shell, as who runs the engine.
-# Set above: engine, shared, kept (the names of the containers of present jobs), alone (yes: one job at a time, so that
-# whatever is new is a job's; else only what has a name of Greenroom's).
+# Set above: engine, shared, kept (the names of the containers of present jobs), alone (yes: no job is there, so that
+# whatever is new was a job's; else only what has a name of Greenroom's).
 PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH LC_ALL=C
 unset IFS

@@ -89,6 +89,7 @@ async fn prepare(machine: &Rc<Machine>, job: &ContainerJob) -> Prepared {
         images: Images::default(),
         shares_images: false,
         capacity: 1,
+        meets_others: false,
     };
     let engine = Engine {
         pool,

@@ -151,6 +151,33 @@ pub fn where_jobs_run_beside_each_other_the_operators_password_stays_away_unless
     }
 }
 
+/// *"We set `max_use_count = 1` so that jobs get the password. A machine from before, with a job's process on it, got it, too."*
+#[test]
+fn a_machine_that_jobs_have_used_gets_no_password_whatever_new_machines_are_for() {
+    let Some(site) = site() else { return };
+    let (file, auth) = auth_file(site, "auth-before.json");
+    let with = |count: i64| {
+        let setting = one_machine(site, 1, |table| {
+            table.insert("registry_auth".into(), file.clone().into());
+        });
+        setting.pool("max_use_count", count).pool("idle_time", "1h")
+    };
+    let place = with(5).open();
+    let spying = place.prepared_as(&Job::new(1));
+    spy(&spying, &auth);
+    let (seen, machine) = (Inside::of(&place, &spying), place.instance_of(&spying));
+    end(&spying);
+    wait_for("the check between jobs", SOON, || place.idle().contains(&machine).then_some(()));
+    place.write_config(&with(1).text(&place.state_dir));
+    let private = |id| Job::new(id).image(&format!("{PASSWORD}/private:1")).script(["echo ran"]);
+    let result = place.run(&private(2));
+    assert_eq!(place.grants().last().map(|(_, instance)| instance.clone()), Some(machine));
+    result.expect_outcome(&FAILED);
+    assert!(result.log_text().contains("set DOCKER_AUTH_CONFIG"), "{}", result.log_text());
+    assert_eq!(seen.sh("cat /tmp/seen"), "");
+    place.expect_sound();
+}
+
 /// *"Machines serve five jobs. A process that a job left saw the password when the keeper pulled `images_warm` later."*
 #[test]
 fn on_a_machine_that_a_job_has_used_the_keeper_pulls_without_the_operators_password() {
@@ -227,20 +254,22 @@ pub fn what_a_job_made_itself_with_the_engine_goes_and_what_the_operator_brought
     let Some(site) = site() else { return };
     let (program, image) = (engine().program(), plain("ash:1"));
     let agent = format!("{program} run --detach --name agent --network host {image} sleep 90000");
-    let place = one_machine(site, 1, |_| {}).pool("ready_command", agent).open();
-    let attempt = place.prepared_as(&Job::new(1));
-    let ran = attempt.run("build_script", &use_of_engine(program, &image));
-    assert_eq!(ran.exit_code(), Some(0), "{}{}", ran.stdout_text(), ran.stderr_text());
-    let made = of_others(&place, &attempt);
-    for thing in ["agent", "db", "mine", "data", "never-started"] {
-        assert!(made.iter().any(|made| made == thing), "{thing}: {made:?}");
+    for at_a_time in [1, 2] {
+        let place = one_machine(site, at_a_time, |_| {}).pool("ready_command", agent.clone()).open();
+        let attempt = place.prepared_as(&Job::new(1));
+        let ran = attempt.run("build_script", &use_of_engine(program, &image));
+        assert_eq!(ran.exit_code(), Some(0), "{}{}", ran.stdout_text(), ran.stderr_text());
+        let made = of_others(&place, &attempt);
+        for thing in ["agent", "db", "mine", "data", "never-started"] {
+            assert!(made.iter().any(|made| made == thing), "{thing}: {made:?}");
+        }
+        end(&attempt);
+        let next = place.prepared_as(&job(2, "ash:1"));
+        assert_eq!(of_others(&place, &next), ["agent"], "{at_a_time} at a time");
+        assert_eq!(Inside::of(&place, &next).running("sleep 9000").len(), 1, "the operator's");
+        end(&next);
+        place.expect_sound();
     }
-    end(&attempt);
-    let next = place.prepared_as(&job(2, "ash:1"));
-    assert_eq!(of_others(&place, &next), ["agent"]);
-    assert_eq!(Inside::of(&place, &next).running("sleep 9000").len(), 1, "the operator's");
-    end(&next);
-    place.expect_sound();
 }
 
 /// What a job does with the engine of its machine.
