@@ -172,6 +172,7 @@ pub(super) fn build(
         command: recheck_command(pool, ready_command.as_deref()),
     };
     Ok(PoolSetup {
+        shell: stage_shell(pool),
         recheck,
         cleaning,
         policy: Arc::new(policy),

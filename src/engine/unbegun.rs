@@ -151,7 +151,7 @@ impl Engine {
             None
         };
         let within = setup.policy.timing.connect_timeout;
-        Ok(match self.connector.begins_stage(id, endpoint, mark.as_ref(), within).await {
+        Ok(match self.connector.begins_stage(id, endpoint, (setup.shell, mark.as_ref()), within).await {
             Ok(()) => Ok(None),
             Err(ConnectError::NotBegun { why, .. }) => Ok(Some(why)),
             Err(problem) => Err(problem),

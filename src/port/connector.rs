@@ -301,13 +301,13 @@ pub trait Connector {
         stop: Stop<'_>,
     ) -> Result<StageEnd, ConnectError>;
 
-    /// Checks that the instance begins a stage now: an empty script behind everything that comes before a job's. `mark`:
-    /// on a static host, the mark of its jobs. An instance that answers and begins none is `NotBegun`.
+    /// Checks that the instance begins a stage now: an empty script behind everything that comes before a job's. `shell`: that
+    /// of the pool's jobs, and on a static host the mark of its jobs. An instance that answers and begins none is `NotBegun`.
     async fn begins_stage(
         &self,
         id: &InstanceId,
         at: &Endpoint,
-        mark: Option<&Mark>,
+        shell: (StageShell, Option<&Mark>),
         within: Duration,
     ) -> Result<(), ConnectError>;
 

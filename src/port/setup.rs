@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::provider::Provider;
 use crate::core::container::engine::ContainerEngine;
 use crate::core::container::spec::ContainerJob;
+use crate::core::execution::StageShell;
 use crate::core::ids::InstanceId;
 use crate::core::policy::Policy;
 use crate::core::time::millis;
@@ -20,6 +21,8 @@ use crate::core::time::millis;
 pub struct PoolSetup {
     pub policy: Arc<Policy>,
     pub provider: Rc<dyn Provider>,
+    /// What reads the scripts of the pool's jobs.
+    pub shell: StageShell,
     /// Run on a fresh instance before a job gets it; must exit 0.
     pub ready_command: Option<String>,
     /// What instances have to pass between two jobs.

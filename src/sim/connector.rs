@@ -21,6 +21,7 @@ use super::truth::Session;
 use super::world::World;
 use crate::core::container::place::EnginePlace;
 use crate::core::endpoint::Endpoint;
+use crate::core::execution::StageShell;
 use crate::core::ids::{AttemptName, InstanceId};
 use crate::engine::recheck;
 use crate::port::connector::{
@@ -325,7 +326,7 @@ impl Connector for SimConnector {
         &self,
         id: &InstanceId,
         at: &Endpoint,
-        _mark: Option<&Mark>,
+        _begins: (StageShell, Option<&Mark>),
         within: Duration,
     ) -> Result<(), ConnectError> {
         self.handshake("connector.begins_stage", id, at, within).await?;

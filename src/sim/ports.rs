@@ -12,6 +12,7 @@ use super::keeping;
 use super::process::{Kind, Proc};
 use super::provider::SimProvider;
 use crate::core::event::{Change, Event};
+use crate::core::execution::Shell;
 use crate::core::ids::PoolName;
 use crate::core::instance::Answer;
 use crate::core::pool::PoolState;
@@ -181,6 +182,7 @@ impl Setup for SimSetup {
         let plan = Rc::clone(&world.config[&self.pool]);
         drop(world);
         let setup = PoolSetup {
+            shell: Shell::Bash.into(),
             recheck: Recheck { builds_dir: "/builds".to_owned(), command: None },
             cleaning: None,
             policy: Arc::clone(&plan.policy),

@@ -52,7 +52,7 @@ use self::proof::Proved;
 use self::session::Session;
 use self::stage::Work;
 use crate::core::endpoint::{Endpoint, Jump};
-use crate::core::execution::{Shell, StageShell};
+use crate::core::execution::StageShell;
 use crate::core::ids::InstanceId;
 use crate::core::text::clean_line;
 use crate::core::time::millis;
@@ -250,10 +250,10 @@ impl Connector for Ssh {
         &self,
         id: &InstanceId,
         at: &Endpoint,
-        mark: Option<&Mark>,
+        (shell, mark): (StageShell, Option<&Mark>),
         within: Duration,
     ) -> Result<(), ConnectError> {
-        self.begins(id, at, (Shell::Sh.into(), mark), within).await
+        self.begins(id, at, (shell, mark), within).await
     }
 
     async fn command(

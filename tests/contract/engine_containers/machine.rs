@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use greenroom::core::endpoint::Endpoint;
+use greenroom::core::execution::StageShell;
 use greenroom::core::ids::InstanceId;
 use greenroom::port::connector::{
     ConnectError, Connector, Mark, Output, RemoteCommand, Stage, StageEnd, Stop, Stream,
@@ -220,7 +221,7 @@ impl Connector for Machine {
         &self,
         _: &InstanceId,
         _: &Endpoint,
-        _: Option<&Mark>,
+        _: (StageShell, Option<&Mark>),
         _: Duration,
     ) -> Result<(), ConnectError> {
         Ok(())

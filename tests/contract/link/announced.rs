@@ -145,6 +145,7 @@ impl Bench {
         let (provider, store) = (Rc::new(provider), Rc::new(MemoryStore::new()));
         let policy = Arc::new(Policy { max_instances: 1, max_use_count: None, ..Policy::default() });
         let setup = PoolSetup {
+            shell: Shell::Bash.into(),
             recheck: Recheck { builds_dir: "/builds".to_owned(), command: None },
             policy: Arc::clone(&policy),
             provider: Rc::clone(&provider) as Rc<dyn Provider>,

@@ -55,6 +55,38 @@ fn a_failed_job_is_never_green_because_a_profile_reads_its_script() {
     place.run(&Job::new(3)).expect_outcome(&Outcome::Success);
 }
 
+/// `~/.profile`, which only login shells read, waits for an agent. Jobs of one project meet that, and so does the keeper's
+/// check: the host does not fail one job after the other.
+#[test]
+fn a_host_whose_login_profile_waits_leaves_service_and_doctor_says_why() {
+    if !possible() {
+        return;
+    }
+    let hosts = Hosts::boot(&[Make::named("a")]);
+    let host = &hosts.machines[0];
+    let place = hosts.setting().timing("connect_timeout", "3s").open();
+    let _keeper = place.keep();
+    place.run(&Job::new(1)).expect_outcome(&Outcome::Success);
+    place.wait_until_idle(1);
+    host.sh("echo 'sleep 600' >/home/ci/.profile");
+    let named = "a profile of the account, such as `~/.profile`, waits, exits or starts";
+    for id in [2, 3] {
+        let result = place.run(&Job::new(id));
+        result.expect_outcome(&Outcome::RunnerSystemFailure);
+        assert!(result.log_text().contains(named), "{}", result.log_text());
+    }
+    let status = || place.order(&["pool", "status"]).split_whitespace().collect::<Vec<_>>().join(" ");
+    let out = || Some(status()).filter(|text| text.contains("out of service"));
+    let said = wait_for("the host to leave service", SOON, out);
+    assert!(said.contains(named), "{said}");
+    assert!(doctor(&place).contains("[host-login-shell]"));
+    host.sh("rm /home/ci/.profile");
+    place.order(&["pool", "resume", "--instance", "a"]);
+    place.wait_until_idle(1);
+    place.run(&Job::new(4)).expect_outcome(&Outcome::Success);
+    place.expect_sound();
+}
+
 /// The profile waits with what the cleaning of the host would send it, and the host waits for its correction.
 #[test]
 fn a_host_is_not_cleaned_by_what_a_profile_starts() {

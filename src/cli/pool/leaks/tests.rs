@@ -17,6 +17,7 @@ use crate::cli::context;
 use crate::cli::fixture::{EventFixture, id, pool};
 use crate::cli::when::When;
 use crate::core::endpoint::Endpoint;
+use crate::core::execution::Shell;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::{Generation, InstanceId, OwnerId, PoolName};
 use crate::core::inventory::{Capabilities, Listing, Resource, ResourceKind, Resources, Tags};
@@ -196,6 +197,7 @@ impl Bench {
     async fn check(&self, cloud: &Rc<Cloud>, options: &LeaksOptions) -> Result<LeakCheck, LookError> {
         let timing = Timing { probe_interval: Duration::from_millis(1), ..Timing::default() };
         let setup = PoolSetup {
+            shell: Shell::Bash.into(),
             recheck: Recheck { builds_dir: "/builds".to_owned(), command: None },
             policy: Arc::new(Policy { timing, ..Policy::default() }),
             provider: Rc::clone(cloud) as Rc<dyn Provider>,

@@ -25,6 +25,7 @@ use super::line::Line;
 use super::message::{Ask, Control, Interpreter, Reply};
 use super::pump::pump;
 use crate::core::endpoint::Endpoint;
+use crate::core::execution::StageShell;
 use crate::core::ids::InstanceId;
 use crate::core::metadata::MetadataAnswers;
 use crate::port::connector::{
@@ -156,10 +157,10 @@ impl Connector for Linked {
         &self,
         id: &InstanceId,
         at: &Endpoint,
-        mark: Option<&Mark>,
+        (shell, mark): (StageShell, Option<&Mark>),
         within: Duration,
     ) -> Result<(), ConnectError> {
-        self.ssh.begins_stage(id, at, mark, within).await
+        self.ssh.begins_stage(id, at, (shell, mark), within).await
     }
 
     async fn command(
