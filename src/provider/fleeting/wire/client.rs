@@ -17,6 +17,9 @@ use tower::service_fn;
 /// How long the plugin's context outlives the caller's patience: the caller reports the time limit first.
 const GRACE: Duration = Duration::from_secs(1);
 
+/// The longest message, in bytes. One with 5,000 instances has less than 1 MiB.
+const LONGEST: usize = 16 << 20;
+
 /// A connection to one plugin process. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Client {
@@ -70,7 +73,7 @@ impl Client {
 
     async fn ready(&self) -> Result<Grpc<Channel>, Status> {
         let grpc = Grpc::new(self.channel.clone());
-        let mut grpc = grpc.max_decoding_message_size(usize::MAX).max_encoding_message_size(usize::MAX);
+        let mut grpc = grpc.max_decoding_message_size(LONGEST).max_encoding_message_size(LONGEST);
         grpc.ready().await.map_err(|error| Status::from_error(Box::new(error)))?;
         Ok(grpc)
     }

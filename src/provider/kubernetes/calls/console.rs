@@ -52,7 +52,8 @@ pub(super) async fn text(api: &Kubernetes, machine: &Handle) -> Result<String, P
     let mut text = String::new();
     for name in &names {
         // A container that has not started has no log.
-        let Ok(log) = log(api, machine, name, &format!("tailLines={LINES}")).await else { continue };
+        let limits = format!("tailLines={LINES}&limitBytes={CONSOLE}");
+        let Ok(log) = log(api, machine, name, &limits).await else { continue };
         if !log.is_empty() && names.len() > 1 {
             // Writing to a string cannot fail.
             writeln!(text, "container `{name}`:").ok();
@@ -61,6 +62,8 @@ pub(super) async fn text(api: &Kubernetes, machine: &Handle) -> Result<String, P
         if !text.is_empty() && !text.ends_with('\n') {
             text.push('\n');
         }
+        // A job chooses the number of services, and what they write.
+        text = tail(&text, CONSOLE).to_owned();
     }
     // Without its events, the log is still useful.
     let events = events(api, &machine.zone).await.unwrap_or_default();

@@ -156,7 +156,8 @@ fn is_denied_by_policy(message: &str) -> bool {
     let webhook = || message.starts_with("admission webhook \"") && message.contains("\" denied the request");
     let policy = || {
         let rest = message.split_once(" is forbidden: ").map_or(message, |(_, rest)| rest);
-        rest.starts_with("ValidatingAdmissionPolicy '") && rest.contains(" denied request: ")
+        let by_rule = rest.starts_with("ValidatingAdmissionPolicy '") && rest.contains(" denied request: ");
+        by_rule || rest.starts_with("image policy webhook backend denied one or more images")
     };
     webhook() || policy()
 }
@@ -210,6 +211,8 @@ mod tests {
         let denied =
             "admission webhook \"images.example.com\" denied the request: registry `evil` is not allowed";
         let policy = "pods \"a\" is forbidden: ValidatingAdmissionPolicy 'images' with binding 'ci' denied request: no";
+        let image_policy =
+            "pods \"a\" is forbidden: image policy webhook backend denied one or more images: no";
         let hook = "Internal error occurred: failed calling webhook \"x\": context deadline exceeded";
         for (code, reason, message, details, kind, wanted) in [
             (401, "Unauthorized", "Unauthorized", json!({}), Create, ErrorClass::Denied),
@@ -249,6 +252,7 @@ mod tests {
             (400, "BadRequest", denied, json!({}), Create, ErrorClass::Denied),
             (403, "Forbidden", denied, json!({}), Create, ErrorClass::Denied),
             (500, "InternalError", denied, json!({}), Create, ErrorClass::Denied),
+            (403, "Forbidden", image_policy, json!({}), Create, ErrorClass::Denied),
             (422, "Invalid", policy, json!({}), Create, ErrorClass::Denied),
             (500, "ServerTimeout", "later", json!({}), Existing, ErrorClass::Transient),
             (503, "ServiceUnavailable", "etcd", json!({}), Create, ErrorClass::Unknown),

@@ -15,6 +15,8 @@ use super::lines::Lines;
 
 /// Maximum length of an answer, in bytes.
 const LONGEST: usize = 256 * 1024;
+/// Events that wait until they are read.
+const MOST_EVENTS: usize = 1_000;
 
 /// An event of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -87,6 +89,10 @@ impl Qmp {
             if message.get("event").is_none() {
                 return Ok(message);
             }
+            // QEMU answers at once: only one that is not itself any more sends events without end before.
+            if self.events.len() >= MOST_EVENTS {
+                return Err(io::Error::other("QEMU sends events instead of an answer"));
+            }
             self.events.push_back(serde_json::from_value(message)?);
         }
     }
@@ -141,6 +147,21 @@ mod tests {
             let refused = qmp.execute("other", json!({})).await.unwrap_err().to_string();
             assert_eq!(refused, "QEMU rejected `other`: no such thing");
             assert_eq!(qmp.event().await.unwrap(), Event { name: "STOP".to_owned(), data: Value::Null });
+        };
+        tokio::join!(qemu, client);
+    }
+
+    #[tokio::test]
+    async fn events_without_end_take_no_memory() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let qemu = async {
+            theirs.write_all(b"{\"QMP\": {}}\n").await.unwrap();
+            // It ends when nobody reads any more.
+            while theirs.write_all(b"{\"event\": \"RTC_CHANGE\"}\n").await.is_ok() {}
+        };
+        let client = async {
+            let refused = Qmp::begin(ours).await.unwrap_err().to_string();
+            assert_eq!(refused, "QEMU sends events instead of an answer");
         };
         tokio::join!(qemu, client);
     }
