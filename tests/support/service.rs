@@ -48,7 +48,7 @@ pub(crate) fn a_graceful_stop_waits_for_the_job_and_for_nothing_of_ours(provider
     let config = format!("state_dir = '{}'\n{CONFIG}{provider}\n", at("state").display());
     std::fs::write(at("greenroom.toml"), config).expect("a file");
     let unit = unit(home.path());
-    let Some(systemd) = Systemd::start(home.path(), &[("gitlab-runner.service", &unit)], false) else {
+    let Some(systemd) = Systemd::start(home.path(), &[("runner-of-a-test.service", &unit)], false) else {
         return;
     };
     let config = at("greenroom.toml").display().to_string();
@@ -61,12 +61,12 @@ pub(crate) fn a_graceful_stop_waits_for_the_job_and_for_nothing_of_ours(provider
         let pool = &status["pools"][0];
         pool["idle"] == 2 && pool["keeper"]["runs"] == false
     });
-    systemd.systemctl(&["start", "gitlab-runner"]);
+    systemd.systemctl(&["start", "runner-of-a-test"]);
     let log = || std::fs::read_to_string(at("job.log")).unwrap_or_default();
     wait_for("the job's beginning", || log().contains("its beginning"));
 
-    systemd.systemctl(&["stop", "--no-block", "gitlab-runner"]);
-    let state = || systemd.systemctl(&["show", "--property=ActiveState,Result", "gitlab-runner"]);
+    systemd.systemctl(&["stop", "--no-block", "runner-of-a-test"]);
+    let state = || systemd.systemctl(&["show", "--property=ActiveState,Result", "runner-of-a-test"]);
     assert!(state().contains("ActiveState=deactivating") && !log().contains("its end"), "{}", log());
     wait_for("the stop's end", || state().contains("ActiveState=inactive"));
     assert!(state().contains("Result=success"), "{}", state());

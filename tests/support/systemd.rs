@@ -1,7 +1,7 @@
 //! A systemd of the test's own, in namespaces: for tests that need a real one.
 //!
-//! It sees the runner host's files, but has a /run, a process table and a control group of its own, and everything that
-//! it starts ends with it. Needs root, systemd and version 2 of control groups.
+//! It sees the runner host's files, but none of its units, and has a /run, a process table and a control group of its own.
+//! Everything that it starts ends with it. Needs root, systemd and version 2 of control groups.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
@@ -32,6 +32,8 @@ if [ -n "$3" ]; then
   mkdir -p "$copy/root$3" "$copy/root/.host"
   for folder in /dev /proc /sys; do mount --rbind "$folder" "$copy/root$folder"; done
   mount --bind "$3" "$copy/root$3"
+  rm -rf "$copy/root/etc/systemd/system"
+  mkdir "$copy/root/etc/systemd/system"
   cd "$copy/root"
   pivot_root . .host
   cd /
@@ -42,10 +44,14 @@ exec unshare --cgroup --pid --fork --kill-child --mount-proc sh -c '
   umount -R /sys/fs/cgroup
   mount -t cgroup2 none /sys/fs/cgroup
   mount -t tmpfs none /run
+  # Units of the host come before those of the test: a real runner would start, and take jobs.
+  for units in /etc/systemd/system /usr/local/lib/systemd/system; do
+    [ -n "$3" ] || [ ! -d "$units" ] || mount -t tmpfs none "$units"
+  done
   mkdir -p /run/systemd/system
   cp -R "$2"/. /run/systemd/system/
   exec env container=test /lib/systemd/systemd --system --unit=test.target --log-target=console --log-level=warning
-' sh "$1" "$2"
+' sh "$1" "$2" "$3"
 "#;
 
 #[derive(Debug)]

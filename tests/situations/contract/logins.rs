@@ -1,4 +1,4 @@
-//! Kind: connections that never log in keep no login away. Tried on the server of pods, and on that of provider `local`.
+//! Kind: connections that never log in keep no login away. Tried on the server of pods; provider `local` has the same one.
 
 #![cfg(test)]
 
