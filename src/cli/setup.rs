@@ -1,6 +1,7 @@
 //! One pool's part of the configuration, read again when the file has changed.
 
 use std::cell::RefCell;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -65,12 +66,46 @@ pub(super) struct FileSetup {
     last: RefCell<Last>,
 }
 
-/// The last valid configuration, and the bytes that were read last.
+/// The last valid configuration, and what was read last.
 #[derive(Debug)]
 struct Last {
     bytes: Vec<u8>,
+    /// The small files that the provider's table names, such as keys and credentials.
+    files: Vec<(PathBuf, FileMark)>,
     setup: PoolSetup,
     problem: Option<String>,
+}
+
+/// Tells a file from a later one at the same path: inode, size, and time of the last change. `None`: there is none.
+type FileMark = Option<(u64, u64, i64, i64)>;
+
+/// Files above this are no credentials, but images.
+const LARGEST_CREDENTIALS: u64 = 1 << 20;
+
+fn mark(path: &Path) -> FileMark {
+    let found = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
+    Some((found.ino(), found.size(), found.ctime(), found.ctime_nsec()))
+}
+
+/// The files that a provider's table names. Programs do not count.
+fn named_files(table: &toml::Table) -> Vec<(PathBuf, FileMark)> {
+    fn paths(value: &toml::Value, found: &mut Vec<PathBuf>) {
+        match value {
+            toml::Value::String(text) if text.starts_with('/') => found.push(text.into()),
+            toml::Value::Array(all) => all.iter().for_each(|value| paths(value, found)),
+            toml::Value::Table(table) => table.values().for_each(|value| paths(value, found)),
+            _ => {}
+        }
+    }
+    let mut found = Vec::new();
+    table.values().for_each(|value| paths(value, &mut found));
+    let is_data = |path: &PathBuf| {
+        std::fs::metadata(path).map_or(true, |file| {
+            file.is_file() && file.mode() & 0o111 == 0 && file.size() <= LARGEST_CREDENTIALS
+        })
+    };
+    found.retain(is_data);
+    found.into_iter().map(|path| (path.clone(), mark(&path))).collect()
 }
 
 impl FileSetup {
@@ -82,22 +117,28 @@ impl FileSetup {
         around: ProviderContext,
     ) -> Result<Self, CliError> {
         let bytes = fs_err::read(path)?;
+        let files = named_files(&pool.provider.table);
         let setup = build(config, pool, &around)?;
-        let last = RefCell::new(Last { bytes, setup, problem: None });
+        let last = RefCell::new(Last { bytes, files, setup, problem: None });
         Ok(Self { path: path.to_owned(), pool: pool.name.clone(), around, calls: calls(pool), last })
     }
 
-    /// Reads the file if its bytes have changed; returns the error in it, if any.
-    fn read(&self, known: &[u8]) -> Option<(Vec<u8>, Result<PoolSetup, String>)> {
+    /// Reads the file if its bytes have changed, or a file that it names; returns the error in it, if any.
+    fn read(&self, known: &Last) -> Option<Read> {
+        let is_same = |(path, at): &(PathBuf, FileMark)| mark(path) == *at;
         let bytes = match fs_err::read(&self.path) {
-            Ok(bytes) if bytes == known => return None,
+            Ok(bytes) if bytes == known.bytes && known.files.iter().all(is_same) => return None,
             Ok(bytes) => bytes,
-            Err(error) => return Some((Vec::new(), Err(error.to_string()))),
+            Err(error) => {
+                return Some(Read { bytes: Vec::new(), files: None, setup: Err(error.to_string()) });
+            }
         };
+        let mut files = None;
         let setup = Config::read(&self.path).map_err(|error| one_line(&error)).and_then(|(config, _)| {
             let pool = config.pools.get(&self.pool);
             let pool =
                 pool.ok_or_else(|| format!("pool `{}` is no longer in the configuration", self.pool))?;
+            files = Some(named_files(&pool.provider.table));
             if calls(pool) == Some(Calls::Delegated) && self.calls != Some(Calls::Delegated) {
                 // A process that can make calls does not change to one that cannot (src/cli/watch.rs).
                 return Err(format!(
@@ -107,21 +148,30 @@ impl FileSetup {
             }
             build(&config, pool, &self.around).map_err(|error| error.in_a_line())
         });
-        Some((bytes, setup))
+        Some(Read { bytes, files, setup })
     }
+}
+
+/// What has changed.
+struct Read {
+    bytes: Vec<u8>,
+    /// `None`: the configuration does not tell.
+    files: Option<Vec<(PathBuf, FileMark)>>,
+    setup: Result<PoolSetup, String>,
 }
 
 #[async_trait(?Send)]
 impl Setup for FileSetup {
     async fn current(&self) -> (PoolSetup, Option<String>) {
-        let read = self.read(&self.last.borrow().bytes);
+        let read = self.read(&self.last.borrow());
         let mut last = self.last.borrow_mut();
-        match read {
-            None => {}
-            Some((bytes, Ok(setup))) => *last = Last { bytes, setup, problem: None },
-            Some((bytes, Err(problem))) => {
-                last.bytes = bytes;
-                last.problem = Some(problem);
+        if let Some(Read { bytes, files, setup }) = read {
+            last.bytes = bytes;
+            last.files = files
+                .unwrap_or_else(|| last.files.iter().map(|(path, _)| (path.clone(), mark(path))).collect());
+            match setup {
+                Ok(setup) => (last.setup, last.problem) = (setup, None),
+                Err(problem) => last.problem = Some(problem),
             }
         }
         (last.setup.clone(), last.problem.clone())
@@ -389,6 +439,33 @@ pub(super) mod tests {
             "[pool.linux]\nmax_instances = 2\nidle_stopped = 3\n[pool.linux.provider]\nkind = \"local\"";
         let refused = Config::parse(many, "greenroom.toml").unwrap_err().to_string();
         assert!(refused.contains("`idle_stopped` = 3 is more than `max_instances` = 2"), "{refused}");
+    }
+
+    /// An administrator replaces the key or the credentials, and leaves the configuration as it is.
+    #[tokio::test]
+    async fn a_file_that_the_provider_names_makes_a_new_provider_when_it_changes() {
+        let home = tempfile::tempdir().unwrap();
+        let (path, key) = (home.path().join("greenroom.toml"), home.path().join("key"));
+        std::fs::write(&key, "expired").unwrap();
+        let text = format!(
+            "[pool.metal]\nmax_instances = 1\n[pool.metal.provider]\nkind = \"static\"\nuser = \"ci\"\nkey = {key:?}\n\
+             [[pool.metal.provider.host]]\nname = \"a\"\naddress = \"192.0.2.1\"\n"
+        );
+        std::fs::write(&path, text).unwrap();
+        let config = Config::read(&path).unwrap().0;
+        let program = std::env::current_exe().unwrap();
+        let state_dir = home.path().to_owned();
+        let around = ProviderContext { state_dir, program, clock: Rc::new(ManualClock::default()) };
+        let pool = config.pools.values().next().unwrap();
+        let setup = FileSetup::new(&path, &config, pool, around).unwrap();
+        let first = setup.current().await.0.provider;
+        assert!(Rc::ptr_eq(&first, &setup.current().await.0.provider), "nothing has changed");
+        std::fs::write(&key, "renewed").unwrap();
+        let second = setup.current().await.0.provider;
+        assert!(!Rc::ptr_eq(&first, &second), "with the new credentials");
+        assert!(Rc::ptr_eq(&second, &setup.current().await.0.provider));
+        std::fs::remove_file(&key).unwrap();
+        assert!(!Rc::ptr_eq(&second, &setup.current().await.0.provider), "it is gone");
     }
 
     #[tokio::test]
