@@ -27,7 +27,7 @@ use crate::gitlab::exit::Outcome;
 use crate::gitlab::stage::Stage;
 use crate::port::attempts::{AttemptRecord, Attempts as _, Closing};
 use crate::port::clock::Clock as _;
-use crate::port::connector::{Output as _, StageEnd};
+use crate::port::connector::StageEnd;
 
 /// `config`: one JSON document on standard output and nothing else. Writes nothing, opens no state.
 pub(super) fn config(place: &GlobalOptions, option: &PoolOption, env: &JobEnv) -> Result<Outcome, CliError> {
@@ -144,11 +144,13 @@ pub(super) async fn run(
         before_container: stage.is_before_scripts(),
         last: stage.is_last(),
     };
-    let ended = engine.stage(&call.attempt, (script, kind), &mut output, &|notice| ui::tell(notice)).await;
-    if !matches!(ended, Ok(StageEnd::Exited(_))) {
-        // A line of Greenroom's own follows. The runner may have closed the output.
-        let _written = output.end_line().await;
-    }
+    let tell = |notice: &str| {
+        // It may come in the middle of the stage's output, which a link moves directly.
+        ui::note_line(true);
+        ui::tell(notice);
+    };
+    let ended = engine.stage(&call.attempt, (script, kind), &mut output, &tell).await;
+    ui::note_line(output.open_line().is_some());
     let outcome = match ended {
         Ok(StageEnd::Exited(status)) => {
             let outcome = Outcome::of_exit(status);

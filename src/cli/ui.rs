@@ -1,6 +1,7 @@
 //! Writing for people. Write errors are ignored: a closed pipe must not stop a cleanup half-way.
 
 use std::io::{IsTerminal, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anstyle::{AnsiColor, Style};
 
@@ -9,9 +10,20 @@ pub fn out(text: &str) {
     anstream::stdout().write_all(text.as_bytes()).ok();
 }
 
+/// Whether a stage's output may have left a line open.
+static LINE_IS_OPEN: AtomicBool = AtomicBool::new(false);
+
 /// To standard error.
 pub fn err(text: &str) {
+    // In one piece: the runner reads the stage's output from another pipe, and could put it between two.
+    let text =
+        if LINE_IS_OPEN.swap(false, Ordering::Relaxed) { format!("\n{text}") } else { text.to_owned() };
     anstream::stderr().write_all(text.as_bytes()).ok();
+}
+
+/// What `err` or `tell` write next begins on a line of its own, if the job's output has left one open.
+pub fn note_line(is_open: bool) {
+    LINE_IS_OPEN.store(is_open, Ordering::Relaxed);
 }
 
 /// A line in the job log.

@@ -74,6 +74,11 @@ impl Output for ProcessOutput {
         }
     }
 
+    async fn own_line(&mut self, line: &str) -> io::Result<()> {
+        let begin = if self.open_line.is_some() { "\n" } else { "" };
+        self.write(Stream::Stderr, format!("{begin}{line}\n").as_bytes()).await
+    }
+
     fn descriptor(&self, stream: Stream) -> Option<BorrowedFd<'_>> {
         match stream {
             Stream::Stdout => self.stdout.descriptor(),

@@ -8,7 +8,7 @@ use crate::core::ids::AttemptName;
 use crate::core::plan;
 use crate::core::pool::PoolState;
 use crate::core::time::Pretty;
-use crate::port::connector::{Output, StageEnd};
+use crate::port::connector::StageEnd;
 
 impl Engine {
     /// Records that a stage which prepares the job failed within seconds. If this makes the instance suspect, `tell` receives
@@ -18,7 +18,6 @@ impl Engine {
         attempt: &AttemptName,
         (stage, end): (&str, &StageEnd),
         after: Duration,
-        output: &mut dyn Output,
         tell: &dyn Fn(&str),
     ) {
         let StageEnd::Exited(status @ 1..) = *end else { return };
@@ -27,8 +26,6 @@ impl Engine {
         }
         let reason = format!("`{stage}` failed after {} with exit status {status}", Pretty(after));
         if let Some(sentence) = self.note_early(attempt, &reason).await {
-            // Its own errors are those of the job log's reader.
-            let _written = output.end_line().await;
             tell(&sentence);
         }
     }

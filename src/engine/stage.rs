@@ -193,7 +193,7 @@ impl Engine {
                     self.show_services(&assignment, container, output).await;
                 }
                 if let Some(name) = kind.prepares {
-                    self.judge_early(attempt, (name, &end), self.now().since(began), output, tell).await;
+                    self.judge_early(attempt, (name, &end), self.now().since(began), tell).await;
                 }
                 if assignment.unbegun && matches!(end, StageEnd::Exited(_) | StageEnd::Signalled(_)) {
                     self.stage_begun(id).await;

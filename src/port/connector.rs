@@ -45,6 +45,12 @@ pub trait Output {
         Ok(())
     }
 
+    /// Writes a line of Greenroom's own to standard error, after an open line in one piece with its end: a reader of both
+    /// streams could put something between two.
+    async fn own_line(&mut self, line: &str) -> io::Result<()> {
+        self.write(Stream::Stderr, format!("{line}\n").as_bytes()).await
+    }
+
     /// A descriptor to which a stream's bytes can also be moved directly, as long as it does not block. `None`: use
     /// `write`.
     fn descriptor(&self, _stream: Stream) -> Option<BorrowedFd<'_>> {

@@ -15,6 +15,8 @@ const SSHD: &str = "/usr/sbin/sshd";
 
 /// What the check between jobs is called with. It begins here: otherwise, it would find the instance unfit.
 const CHECK: &str = " 102400 1000";
+/// What the keeper's own stage begins with.
+const KEEPERS: &str = ": check; ";
 /// All stages, the keeper's included, and those of jobs.
 const ALL: &str = "";
 const OF_JOBS: &str = "exec bash";
@@ -39,6 +41,7 @@ impl Guest {
             "login",
             &format!(
                 "[ ! -e {at}/broken ] || case \"$SSH_ORIGINAL_COMMAND\" in *\"{CHECK}\"*) ;; \
+                 *\"{KEEPERS}\"*) [ -s {at}/broken ] || exit 97;; \
                  *greenroom-session-*\"$(cat {at}/broken)\"*) exit 97;; esac\nexec /bin/sh -c \"$SSH_ORIGINAL_COMMAND\"\n"
             ),
         );

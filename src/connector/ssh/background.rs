@@ -7,7 +7,7 @@ use super::guest::Guest;
 use super::session::Session;
 use super::stop_handle::StopHandle;
 use crate::core::text::clean_line;
-use crate::port::connector::{Output, Stream};
+use crate::port::connector::Output;
 
 /// How long the output may be silent after the script's end.
 pub(super) const QUIET: Duration = Duration::from_secs(3);
@@ -24,14 +24,10 @@ pub(super) async fn name(session: &Session<'_>, guest: &mut Guest, output: &mut 
     };
     let what = found.map_or_else(|| "a background process".to_owned(), |found| found.to_string());
     let line = format!(
-        "greenroom: {what} of the script still holds its output; what it prints from now on is not shown\n"
+        "greenroom: {what} of the script still holds its output; what it prints from now on is not shown"
     );
-    let writing = async {
-        output.end_line().await?;
-        output.write(Stream::Stderr, line.as_bytes()).await
-    };
     // A reader that takes nothing gets no line either.
-    let _written = tokio::time::timeout(WITHIN, writing).await;
+    let _written = tokio::time::timeout(WITHIN, output.own_line(&line)).await;
 }
 
 #[derive(Debug, PartialEq, Eq)]

@@ -198,7 +198,7 @@ impl<'a> Proved<'a> {
             (Some(Escapes(known)), end) => {
                 let failed = end != StageEnd::Exited(0);
                 if failed && !known && contains(&script, begins_at, b"$'").map_err(cannot)? {
-                    output.write(Stream::Stderr, NO_ESCAPES.as_bytes()).await.map_err(cannot)?;
+                    output.own_line(NO_ESCAPES).await.map_err(cannot)?;
                 }
                 Ok(end)
             }
@@ -213,7 +213,7 @@ impl<'a> Proved<'a> {
 }
 
 const NO_ESCAPES: &str = "greenroom: the image's shell, such as dash, cannot read the quotes `$'…'` of this script; \
-     set the variable FF_POSIXLY_CORRECT_ESCAPES to `true`, or use an image with bash\n";
+     set the variable FF_POSIXLY_CORRECT_ESCAPES to `true`, or use an image with bash";
 
 #[async_trait(?Send)]
 impl Output for Proved<'_> {
@@ -231,6 +231,10 @@ impl Output for Proved<'_> {
 
     fn note_line(&mut self, is_open: bool) {
         self.output.note_line(is_open);
+    }
+
+    async fn own_line(&mut self, line: &str) -> io::Result<()> {
+        self.output.own_line(line).await
     }
 
     async fn end_line(&mut self) -> io::Result<()> {

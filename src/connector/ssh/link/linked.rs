@@ -288,7 +288,10 @@ impl Linked {
             };
             let Ok((line, mut pipes)) = called else { break };
             let (talk, line_open) = converse(line, &mut pipes, (grace, target.at), output, stop).await;
-            output.note_line(line_open);
+            // A link that died with the stage could not say.
+            let is_lost =
+                matches!(talk, Talk::Lost(_) | Talk::Over(Err(ConnectError::Lost { sent: true, .. })));
+            output.note_line(line_open || is_lost);
             match talk {
                 Talk::Over(end) => return Some(end),
                 Talk::Lost(error) => {
