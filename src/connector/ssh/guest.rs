@@ -8,15 +8,17 @@
 //! accepted the command or the script's bytes does not show that the guest works.
 
 use std::io;
+use std::rc::Rc;
 use std::time::Duration;
 
 use russh::client::Msg;
 use russh::{ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use super::background::QUIET;
 use super::login_profile::{Login, Reached};
-use super::proof::{ExitLines, ExitMark};
+use super::proof::{Awaited, ExitLines, Marks};
 use super::remote::{self, Acknowledged, Marked};
 use super::session::Session;
 use super::sift::Sift;
@@ -195,6 +197,8 @@ pub(super) struct Guest {
     merged: Sift<StopHandle>,
     /// The status that a shell in a container prints when it exits.
     exit: Option<ExitLines>,
+    /// The shell in a container, until it has read its first line.
+    shell: Option<Awaited>,
     start_by: Instant,
     closed: bool,
 }
@@ -202,7 +206,8 @@ pub(super) struct Guest {
 impl Guest {
     /// Reads a channel on which a command was requested. `start_by`: deadline of its start.
     pub(super) fn new(from: ChannelReadHalf, mark: &str, start_by: Instant) -> Self {
-        Self { from, sift: Sift::new(mark), merged: Sift::new(mark), exit: None, start_by, closed: false }
+        let (sift, merged) = (Sift::new(mark), Sift::new(mark));
+        Self { from, sift, merged, exit: None, shell: None, start_by, closed: false }
     }
 
     /// What stops the stage, if the guest gave it.
@@ -210,9 +215,13 @@ impl Guest {
         self.sift.word().or(self.merged.word())
     }
 
-    /// Ends the stage when these lines have come, before the command ends.
-    pub(super) fn ends_with(&mut self, mark: &ExitMark) {
-        self.exit = Some(ExitLines::new(mark));
+    /// Expects a shell in a container. When it has exited, the stage ends, before the command does. Returns what is notified
+    /// when the shell has read its first line.
+    pub(super) fn expect_shell(&mut self, marks: &Marks) -> Rc<Notify> {
+        let ready = Rc::new(Notify::new());
+        self.exit = Some(ExitLines::new(&marks.exit));
+        self.shell = Some(Awaited::new(marks, Rc::clone(&ready)));
+        ready
     }
 
     /// Waits until the guest may get its input: for the line with the handle, then for the answer to the first line,
@@ -356,15 +365,18 @@ impl Guest {
                     };
                     message
                 }
-                None => self.from.wait().await,
+                None => match self.next(output).await {
+                    Ok(message) => message,
+                    Err(error) => return Over::Output(error),
+                },
             };
             let mut written = Ok(());
             match message {
                 Some(ChannelMsg::Data { data }) => {
-                    written = write(&mut self.exit, output, Stream::Stdout, &data).await;
+                    written = self.write(output, Stream::Stdout, &data).await;
                 }
                 Some(ChannelMsg::ExtendedData { data, ext: 1 }) => {
-                    written = write(&mut self.exit, output, Stream::Stderr, &data).await;
+                    written = self.write(output, Stream::Stderr, &data).await;
                 }
                 Some(ChannelMsg::ExitStatus { exit_status }) => {
                     end.get_or_insert(StageEnd::Exited(exit_status));
@@ -393,6 +405,34 @@ impl Guest {
         }
     }
 
+    /// Waits for the next message. Meanwhile, the output may get a line that names what is waited for.
+    async fn next(&mut self, output: &mut dyn Output) -> io::Result<Option<ChannelMsg>> {
+        if let Some(shell) = &mut self.shell
+            && let Some(name_at) = shell.name_at()
+        {
+            match timeout_at(name_at, self.from.wait()).await {
+                Ok(message) => return Ok(message),
+                Err(_) => shell.name(output).await?,
+            }
+        }
+        Ok(self.from.wait().await)
+    }
+
+    /// Forwards what is output, without a shell's last line.
+    async fn write(&mut self, output: &mut dyn Output, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+        let passed = match &mut self.exit {
+            Some(exit) => exit.feed(stream, bytes),
+            None => bytes.into(),
+        };
+        if passed.is_empty() {
+            return Ok(());
+        }
+        if let Some(shell) = &mut self.shell {
+            shell.see(stream, &passed);
+        }
+        output.write(stream, &passed).await
+    }
+
     async fn finish(&mut self, output: &mut dyn Output, end: StageEnd) -> Over {
         for (stream, rest) in self.exit.iter_mut().flat_map(ExitLines::rest) {
             if !rest.is_empty()
@@ -403,18 +443,4 @@ impl Guest {
         }
         Over::Ended(end)
     }
-}
-
-/// Forwards what is output, without a shell's last line.
-async fn write(
-    exit: &mut Option<ExitLines>,
-    output: &mut dyn Output,
-    stream: Stream,
-    bytes: &[u8],
-) -> io::Result<()> {
-    let passed = match exit {
-        Some(exit) => exit.feed(stream, bytes),
-        None => bytes.into(),
-    };
-    if passed.is_empty() { Ok(()) } else { output.write(stream, &passed).await }
 }

@@ -146,7 +146,7 @@ impl Ssh {
         mut stop: Stop<'_>,
     ) -> Result<StageEnd, ConnectError> {
         let start_within = stage.start_within;
-        let work = Work::script(stage, output.exit_mark(), &self.settings)?;
+        let work = Work::script(stage, output.marks(), &self.settings)?;
         let session = tokio::select! {
             biased;
             () = &mut stop => return Ok(StageEnd::Stopped),

@@ -2,15 +2,23 @@
 //!
 //! An image's entrypoint may ignore its arguments and exit with 0. So a line before the script prints a random mark,
 //! which the shell puts together: a program that only repeats its input does not print it.
+//!
+//! The script follows only when the mark has come. An entrypoint, or a file that the shell reads first, such as that of
+//! `BASH_ENV`, may read standard input. Without its beginning, a script would go on after a command that fails. Such a
+//! container waits for input until the job is stopped, and cannot be told from a slow entrypoint: the job's log says so.
 
 use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Seek as _, Write as _};
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt as _;
+use std::rc::Rc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use rustix::fs::{MemfdFlags, memfd_create};
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::remote::random_mark;
 use super::sift::{Sift, Word};
@@ -21,6 +29,8 @@ use crate::port::tail::Tail;
 
 /// How much of a script is searched at a time.
 const CHUNK: usize = 64 << 10;
+/// A container whose shell has not read its first line for this long is named.
+const NAMED_AFTER: Duration = Duration::from_secs(30);
 
 /// What a shell's line says of it: whether it knows the quotes `$'…'`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +78,55 @@ impl Word for ExitStatus {
 
     fn parse(word: &[u8]) -> Option<Self> {
         std::str::from_utf8(word).ok()?.parse().ok().map(Self)
+    }
+}
+
+/// The marks of the lines that a shell in a container prints.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Marks {
+    /// When it has read the first line of its input.
+    pub(super) ready: String,
+    pub(super) exit: ExitMark,
+}
+
+/// Waits until a shell in a container has read its first line.
+#[derive(Debug)]
+pub(super) struct Awaited {
+    sift: Sift<Escapes>,
+    stream: Stream,
+    ready: Rc<Notify>,
+    /// When the job's log says what is waited for.
+    name_at: Option<Instant>,
+}
+
+impl Awaited {
+    /// `ready` is notified once.
+    pub(super) fn new(Marks { ready: mark, exit }: &Marks, ready: Rc<Notify>) -> Self {
+        let name_at = Some(Instant::now() + NAMED_AFTER);
+        Self { sift: Sift::new(mark), stream: exit.stream(), ready, name_at }
+    }
+
+    /// Looks for the shell's line in the output, in which it stays.
+    pub(super) fn see(&mut self, stream: Stream, bytes: &[u8]) {
+        if stream != self.stream || self.sift.has_begun() {
+            return;
+        }
+        self.sift.feed(bytes);
+        if self.sift.word().is_some() {
+            self.name_at = None;
+            self.ready.notify_one();
+        }
+    }
+
+    pub(super) fn name_at(&self) -> Option<Instant> {
+        self.name_at
+    }
+
+    /// Writes to the job's log what is waited for.
+    pub(super) async fn name(&mut self, output: &mut dyn Output) -> io::Result<()> {
+        self.name_at = None;
+        output.end_line().await?;
+        output.write(Stream::Stderr, format!("{NOT_READ}\n").as_bytes()).await
     }
 }
 
@@ -130,7 +189,7 @@ struct InContainer {
     script: File,
     /// Where the job's own text begins in it.
     begins_at: u64,
-    exit_mark: ExitMark,
+    marks: Marks,
     /// The output before the line.
     before: Tail,
 }
@@ -140,17 +199,18 @@ impl<'a> Proved<'a> {
     pub(super) fn new(stage: &mut Stage, output: &'a mut dyn Output) -> Result<Self, ConnectError> {
         let mut before = String::new();
         let is_pwsh = matches!(&stage.reader, Reader::Shell(StageShell { shell: Shell::Pwsh, .. }));
-        if stage.open_umask && !is_pwsh {
-            before.push_str("umask 0000\n");
-        }
         let mut marks = None;
         if let Reader::Container(_) = stage.reader {
             // No text has this character, so that the search for it costs next to nothing.
             let exit = format!("\u{1e}{}", random_mark("exit")?);
-            let (mark, exit_mark) =
-                (random_mark("shell")?, ExitMark { mark: exit, joined: !stage.separate_stderr });
-            before.push_str(&proving(&mark, &exit_mark));
-            marks = Some((mark, exit_mark));
+            let exit = ExitMark { mark: exit, joined: !stage.separate_stderr };
+            let ready = random_mark("shell")?;
+            // The first line: `stage` sends it alone.
+            before.push_str(&proving(&ready, &exit));
+            marks = Some(Marks { ready, exit });
+        }
+        if stage.open_umask && !is_pwsh {
+            before.push_str("umask 0000\n");
         }
         if before.is_empty() {
             return Ok(Self { output, container: None });
@@ -158,13 +218,13 @@ impl<'a> Proved<'a> {
         let cannot = |e: io::Error| ConnectError::Local { what: format!("cannot copy the script: {e}") };
         stage.script = prefixed(&before, &mut stage.script).map_err(cannot)?;
         let container = match marks {
-            Some((mark, exit_mark)) => {
+            Some(marks) => {
                 let script = stage.script.try_clone().map_err(cannot)?;
                 Some(InContainer {
-                    sift: Sift::new(&mark),
+                    sift: Sift::new(&marks.ready),
                     script,
                     begins_at: before.len() as u64,
-                    exit_mark,
+                    marks,
                     before: Tail::default(),
                 })
             }
@@ -173,9 +233,9 @@ impl<'a> Proved<'a> {
         Ok(Self { output, container })
     }
 
-    /// The mark of the lines that the shell prints when it exits.
-    pub(super) fn exit_mark(&self) -> Option<ExitMark> {
-        self.container.as_ref().map(|container| container.exit_mark.clone())
+    /// The marks of the lines that the shell prints.
+    pub(super) fn marks(&self) -> Option<Marks> {
+        self.container.as_ref().map(|container| container.marks.clone())
     }
 
     /// What the end of the stage means. `at`: the instance, for messages.
@@ -184,7 +244,7 @@ impl<'a> Proved<'a> {
         at: String,
         end: Result<StageEnd, ConnectError>,
     ) -> Result<StageEnd, ConnectError> {
-        let Self { output, container: Some(InContainer { mut sift, script, begins_at, exit_mark, before }) } =
+        let Self { output, container: Some(InContainer { mut sift, script, begins_at, marks, before }) } =
             self
         else {
             return end;
@@ -192,7 +252,7 @@ impl<'a> Proved<'a> {
         let end = end?;
         let cannot =
             |e: io::Error| ConnectError::Local { what: format!("cannot forward the stage's output: {e}") };
-        output.write(exit_mark.stream(), &sift.rest()).await.map_err(cannot)?;
+        output.write(marks.exit.stream(), &sift.rest()).await.map_err(cannot)?;
         match (sift.word(), end) {
             (_, StageEnd::Stopped) => Ok(StageEnd::Stopped),
             (Some(Escapes(known)), end) => {
@@ -212,19 +272,24 @@ impl<'a> Proved<'a> {
     }
 }
 
+/// What the job's log says of a container whose shell is waited for.
+pub(super) const NOT_READ: &str = "greenroom: no shell in the container has read the first line of its input yet, and the \
+     script waits: the image's entrypoint still works, or the entrypoint or a file that the shell reads first, such as that \
+     of `BASH_ENV`, reads standard input or holds back the output";
+
 const NO_ESCAPES: &str = "greenroom: the image's shell, such as dash, cannot read the quotes `$'…'` of this script; \
      set the variable FF_POSIXLY_CORRECT_ESCAPES to `true`, or use an image with bash";
 
 #[async_trait(?Send)]
 impl Output for Proved<'_> {
     async fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
-        let Some(InContainer { sift, exit_mark, before, .. }) = &mut self.container else {
+        let Some(InContainer { sift, marks, before, .. }) = &mut self.container else {
             return self.output.write(stream, bytes).await;
         };
         if sift.has_begun() {
             return self.output.write(stream, bytes).await;
         }
-        let passed = if stream == exit_mark.stream() { sift.feed(bytes) } else { bytes.into() };
+        let passed = if stream == marks.exit.stream() { sift.feed(bytes) } else { bytes.into() };
         before.write(stream, &passed).await?;
         self.output.write(stream, &passed).await
     }

@@ -22,7 +22,8 @@ use crate::port::connector::{ConnectError, Reader, StageEnd};
 pub(super) struct Marked {
     pub(super) command: String,
     pub(super) mark: String,
-    /// `None`: the program reads nothing before its input, or shows in another way that it reads a script.
+    /// `None`: the program reads nothing before its input, or shows in another way that it reads a script: a container's
+    /// shell has a first line of its own; see `proof`.
     pub(super) first_line: Option<FirstLine>,
     /// The login profile that is read before.
     pub(super) login: Option<Login>,

@@ -2,6 +2,8 @@
 //!
 //! The script is sent while output is read, so neither side can block the other. Output is forwarded in order, one
 //! message at a time: while its reader is stalled, the guest waits.
+//!
+//! A container's shell first gets one line, and the rest of the script when it has read that line; see `proof`.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -11,12 +13,13 @@ use std::time::Duration;
 
 use russh::ChannelWriteHalf;
 use russh::client::Msg;
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use super::SshSettings;
 use super::background;
 use super::guest::{Guest, Noise, Over};
-use super::proof::ExitMark;
+use super::proof::Marks;
 use super::remote::Marked;
 use super::session::Session;
 use super::stop;
@@ -44,20 +47,20 @@ pub(super) struct Run {
     /// From TERM to KILL when it is stopped; the stop may still change it.
     pub(super) grace: Rc<Cell<Duration>>,
     pub(super) linger: Duration,
-    /// The mark of the lines that a shell in a container prints when it exits.
-    pub(super) exit_mark: Option<ExitMark>,
+    /// The marks of the lines that a shell in a container prints.
+    pub(super) marks: Option<Marks>,
 }
 
 impl Work {
     pub(super) fn script(
         stage: Stage,
-        exit_mark: Option<ExitMark>,
+        marks: Option<Marks>,
         settings: &SshSettings,
     ) -> Result<Self, ConnectError> {
         let marked = Marked::reader(&stage.reader, &before(&stage, &stage.reader))?;
         let Stage { script, start_within, stop_grace, .. } = stage;
         let mut work = Self::new(marked, Input::File(script), stop_grace, start_within, settings);
-        work.run.exit_mark = exit_mark;
+        work.run.marks = marks;
         Ok(work)
     }
 
@@ -91,7 +94,7 @@ impl Work {
     ) -> Self {
         let grace = Rc::new(Cell::new(grace));
         let linger = settings.linger;
-        Self { marked, start_within, run: Run { input, grace, linger, exit_mark: None } }
+        Self { marked, start_within, run: Run { input, grace, linger, marks: None } }
     }
 }
 
@@ -179,9 +182,6 @@ pub(super) async fn carry_on(
     stop: &mut Stop<'_>,
     sent: &Cell<bool>,
 ) -> Result<StageEnd, ConnectError> {
-    if let Some(mark) = &run.exit_mark {
-        guest.ends_with(mark);
-    }
     let outcome = drive(session, guest, to, run, (&mut *output, &mut *stop, sent)).await;
     let cause = match outcome {
         DriveEnd::Over(Over::Ended(end)) => {
@@ -225,11 +225,12 @@ async fn drive(
     run: &Run,
     (output, stop, sent): Ends<'_, '_>,
 ) -> DriveEnd {
+    let ready = run.marks.as_ref().map(|marks| guest.expect_shell(marks));
     let receiving = guest.receive(session, output, run.linger);
     let sending = async {
         match &run.input {
-            Input::File(file) => send(to, file, sent).await,
-            Input::Text(text) => send(to, &text[..], sent).await,
+            Input::File(file) => send(to, file, sent, ready.as_deref()).await,
+            Input::Text(text) => send(to, &text[..], sent, None).await,
         }
     };
     tokio::pin!(receiving, sending);
@@ -247,8 +248,14 @@ async fn drive(
     }
 }
 
-/// Sends the script, then the end of input. A guest that does not read all of it is not an error.
-async fn send(to: &ChannelWriteHalf<Msg>, mut input: impl Read, sent: &Cell<bool>) -> io::Result<()> {
+/// Sends the script, then the end of input. A guest that does not read all of it is not an error. What follows the first
+/// line waits for `ready`.
+async fn send(
+    to: &ChannelWriteHalf<Msg>,
+    mut input: impl Read,
+    sent: &Cell<bool>,
+    mut ready: Option<&Notify>,
+) -> io::Result<()> {
     // The first byte is sent alone, so that `sent` becomes true exactly with it.
     let mut size = 1;
     loop {
@@ -258,10 +265,20 @@ async fn send(to: &ChannelWriteHalf<Msg>, mut input: impl Read, sent: &Cell<bool
             let _gone = to.eof().await;
             return Ok(());
         }
+        let line = ready.and_then(|_| chunk.iter().position(|byte| *byte == b'\n'));
+        let after_line = line.map(|end| chunk.split_off(end + 1));
         if to.data_bytes(chunk).await.is_err() {
             return Ok(());
         }
         sent.set(true);
         size = CHUNK;
+        if let Some(rest) = after_line
+            && let Some(ready) = ready.take()
+        {
+            ready.notified().await;
+            if !rest.is_empty() && to.data_bytes(rest).await.is_err() {
+                return Ok(());
+            }
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! The container writes to the same streams, and an engine's text may mean its own programs. So a text decides nothing alone.
 
 use super::container::NOT_STARTED;
+use super::proof::NOT_READ;
 use crate::core::text::clean_line;
 use crate::port::connector::StageEnd;
 
@@ -21,7 +22,9 @@ const ENGINE: [u32; 3] = [125, 126, 127];
 /// How Docker's client begins its own errors.
 const DOCKERS: [&str; 3] =
     ["Error response from daemon: ", "Cannot connect to the Docker daemon", "Error: No such container: "];
-const REMEDY: &str = "set `entrypoint: [\"\"]` for the image";
+const NO_ENTRYPOINT: &str = "set `entrypoint: [\"\"]` for the image";
+const REMEDY: &str =
+    "set `entrypoint: [\"\"]` for the image, or correct the file of `BASH_ENV`, if that is set";
 const LONGEST: usize = 400;
 
 /// Judges the end of a container by its status, and by its output and the engine's.
@@ -37,7 +40,9 @@ pub(super) fn unread(end: &StageEnd, output: &str) -> Unread {
         }
     };
     if status == 0 {
-        return Unread::ByJob(format!("the image's entrypoint did not start a shell; {REMEDY}"));
+        return Unread::ByJob(format!(
+            "the image's entrypoint did not start a shell, or a file that the shell reads first ended it; {REMEDY}"
+        ));
     }
     let no_client = |line: &str| {
         let lacks = |program: &str| line.contains(&format!("{program}: not found"));
@@ -56,7 +61,9 @@ pub(super) fn unread(end: &StageEnd, output: &str) -> Unread {
     let has_no_shell =
         matches!(status, 126 | 127) || said(&|line| line.contains("shell not found")).is_some();
     let if_ran = if has_no_shell && start.is_none() { NO_SHELL.to_owned() } else { ended(end) };
-    let last = start.or_else(|| said(&no_client)).or_else(|| said(&|line| !line.trim().is_empty()));
+    let last = start
+        .or_else(|| said(&no_client))
+        .or_else(|| said(&|line| !line.trim().is_empty() && line != NOT_READ));
     let why = match last {
         Some(line) => shown(line),
         None => format!("the engine's client ended with {end}"),
@@ -65,7 +72,8 @@ pub(super) fn unread(end: &StageEnd, output: &str) -> Unread {
 }
 
 fn ended(end: &StageEnd) -> String {
-    format!("the image's entrypoint ended with {end} before a shell read the script; {REMEDY}")
+    let who = "the image's entrypoint, or a file that its shell reads first,";
+    format!("{who} ended with {end} before a shell read the script; {REMEDY}")
 }
 
 const NO_SHELL: &str = "the image has no shell: a job's image needs `bash` or `sh`";
@@ -86,9 +94,9 @@ fn image_fault(error: &str) -> Option<String> {
     match program(error) {
         Some(program) if is_shell(program) => Some(NO_SHELL.to_owned()),
         Some(program) => {
-            Some(format!("the image's entrypoint `{}` cannot be started; {REMEDY}", shown(program)))
+            Some(format!("the image's entrypoint `{}` cannot be started; {NO_ENTRYPOINT}", shown(program)))
         }
-        None => Some(format!("the image's entrypoint cannot be started; {REMEDY}")),
+        None => Some(format!("the image's entrypoint cannot be started; {NO_ENTRYPOINT}")),
     }
 }
 
@@ -140,7 +148,11 @@ mod tests {
     #[test]
     fn what_the_image_causes_has_its_sentence() {
         for (status, output, expected) in [
-            (0, "sh -c if [ -x /bin/bash ]\n", "did not start a shell; set `entrypoint: [\"\"]`"),
+            (
+                0,
+                "sh -c if [ -x /bin/bash ]\n",
+                "did not start a shell, or a file that the shell reads first ended it; set `entrypoint: [\"\"]`",
+            ),
             (
                 3,
                 "Error: unknown command sh for tool\n",

@@ -49,12 +49,13 @@ async fn a_script_that_no_shell_reads_is_never_a_success() {
     }
     let guest = Guest::start().await;
     for (image, options, why) in [
-        ("ash", &["--entrypoint=/bin/echo"][..], "did not start a shell; set `entrypoint: [\"\"]`"),
+        ("ash", &["--entrypoint=/bin/echo"][..], "did not start a shell, or a file"),
         ("ash", &["--entrypoint=/bin/cat"], "ended with exit status 1 before"),
         ("ash", &["--entrypoint=three"], "ended with exit status 3 before a shell read the script"),
         ("ash", &["--entrypoint=bad"], "entrypoint `/bin/bad` cannot be started"),
         ("ash", &["--entrypoint=missing"], "entrypoint `missing` cannot be started"),
         ("ash", &["--user=nobody-here"], "lacks the job's user"),
+        ("bash", &["--env=BASH_ENV=/bin/quits"], "a file that the shell reads first ended it"),
         ("none", &[], "has no shell"),
         ("none", &["--entrypoint=[\"/bin/tool\",\"env\"]"], "has no shell"),
     ] {

@@ -178,6 +178,9 @@ fn make_image(root: &Path, name: &str) {
         ("three", "#!/bin/sh\necho Error: unknown command sh >&2; exit 3\n"),
         ("counts", "#!/bin/sh\necho once >>/count/times; exit 1\n"),
         ("bad", "#!/nowhere/sh\n"),
+        ("six", "#!/bin/sh\nfor n in 1 2 3 4 5 6; do read -r line; done; [ $# = 0 ] || exec \"$@\"\n"),
+        ("slow", "#!/bin/sh\nsleep 2; exec \"$@\"\n"),
+        ("quits", "exit 0\n"),
     ] {
         let path = root.join("bin").join(name);
         fs::write(&path, script).unwrap();

@@ -46,7 +46,7 @@ async fn another_user_is_not_heard_though_the_files_were_opened_to_all() {
             let mut stream = UnixStream::connect(&socket).unwrap();
             stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
             // It may close the connection first.
-            let _cut = stream.write_all(b"{\"protocol\":5,\"ask\":\"show\"}\n");
+            let _cut = stream.write_all(b"{\"protocol\":6,\"ask\":\"show\"}\n");
             let mut answer = Vec::new();
             let _cut = stream.read_to_end(&mut answer);
             String::from_utf8(answer).unwrap()

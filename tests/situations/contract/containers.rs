@@ -1,10 +1,12 @@
-//! Kind: the job log has what a script in a container wrote, in its order, and ends with the script.
+//! Kind: the job log has what a script in a container wrote, in its order, and ends with the script. A script runs from its
+//! first line, or not at all.
 
+use std::fs;
 use std::time::{Duration, Instant};
 
 use greenroom::port::connector::{Stage, StageEnd};
 
-use super::world::{Guest, WAYS, inside, is_inside};
+use super::world::{Guest, WAYS, Way, inside, is_inside};
 use crate::linked::support::never;
 use crate::pace::Pace;
 
@@ -51,6 +53,62 @@ async fn a_background_process_that_talks_does_not_hold_the_stage() {
             assert!(kept.out().contains("begun\n"), "{kept:?}");
             let took = begun.elapsed();
             assert!(took < pace.stretched(Duration::from_secs(9)), "{way:?} {image}: {took:?}");
+        }
+    }
+}
+
+/// Something before the shell reads standard input. Without its first lines, the script would deploy after a failure.
+#[tokio::test]
+#[ignore = "runs in namespaces"]
+async fn nothing_of_a_script_runs_when_its_beginning_was_read_by_something_else() {
+    if !is_inside() {
+        return;
+    }
+    let guest = Guest::start().await;
+    let deployed = guest.sshd.path("deployed");
+    fs::create_dir(&deployed).unwrap();
+    let volume = format!("--volume={}:/deployed", deployed.display());
+    let script = "set -eo pipefail\n:\n:\n:\n:\nfalse\necho ran >>/deployed/it; echo ran\n";
+    // Longer than it takes until the job log names the cause.
+    let patience = Duration::from_secs(33);
+    let run = async |option: &str, way| {
+        let name = Guest::create("bash", &[option, &volume]);
+        let stop = Box::pin(tokio::time::sleep(patience));
+        let joined = Stage { separate_stderr: way == Way::Link, ..inside(&name, script) };
+        let (end, kept) = guest.run(way, joined, stop).await;
+        let said = kept.out() + &kept.err();
+        assert_eq!(
+            fs::read_dir(&deployed).unwrap().count(),
+            0,
+            "{way:?} {option}: it went on after `false`: {said}"
+        );
+        assert!(said.contains("greenroom: no shell in the container has read the first line"), "{said}");
+        assert!(!said.contains("ran\n"), "{way:?} {option}: {said}");
+        assert_eq!(end.unwrap(), StageEnd::Stopped, "{way:?} {option}: {said}");
+    };
+    let (file, entrypoint) = ("--env=BASH_ENV=/bin/six", "--entrypoint=six");
+    tokio::join!(
+        run(file, Way::Link),
+        run(entrypoint, Way::Link),
+        run(file, Way::Connection),
+        run(entrypoint, Way::Connection),
+    );
+}
+
+/// A slow entrypoint is no reason to give up.
+#[tokio::test]
+#[ignore = "runs in namespaces"]
+async fn a_script_waits_for_a_slow_entrypoint() {
+    if !is_inside() {
+        return;
+    }
+    let guest = Guest::start().await;
+    for image in ["ash", "bash", "dash"] {
+        let name = Guest::create(image, &["--entrypoint=slow"]);
+        for way in WAYS {
+            let (end, kept) = guest.run_in(way, &name, "set -e\necho begun\n(exit 7)\necho never\n").await;
+            assert_eq!(end, StageEnd::Exited(7), "{way:?} {image}: {kept:?}");
+            assert_eq!((kept.out().as_str(), kept.err().as_str()), ("begun\n", ""), "{way:?} {image}");
         }
     }
 }

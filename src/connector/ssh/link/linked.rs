@@ -131,7 +131,7 @@ impl Connector for Linked {
     ) -> Result<StageEnd, ConnectError> {
         let mut proved = Proved::new(&mut stage, output)?;
         let interpreter = |reader: Reader| Interpreter { before: before(&stage, &reader), reader };
-        let exit_mark = proved.exit_mark();
+        let marks = proved.marks();
         let ask = || Ask::Stage {
             at: at.clone(),
             interpreter: interpreter(stage.reader.clone()),
@@ -140,8 +140,9 @@ impl Connector for Linked {
             // On a host that is cleaned after the job, a shell would wait for nothing.
             followed: !(stage.last && stage.trace.is_some()),
             ahead: stage.ahead.clone().map(|name| interpreter(Reader::Container(name))),
-            exit_mark: exit_mark.as_ref().map(|exit| exit.mark.clone()),
-            exit_joined: exit_mark.as_ref().is_some_and(|exit| exit.joined),
+            ready_mark: marks.as_ref().map(|marks| marks.ready.clone()),
+            exit_mark: marks.as_ref().map(|marks| marks.exit.mark.clone()),
+            exit_joined: marks.as_ref().is_some_and(|marks| marks.exit.joined),
         };
         let target = self.target(id, at, stage.start_within);
         let sent = (&ask as &dyn Fn() -> Ask, &stage.script, stage.stop_grace);

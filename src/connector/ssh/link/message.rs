@@ -14,7 +14,7 @@ use crate::core::time::millis;
 use crate::port::connector::{ConnectError, Reader, StageEnd};
 
 /// Must be raised with every change of these messages.
-pub(super) const PROTOCOL: u32 = 5;
+pub(super) const PROTOCOL: u32 = 6;
 
 /// What a link is started with, on its standard input.
 #[derive(Debug, Serialize, Deserialize)]
@@ -77,7 +77,11 @@ pub(super) enum Ask {
         /// The container of a later stage, to be started as soon as it is not in use.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ahead: Option<Interpreter>,
-        /// The mark of the lines that a shell in a container prints when it exits.
+        /// The mark of the line that a shell in a container prints when it has read the first line of its input. The rest
+        /// follows only then.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ready_mark: Option<String>,
+        /// The mark of the lines that it prints when it exits.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         exit_mark: Option<String>,
         /// True if it prints one, because its two streams are one.
@@ -206,6 +210,7 @@ mod tests {
                 stop_grace,
                 followed: true,
                 ahead: None,
+                ready_mark: None,
                 exit_mark: None,
                 exit_joined: false,
             },
@@ -216,6 +221,7 @@ mod tests {
                 stop_grace,
                 followed: false,
                 ahead: None,
+                ready_mark: None,
                 exit_mark: None,
                 exit_joined: false,
             },
@@ -226,6 +232,7 @@ mod tests {
                 stop_grace,
                 followed: true,
                 ahead: Some(container.clone()),
+                ready_mark: None,
                 exit_mark: None,
                 exit_joined: false,
             },
@@ -236,6 +243,7 @@ mod tests {
                 stop_grace,
                 followed: true,
                 ahead: None,
+                ready_mark: Some("greenroom-shell-1-".to_owned()),
                 exit_mark: Some("greenroom-exit-1-".to_owned()),
                 exit_joined: true,
             },

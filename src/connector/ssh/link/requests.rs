@@ -7,7 +7,7 @@ use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::super::passed;
-use super::super::proof::ExitMark;
+use super::super::proof::{ExitMark, Marks};
 use super::super::session::is_refusal;
 use super::figures;
 use super::hub::Hub;
@@ -67,14 +67,16 @@ impl Hub<'_> {
                 stop_grace,
                 followed,
                 ahead,
+                ready_mark,
                 exit_mark,
                 exit_joined: joined,
                 ..
             } => {
                 self.watch_runner(&mut line, request.wake, DESCRIPTORS);
                 let next = Next { followed, ahead: ahead.map(Program::Interpreter) };
-                let exit = exit_mark.map(|mark| ExitMark { mark, joined });
-                let program = (Program::Interpreter(interpreter), next, exit);
+                let marks = ready_mark.zip(exit_mark);
+                let marks = marks.map(|(ready, mark)| Marks { ready, exit: ExitMark { mark, joined } });
+                let program = (Program::Interpreter(interpreter), next, marks);
                 self.run_stage(line, program, start_within, stop_grace).await
             }
             Ask::Command { text, start_within, stop_grace, .. } => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::super::proof::ExitMark;
+use super::super::proof::Marks;
 use super::super::session::Session;
 use super::super::stage::{Input, Run, carry_on, forward};
 use super::hub::Hub;
@@ -27,8 +27,8 @@ const ABANDONED_GRACE: Duration = Duration::from_millis(50);
 /// Extra time, because the start has its own limit with a more precise error.
 const MARGIN: Duration = Duration::from_millis(500);
 
-/// A call's program, what may wait for another stage, and the mark of the lines that its shell prints when it exits.
-type Requested = (Program, Next, Option<ExitMark>);
+/// A call's program, what may wait for another stage, and the marks of the lines that its shell prints.
+type Requested = (Program, Next, Option<Marks>);
 
 /// Frees the link when the stage has ended, whatever its result.
 struct Turn<'a, 'b>(&'a Hub<'b>);
@@ -65,7 +65,7 @@ impl Hub<'_> {
     async fn stage(
         &self,
         line: &mut Line,
-        (program, next, exit_mark): Requested,
+        (program, next, marks): Requested,
         start_within: Duration,
         stop_grace: Duration,
     ) -> Result<StageEnd, ConnectError> {
@@ -106,7 +106,7 @@ impl Hub<'_> {
         let grace = Rc::new(Cell::new(stop_grace));
         let input = Input::File(script.into());
         let linger = self.spec.settings.linger;
-        let run = Run { input, grace, linger, exit_mark };
+        let run = Run { input, grace, linger, marks };
         // The note that is removed below is this stage's own: a dead link's note stays until its stage has been
         // stopped.
         let _noted = self.slot_lock.note(waiting.handle());
