@@ -217,10 +217,10 @@ impl Guest {
 
     /// Expects a shell in a container. When it has exited, the stage ends, before the command does. Returns what is notified
     /// when the shell has read its first line.
-    pub(super) fn expect_shell(&mut self, marks: &Marks) -> Rc<Notify> {
+    pub(super) fn expect_shell(&mut self, marks: &Marks, within: Duration) -> Rc<Notify> {
         let ready = Rc::new(Notify::new());
         self.exit = Some(ExitLines::new(&marks.exit));
-        self.shell = Some(Awaited::new(marks, Rc::clone(&ready)));
+        self.shell = Some(Awaited::new(marks, within, Rc::clone(&ready)));
         ready
     }
 

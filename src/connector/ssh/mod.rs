@@ -81,9 +81,21 @@ pub struct SshSettings {
     /// without output, the stage ends and the output is closed. Default 10 s.
     #[serde(with = "millis")]
     pub linger: Duration,
+    /// How long the shell in a container may take to read its first line, after the container has started. Then the stage ends
+    /// as the job's own fault. The job log names the wait after a twentieth. Default 10 min: entrypoints may be slow.
+    #[serde(with = "millis", default = "first_line", skip_serializing_if = "is_first_line")]
+    pub first_line: Duration,
     /// The program that makes port-forwards, `greenroom-backends`. Absolute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forwarder: Option<PathBuf>,
+}
+
+fn first_line() -> Duration {
+    Duration::from_mins(10)
+}
+
+fn is_first_line(limit: &Duration) -> bool {
+    *limit == first_line()
 }
 
 impl SshSettings {
@@ -94,6 +106,7 @@ impl SshSettings {
             keepalive: Duration::from_secs(20),
             keepalive_misses: 2,
             linger: Duration::from_secs(10),
+            first_line: first_line(),
             forwarder: None,
         }
     }

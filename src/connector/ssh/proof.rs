@@ -5,7 +5,7 @@
 //!
 //! The script follows only when the mark has come. An entrypoint, or a file that the shell reads first, such as that of
 //! `BASH_ENV`, may read standard input. Without its beginning, a script would go on after a command that fails. Such a
-//! container waits for input until the job is stopped, and cannot be told from a slow entrypoint: the job's log says so.
+//! container cannot be told from a slow entrypoint: the job's log says so, and the stage ends after a limit.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -24,13 +24,14 @@ use super::remote::random_mark;
 use super::sift::{Sift, Word};
 use super::unread::{Unread, unread};
 use crate::core::execution::{Shell, StageShell};
+use crate::core::time::Pretty;
 use crate::port::connector::{ConnectError, Output, Reader, Stage, StageEnd, Stream};
 use crate::port::tail::Tail;
 
 /// How much of a script is searched at a time.
 const CHUNK: usize = 64 << 10;
-/// A container whose shell has not read its first line for this long is named.
-const NAMED_AFTER: Duration = Duration::from_secs(30);
+/// The part of the limit after which the job log names a shell that has not read its first line.
+const NAMED_AFTER: u32 = 20;
 
 /// What a shell's line says of it: whether it knows the quotes `$'…'`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,8 +102,8 @@ pub(super) struct Awaited {
 
 impl Awaited {
     /// `ready` is notified once.
-    pub(super) fn new(Marks { ready: mark, exit }: &Marks, ready: Rc<Notify>) -> Self {
-        let name_at = Some(Instant::now() + NAMED_AFTER);
+    pub(super) fn new(Marks { ready: mark, exit }: &Marks, within: Duration, ready: Rc<Notify>) -> Self {
+        let name_at = Some(Instant::now() + within / NAMED_AFTER);
         Self { sift: Sift::new(mark), stream: exit.stream(), ready, name_at }
     }
 
@@ -125,8 +126,7 @@ impl Awaited {
     /// Writes to the job's log what is waited for.
     pub(super) async fn name(&mut self, output: &mut dyn Output) -> io::Result<()> {
         self.name_at = None;
-        output.end_line().await?;
-        output.write(Stream::Stderr, format!("{NOT_READ}\n").as_bytes()).await
+        output.own_line(NOT_READ).await
     }
 }
 
@@ -255,6 +255,7 @@ impl<'a> Proved<'a> {
         output.write(marks.exit.stream(), &sift.rest()).await.map_err(cannot)?;
         match (sift.word(), end) {
             (_, StageEnd::Stopped) => Ok(StageEnd::Stopped),
+            (None, StageEnd::Impossible(why)) => Ok(StageEnd::Impossible(why)),
             (Some(Escapes(known)), end) => {
                 let failed = end != StageEnd::Exited(0);
                 if failed && !known && contains(&script, begins_at, b"$'").map_err(cannot)? {
@@ -270,6 +271,16 @@ impl<'a> Proved<'a> {
             },
         }
     }
+}
+
+/// Why a stage ends whose script nobody waited for.
+pub(super) fn never_read(within: Duration) -> String {
+    format!(
+        "no shell in the container has read the first line of its input within {}: the image's entrypoint, or a file that the \
+         shell reads first, such as that of `BASH_ENV`, reads standard input or holds back the output; set \
+         `entrypoint: [\"\"]` for the image, or correct the file",
+        Pretty(within)
+    )
 }
 
 /// What the job's log says of a container whose shell is waited for.

@@ -14,12 +14,12 @@ use std::time::Duration;
 use russh::ChannelWriteHalf;
 use russh::client::Msg;
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::SshSettings;
 use super::background;
 use super::guest::{Guest, Noise, Over};
-use super::proof::Marks;
+use super::proof::{Marks, never_read};
 use super::remote::Marked;
 use super::session::Session;
 use super::stop;
@@ -47,6 +47,8 @@ pub(super) struct Run {
     /// From TERM to KILL when it is stopped; the stop may still change it.
     pub(super) grace: Rc<Cell<Duration>>,
     pub(super) linger: Duration,
+    /// How long a shell in a container may take to read its first line.
+    pub(super) first_line: Duration,
     /// The marks of the lines that a shell in a container prints.
     pub(super) marks: Option<Marks>,
 }
@@ -93,8 +95,8 @@ impl Work {
         settings: &SshSettings,
     ) -> Self {
         let grace = Rc::new(Cell::new(grace));
-        let linger = settings.linger;
-        Self { marked, start_within, run: Run { input, grace, linger, marks: None } }
+        let SshSettings { linger, first_line, .. } = *settings;
+        Self { marked, start_within, run: Run { input, grace, linger, first_line, marks: None } }
     }
 }
 
@@ -183,6 +185,7 @@ pub(super) async fn carry_on(
     sent: &Cell<bool>,
 ) -> Result<StageEnd, ConnectError> {
     let outcome = drive(session, guest, to, run, (&mut *output, &mut *stop, sent)).await;
+    let mut by_job = false;
     let cause = match outcome {
         DriveEnd::Over(Over::Ended(end)) => {
             // This also closes the output that a background process still holds open.
@@ -196,11 +199,16 @@ pub(super) async fn carry_on(
         }
         DriveEnd::Over(Over::Lost(problem)) => return Err(session.lost_because(problem, sent.get())),
         DriveEnd::Over(Over::Output(error)) => Some(format!("cannot forward the stage's output: {error}")),
-        DriveEnd::Script(error) => Some(format!("cannot read the script: {error}")),
+        DriveEnd::Unsent(Unsent::Script(error)) => Some(format!("cannot read the script: {error}")),
+        DriveEnd::Unsent(Unsent::NotRead) => {
+            by_job = true;
+            None
+        }
         DriveEnd::Stop => None,
     };
     let stopped = stop::stop(session, guest, to, run.grace.get()).await;
     match cause {
+        None if by_job => Ok(StageEnd::Impossible(never_read(run.first_line))),
         Some(what) => stopped.and(Err(ConnectError::Local { what })),
         None => stopped.map_err(|error| match error {
             ConnectError::Lost { at, problem, .. } => ConnectError::Lost { at, problem, sent: sent.get() },
@@ -211,9 +219,16 @@ pub(super) async fn carry_on(
 
 enum DriveEnd {
     Over(Over),
+    Unsent(Unsent),
+    Stop,
+}
+
+/// Why the rest of the script was not sent.
+enum Unsent {
     /// The script could not be read to its end.
     Script(io::Error),
-    Stop,
+    /// No shell has read its first line in time.
+    NotRead,
 }
 
 type Ends<'a, 'b> = (&'a mut dyn Output, &'a mut Stop<'b>, &'a Cell<bool>);
@@ -225,11 +240,13 @@ async fn drive(
     run: &Run,
     (output, stop, sent): Ends<'_, '_>,
 ) -> DriveEnd {
-    let ready = run.marks.as_ref().map(|marks| guest.expect_shell(marks));
+    let within = run.first_line;
+    let ready = run.marks.as_ref().map(|marks| guest.expect_shell(marks, within));
+    let ready = ready.as_deref().map(|ready| (ready, within));
     let receiving = guest.receive(session, output, run.linger);
     let sending = async {
         match &run.input {
-            Input::File(file) => send(to, file, sent, ready.as_deref()).await,
+            Input::File(file) => send(to, file, sent, ready).await,
             Input::Text(text) => send(to, &text[..], sent, None).await,
         }
     };
@@ -242,25 +259,25 @@ async fn drive(
             over = &mut receiving => return DriveEnd::Over(over),
             result = &mut sending, if !sending_over => match result {
                 Ok(()) => sending_over = true,
-                Err(error) => return DriveEnd::Script(error),
+                Err(unsent) => return DriveEnd::Unsent(unsent),
             },
         }
     }
 }
 
 /// Sends the script, then the end of input. A guest that does not read all of it is not an error. What follows the first
-/// line waits for `ready`.
+/// line waits for `ready`, but not longer than its limit.
 async fn send(
     to: &ChannelWriteHalf<Msg>,
     mut input: impl Read,
     sent: &Cell<bool>,
-    mut ready: Option<&Notify>,
-) -> io::Result<()> {
+    mut ready: Option<(&Notify, Duration)>,
+) -> Result<(), Unsent> {
     // The first byte is sent alone, so that `sent` becomes true exactly with it.
     let mut size = 1;
     loop {
         let mut chunk = Vec::with_capacity(size);
-        input.by_ref().take(size as u64).read_to_end(&mut chunk)?;
+        input.by_ref().take(size as u64).read_to_end(&mut chunk).map_err(Unsent::Script)?;
         if chunk.is_empty() {
             let _gone = to.eof().await;
             return Ok(());
@@ -273,9 +290,9 @@ async fn send(
         sent.set(true);
         size = CHUNK;
         if let Some(rest) = after_line
-            && let Some(ready) = ready.take()
+            && let Some((ready, within)) = ready.take()
         {
-            ready.notified().await;
+            timeout(within, ready.notified()).await.map_err(|_| Unsent::NotRead)?;
             if !rest.is_empty() && to.data_bytes(rest).await.is_err() {
                 return Ok(());
             }

@@ -27,6 +27,7 @@ pub(crate) struct Set<'a> {
     /// More lines of `sshd_config`; `DIR` stands for the server's directory.
     pub(crate) config: &'static str,
     pub(crate) linger: Duration,
+    pub(crate) first_line: Duration,
     pub(crate) keepalive: Duration,
 }
 
@@ -35,7 +36,14 @@ pub(crate) const KEEPALIVE: Duration = Duration::from_secs(20);
 
 impl Default for Set<'_> {
     fn default() -> Self {
-        Self { login: None, profile: "", config: "", linger: Duration::from_secs(10), keepalive: KEEPALIVE }
+        Self {
+            login: None,
+            profile: "",
+            config: "",
+            linger: Duration::from_secs(10),
+            first_line: Duration::from_mins(10),
+            keepalive: KEEPALIVE,
+        }
     }
 }
 
@@ -70,8 +78,9 @@ impl Sshd {
     /// `variables`: more of them for the guest, each after a space.
     pub(crate) async fn with_variables(set: Set<'_>, variables: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let Set { linger, keepalive, .. } = set;
-        let settings = SshSettings { linger, keepalive, ..SshSettings::new(dir.path().join("keys")) };
+        let Set { linger, first_line, keepalive, .. } = set;
+        let settings =
+            SshSettings { linger, first_line, keepalive, ..SshSettings::new(dir.path().join("keys")) };
         let ssh = Ssh::new(settings.clone());
         let id = InstanceId::new("guest");
         let keys = ssh.keys(&id).await.unwrap();

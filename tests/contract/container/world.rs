@@ -11,7 +11,7 @@ use greenroom::core::container::name::{ContainerName, EngineContainer};
 use greenroom::core::execution::Shell;
 use greenroom::port::connector::{ConnectError, Connector as _, Reader, Stage, StageEnd, Stop};
 
-use crate::linked::sshd::Sshd;
+use crate::linked::sshd::{Set, Sshd};
 use crate::linked::support::{Kept, never, stage};
 use crate::skipped::skipped;
 
@@ -224,7 +224,11 @@ pub(super) struct Guest {
 
 impl Guest {
     pub(super) async fn start() -> Self {
-        Self { sshd: Sshd::start().await }
+        Self::with(Set::default()).await
+    }
+
+    pub(super) async fn with(set: Set<'_>) -> Self {
+        Self { sshd: Sshd::with(set).await }
     }
 
     /// A guest whose login is not root.

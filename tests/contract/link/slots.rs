@@ -21,6 +21,7 @@ const ROOM: Set<'_> = Set {
     profile: "",
     config: "MaxStartups 100",
     linger: Duration::from_secs(10),
+    first_line: Duration::from_mins(10),
     keepalive: KEEPALIVE,
 };
 

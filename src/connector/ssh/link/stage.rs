@@ -105,8 +105,9 @@ impl Hub<'_> {
         };
         let grace = Rc::new(Cell::new(stop_grace));
         let input = Input::File(script.into());
-        let linger = self.spec.settings.linger;
-        let run = Run { input, grace, linger, marks };
+        let settings = &self.spec.settings;
+        let (linger, first_line) = (settings.linger, settings.first_line);
+        let run = Run { input, grace, linger, first_line, marks };
         // The note that is removed below is this stage's own: a dead link's note stays until its stage has been
         // stopped.
         let _noted = self.slot_lock.note(waiting.handle());
