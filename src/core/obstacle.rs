@@ -35,7 +35,9 @@ pub enum Cause {
     SlowLogin,
     /// The login succeeds; its shell takes longer than the keeper waits.
     SlowShell,
-    /// It ends the connection, or begins no stage.
+    /// The login succeeds; no stage begins.
+    NoStage,
+    /// It ends the connection.
     Cut,
     /// The runner host can connect to nothing at present.
     RunnerHost,
@@ -105,6 +107,7 @@ impl Obstacle {
             Cause::SlowShell => {
                 format!("{instance} at {at} accepts the login, but runs no command within {detail}")
             }
+            Cause::NoStage => format!("{instance} at {at} accepts the login, but begins no stage: {detail}"),
             Cause::Cut => format!("{instance} at {at} ended the connection during the check: {detail}"),
             Cause::RunnerHost => format!("the runner host cannot connect to {instance} at {at}: {detail}"),
         }
@@ -141,6 +144,7 @@ impl Lasting {
             | Cause::OtherKey
             | Cause::SlowLogin
             | Cause::SlowShell
+            | Cause::NoStage
             | Cause::Cut => true,
         };
         let awaits = match instance.phase {
@@ -221,6 +225,7 @@ pub(crate) mod tests {
             (of(Cause::LoginDenied, "no such key"), "h1 at a:22 denies the login: no such key"),
             (of(Cause::SlowLogin, "10 s"), "h1 at a:22 does not complete the login within 10 s"),
             (of(Cause::SlowShell, "10 s"), "h1 at a:22 accepts the login, but runs no command within 10 s"),
+            (of(Cause::NoStage, "a profile"), "h1 at a:22 accepts the login, but begins no stage: a profile"),
             (of(Cause::Cut, "reset"), "h1 at a:22 ended the connection during the check: reset"),
             (of(Cause::RunnerHost, "no route"), "the runner host cannot connect to h1 at a:22: no route"),
         ]

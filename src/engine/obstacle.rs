@@ -28,7 +28,7 @@ pub(super) fn of(error: &ConnectError, hint: Option<&str>) -> Obstacle {
         }
         ConnectError::Lost { at, problem, .. } => (Cause::Cut, at, problem.clone()),
         ConnectError::NotBegun { at, why } | ConnectError::NoContainer { at, why, .. } => {
-            (Cause::Cut, at, why.clone())
+            (Cause::NoStage, at, why.clone())
         }
         ConnectError::Local { what } => return no_address(what.clone()),
     };
@@ -74,7 +74,7 @@ mod tests {
                 "denies the login: why (user `ci`)",
             ),
             (ConnectError::Lost { at: at(), problem: problem(), sent: false }, Cause::Cut, "check: why"),
-            (ConnectError::NotBegun { at: at(), why: problem() }, Cause::Cut, "check: why"),
+            (ConnectError::NotBegun { at: at(), why: problem() }, Cause::NoStage, "begins no stage: why"),
             (ConnectError::HostFault { at: at(), problem: problem() }, Cause::RunnerHost, "a:22: why"),
             (ConnectError::Local { what: problem() }, Cause::NoAddress, "contacted: why"),
         ] {
