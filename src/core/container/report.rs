@@ -167,8 +167,8 @@ pub struct NotPulled {
 /// A sentence for the job log. `servers`: those that only the instance itself reaches.
 pub fn unreached(servers: &str) -> String {
     format!(
-        "only the instance itself reaches its name servers ({}), so the containers use public ones: for internal names, \
-         have the operator set `dns`",
+        "only the instance itself reaches its name servers ({}), so the containers use others: for internal names, have the \
+         operator set `dns`",
         servers.replace(' ', ", ")
     )
 }

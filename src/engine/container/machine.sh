@@ -39,10 +39,12 @@ find_mtu() {
   [ "${mtu:-1500}" -ge 1500 ] || inner=$mtu
 }
 
-# The name servers of a file that containers with a network of their own reach, in `servers`, and the others, in `own`.
+# The name servers of a file that containers with a network of their own reach, in `servers`, and the others, in `own`. `first`:
+# the one that the machine asks first.
 servers_in() {
-  servers='' own=''
+  servers='' own='' first=''
   while read -r word server _ || [ -n "$word" ]; do
+    [ "$word" != nameserver ] || first=${first:-$server}
     case $word,$server in
       nameserver,*[!0-9.]*) own="$own $server" ;;
       nameserver,*.*) if reaches "$server"; then servers="$servers $server"; else own="$own $server"; fi ;;
@@ -50,13 +52,15 @@ servers_in() {
   done 2>/dev/null <"$1"
 }
 
-# Options for such containers, in `resolvers`. Where they reach no server of the machine, the engine would choose public ones.
-# Programs that answer on the machine's loopback interface write their own servers into files.
+# Options for such containers, in `resolvers`. Where they reach no server of the machine, the engine would choose public ones,
+# and where the first one is the machine's own, the next ones may not know internal names. Programs that answer on the machine's
+# loopback interface write their own servers into files.
 find_servers() {
   resolvers=''
   [ -z "$dns" ] || return 0
   servers_in /etc/resolv.conf
-  [ -z "$servers" ] && [ -n "$own" ] || return 0
+  [ -n "$own" ] || return 0
+  case $first in 127.* | ::1) ;; *) [ -z "$servers" ] || return 0 ;; esac
   machines=$own
   forward
   [ -z "$resolvers" ] || return 0

@@ -194,15 +194,19 @@ fn internal_names_resolve_in_containers_of_docker() {
 #[test]
 fn name_servers_that_containers_cannot_reach_are_named_with_the_remedy() {
     assert_eq!(engine(), ContainerEngine::Podman);
-    let alone =
-        "printf 'nameserver 127.0.0.1\\n' >/run/resolv.conf; mount --bind /run/resolv.conf /etc/resolv.conf";
-    let Some(setting) = prepared(alone, |_| {}) else { return };
-    let place = setting.open();
-    let said = log(&place, &with_service(1));
-    assert!(said.contains("reaches its name servers (127.0.0.1)") && said.contains("set `dns`"), "{said}");
-    let said = log(&place, &job(2, "ash:1"));
-    assert!(!said.contains("set `dns`"), "a job without services uses the machine's network: {said}");
-    place.expect_sound();
+    // Alone, and before a public one, which has no internal names.
+    for also in ["", "nameserver 192.0.2.53\\n"] {
+        let alone = format!(
+            "printf 'nameserver 127.0.0.1\\n{also}' >/run/resolv.conf; mount --bind /run/resolv.conf /etc/resolv.conf"
+        );
+        let Some(setting) = prepared(&alone, |_| {}) else { return };
+        let place = setting.open();
+        let said = log(&place, &with_service(1));
+        assert!(said.contains("reaches its name servers (127.0.0.1)") && said.contains("set `dns`"), "{said}");
+        let said = log(&place, &job(2, "ash:1"));
+        assert!(!said.contains("set `dns`"), "a job without services uses the machine's network: {said}");
+        place.expect_sound();
+    }
 }
 
 /// The operator's check before the first job, on a machine with both faults: a control group that allows few processes, which

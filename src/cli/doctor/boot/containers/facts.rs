@@ -134,7 +134,7 @@ impl Facts {
         found.extend(self.processes(pool, limit));
         if let Some(servers) = &self.unreached {
             let what = format!(
-                "containers of jobs with services on instances of pool `{pool}` use public name servers: only the instances \
+                "containers of jobs with services on instances of pool `{pool}` use other name servers: only the instances \
                  themselves reach their own ({})",
                 servers.replace(' ', ", ")
             );
