@@ -7,6 +7,8 @@
 PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH LC_ALL=C
 unset IFS
+# Containers of any user read what it makes. What others must not read has a mask of its own.
+umask 022
 set -f
 
 report() { printf '%s\n' "$*" || exit 1; }
