@@ -2,12 +2,16 @@
 //! standard input and output. It connects to one address and to no other.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::process::ExitCode;
 use std::thread;
+use std::time::Duration;
 
 use crate::names::look_up_blocking;
 use crate::provider::supervisor::note;
+
+/// How long an address may take to answer before the next one is tried. The kernel would wait for two minutes.
+const WITHIN: Duration = Duration::from_secs(5);
 
 /// `instance qemu proxy HOST:PORT`.
 pub(super) fn proxy(target: &str) -> ExitCode {
@@ -24,7 +28,7 @@ fn carry(target: &str) -> io::Result<()> {
     let (name, port) = target.rsplit_once(':').ok_or(io::ErrorKind::InvalidInput)?;
     let port = port.parse().map_err(|_| io::ErrorKind::InvalidInput)?;
     let name = name.trim_start_matches('[').trim_end_matches(']');
-    let to = TcpStream::connect(&look_up_blocking(name, port)?[..])?;
+    let to = connect(&look_up_blocking(name, port)?)?;
     let (write_half, read_half) = (to.try_clone()?, to);
     thread::spawn(move || {
         // The end of one direction is passed on; the other may continue.
@@ -32,6 +36,18 @@ fn carry(target: &str) -> io::Result<()> {
         drop(write_half.shutdown(Shutdown::Write));
     });
     copy(read_half, io::stdout().lock())
+}
+
+/// Connects to the first address that answers in time.
+fn connect(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+    let mut problem = io::Error::from(io::ErrorKind::NotFound);
+    for address in addresses {
+        match TcpStream::connect_timeout(address, WITHIN) {
+            Ok(to) => return Ok(to),
+            Err(error) => problem = error,
+        }
+    }
+    Err(problem)
 }
 
 /// Copies input to output as it arrives.
