@@ -4,7 +4,7 @@
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -41,6 +41,13 @@ fn write(fresh: &Path, text: &[u8], mode: u32) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(mode))?;
     file.write_all(text)?;
     file.sync_all()
+}
+
+/// Makes a directory that no other user can enter, under a name that nobody can guess.
+pub fn private_dir(within: &Path) -> io::Result<PathBuf> {
+    let dir = within.join(format!(".greenroom-{}", &digits()?[..DIGITS / 2]));
+    fs::DirBuilder::new().mode(0o700).create(&dir)?;
+    Ok(dir)
 }
 
 /// A name that nobody can guess, so that nobody can take it first.

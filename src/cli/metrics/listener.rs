@@ -9,6 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 
 use crate::config::MetricsAddress;
+use crate::replace::private_dir;
 
 /// The owner and the group may connect; the directory decides who reaches the socket.
 const MODE: u32 = 0o660;
@@ -70,23 +71,21 @@ async fn bind_unix(path: &Path) -> io::Result<Listener> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
-    // Made under another name, so that it has its mode when clients find it, and replaces a dead one in one step.
-    let fresh = path.with_extension(format!("{}", std::process::id()));
-    match fs::remove_file(&fresh) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let listener = UnixListener::bind(&fresh)?;
-    let placed = fs::set_permissions(&fresh, fs::Permissions::from_mode(MODE))
-        .and_then(|()| fs::symlink_metadata(&fresh))
-        .and_then(|made| fs::rename(&fresh, path).map(|()| made.ino()));
-    match placed {
-        Ok(inode) => Ok(Listener::Unix { listener, path: path.to_owned(), inode }),
-        Err(error) => {
-            fs::remove_file(&fresh).ok();
-            Err(error)
-        }
-    }
+    // Made where nobody else can enter, so that it has its mode when clients find it, and replaces a dead one in one step.
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let dir = private_dir(parent.unwrap_or_else(|| Path::new(".")))?;
+    let placed = place(&dir.join("socket"), path);
+    fs::remove_dir_all(&dir).ok();
+    placed
+}
+
+/// Makes a socket and moves it to its place.
+fn place(fresh: &Path, path: &Path) -> io::Result<Listener> {
+    let listener = UnixListener::bind(fresh)?;
+    fs::set_permissions(fresh, fs::Permissions::from_mode(MODE))?;
+    let inode = fs::symlink_metadata(fresh)?.ino();
+    fs::rename(fresh, path)?;
+    Ok(Listener::Unix { listener, path: path.to_owned(), inode })
 }
 
 /// An error if a process listens there.
@@ -112,6 +111,7 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         let first = Listener::bind(&address).await.unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, MODE);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "only the socket is left");
         let refused = Listener::bind(&address).await.unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
         drop(tokio::net::UnixStream::connect(&path).await.unwrap());
