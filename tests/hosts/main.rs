@@ -19,6 +19,8 @@ mod hostile_containers;
 mod images;
 mod machine;
 mod operators;
+#[path = "../support/pace.rs"]
+mod pace;
 #[path = "../jobs/place.rs"]
 #[expect(dead_code, reason = "what only jobs on other providers need")]
 mod place;

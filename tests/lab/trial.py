@@ -20,6 +20,8 @@ from botocore.exceptions import ClientError
 
 # Seconds until what a test does not want to see yet. What it does want to see comes from another instance, soon.
 LONG = 600.0
+# Seconds until a test gives up. A machine that runs twenty other things needs more than a minute.
+PATIENCE = 240.0
 
 HERE = pathlib.Path(__file__).resolve().parent
 _shared = {}
@@ -49,10 +51,10 @@ def start_lab(*arguments, **environment):
 def end_lab(process):
     process.stdin.close()
     process.stdout.close()
-    return process.wait(timeout=60)
+    return process.wait(timeout=PATIENCE)
 
 
-def http(method, url, body=None, headers=None, timeout=60):
+def http(method, url, body=None, headers=None, timeout=PATIENCE):
     """Status and parsed JSON of one request."""
     data = None if body is None else json.dumps(body).encode()
     headers = {**({"Content-Type": "application/json"} if data is not None else {}), **(headers or {})}
@@ -125,7 +127,7 @@ class Trial(unittest.TestCase):
     def counts(self, operation):
         return self.lab("GET", "requests")["counts"].get(operation, 0)
 
-    def until(self, check, within=60.0):
+    def until(self, check, within=PATIENCE):
         """Polls until `check` returns a true value, and returns it."""
         end = time.monotonic() + within
         while True:
@@ -168,7 +170,7 @@ class Trial(unittest.TestCase):
             ["ssh", "-F", "none", *words, "-i", str(keys.path), "-p", str(self.ssh_port), f"{user}@{address}", command],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
             check=False,
             stdin=subprocess.DEVNULL,
         )
@@ -188,7 +190,7 @@ class Ec2Trial(Trial):
     def client(self, attempts=1, service="ec2", key=ACCESS_KEY, region=None, **settings):
         config = Config(
             retries={"total_max_attempts": attempts, "mode": "standard"},
-            read_timeout=settings.pop("read_timeout", 60),
+            read_timeout=settings.pop("read_timeout", PATIENCE),
             **settings,
         )
         session = _shared.setdefault("session", botocore.session.get_session())

@@ -122,8 +122,11 @@ fn host(kind: &str, greenroom: impl FnOnce(&Path)) -> Option<Host> {
     for version in ["1.0", "2.0"] {
         text(&package(&from, &host.path().join("out"), &["--only", kind, "--version", version], &[]));
     }
-    // Of the machine that the test runs on, the copy has what must not decide.
-    host.sh("rm -rf /usr/sbin/policy-rc.d /etc/greenroom /var/lib/greenroom");
+    // Of the machine that the test runs on, the copy has what must not decide, such as an installed package.
+    host.sh(
+        "rm -rf /usr/sbin/policy-rc.d /etc/greenroom /var/lib/greenroom /var/lib/dpkg/info/greenroom.p*; \
+         dpkg --purge --force-all greenroom >/dev/null 2>&1; rm -rf /var/lib/systemd/deb-systemd-helper-*/greenroom*",
+    );
     Some(host)
 }
 

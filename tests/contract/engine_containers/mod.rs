@@ -270,7 +270,7 @@ async fn a_registry_that_is_down_is_named_and_a_present_image_bridges_it() {
     let mut job = job("127.0.0.1:5009/bb:1");
     job.pull_timeout = Duration::from_secs(6);
     let prepared = prepare(&machine, &job).await;
-    let Err(ContainerError::Unavailable(why)) = &prepared.result else { panic!("{:?}", prepared.result) };
+    let Err(ContainerError::Unreached(why)) = &prepared.result else { panic!("{:?}", prepared.result) };
     assert!(why.contains("127.0.0.1:5009"), "{why}");
     job.job.policies = vec![PullPolicy::IfNotPresent];
     let prepared = prepare(&machine, &job).await;
@@ -312,7 +312,7 @@ async fn a_pull_that_stalls_ends_with_its_limit() {
     let mut job = job("127.0.0.1:5003/bb:1");
     job.pull_timeout = Duration::from_secs(2);
     let prepared = prepare(&machine, &job).await;
-    let Err(ContainerError::Unavailable(why)) = &prepared.result else { panic!("{:?}", prepared.result) };
+    let Err(ContainerError::Unreached(why)) = &prepared.result else { panic!("{:?}", prepared.result) };
     assert!(why.contains("was not pulled within 2 s (`pull_timeout`)"), "{why}");
     assert!(prepared.took < Duration::from_secs(20), "{:?}", prepared.took);
     assert_no_trace(&machine);

@@ -202,7 +202,10 @@ fn name_servers_that_containers_cannot_reach_are_named_with_the_remedy() {
         let Some(setting) = prepared(&alone, |_| {}) else { return };
         let place = setting.open();
         let said = log(&place, &with_service(1));
-        assert!(said.contains("reaches its name servers (127.0.0.1)") && said.contains("set `dns`"), "{said}");
+        assert!(
+            said.contains("reaches its name servers (127.0.0.1)") && said.contains("set `dns`"),
+            "{said}"
+        );
         let said = log(&place, &job(2, "ash:1"));
         assert!(!said.contains("set `dns`"), "a job without services uses the machine's network: {said}");
         place.expect_sound();

@@ -100,7 +100,8 @@ async fn a_background_process_that_talks_does_not_hold_the_stage() {
         kill(pid);
         let line = kept.err();
         assert!(
-            line.starts_with("greenroom: ") && line.contains(" of the script still holds its output"),
+            line.trim_start().starts_with("greenroom: ")
+                && line.contains(" of the script still holds its output"),
             "{line}"
         );
         let named = line.contains(&format!("background process `{name}` (pid {pid})"));
