@@ -185,7 +185,6 @@ pub(super) async fn carry_on(
     sent: &Cell<bool>,
 ) -> Result<StageEnd, ConnectError> {
     let outcome = drive(session, guest, to, run, (&mut *output, &mut *stop, sent)).await;
-    let mut by_job = false;
     let cause = match outcome {
         DriveEnd::Over(Over::Ended(end)) => {
             // This also closes the output that a background process still holds open.
@@ -201,14 +200,13 @@ pub(super) async fn carry_on(
         DriveEnd::Over(Over::Output(error)) => Some(format!("cannot forward the stage's output: {error}")),
         DriveEnd::Unsent(Unsent::Script(error)) => Some(format!("cannot read the script: {error}")),
         DriveEnd::Unsent(Unsent::NotRead) => {
-            by_job = true;
-            None
+            let _stopped = stop::stop(session, guest, to, run.grace.get()).await;
+            return Ok(StageEnd::Impossible(never_read(run.first_line)));
         }
         DriveEnd::Stop => None,
     };
     let stopped = stop::stop(session, guest, to, run.grace.get()).await;
     match cause {
-        None if by_job => Ok(StageEnd::Impossible(never_read(run.first_line))),
         Some(what) => stopped.and(Err(ConnectError::Local { what })),
         None => stopped.map_err(|error| match error {
             ConnectError::Lost { at, problem, .. } => ConnectError::Lost { at, problem, sent: sent.get() },

@@ -167,19 +167,7 @@ impl Cause {
 
     /// True if no registry has answered this: name service, route or clock of the instance may be wrong.
     pub fn may_be_local(self) -> bool {
-        match self {
-            Self::Certificate | Self::Network | Self::Late => true,
-            Self::DiskFull
-            | Self::RateLimit
-            | Self::Missing
-            | Self::Denied
-            | Self::InvalidName
-            | Self::NoPlatform
-            | Self::Absent
-            | Self::RegistryFault
-            | Self::InvalidOption
-            | Self::Unknown => false,
-        }
+        matches!(self, Self::Certificate | Self::Network | Self::Late)
     }
 
     pub fn blame(self) -> Blame {

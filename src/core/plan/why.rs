@@ -160,18 +160,14 @@ struct Host<'a> {
 
 fn static_hosts<'a>(draft: &'a PlanBuilder<'_>, input: &ScaleInput<'_>, report: &Report) -> Vec<Host<'a>> {
     let hosts = draft.state().instances.values().map(AsRef::as_ref).filter(|i: &&Instance| i.is_static());
+    let out_of_service = |host: &Instance| {
+        let Phase::OutOfService { reason } = &host.phase else { return None };
+        Some(obstacle::out_of_service(host, reason))
+    };
     let state_of = |instance: &'a Instance| Host {
         instance,
         stays: !input.policy.clean_unbinds && stays_bound(instance, input),
-        out_of_service: match &instance.phase {
-            Phase::OutOfService { reason } => Some(obstacle::out_of_service(instance, reason)),
-            Phase::Launching
-            | Phase::Checking
-            | Phase::Ready
-            | Phase::Suspended { .. }
-            | Phase::Cleaning
-            | Phase::Draining { .. } => None,
-        },
+        out_of_service: out_of_service(instance),
         unreached: report.obstacle(&instance.id),
     };
     hosts.map(state_of).collect()
