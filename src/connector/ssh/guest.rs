@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use super::background::QUIET;
-use super::login_profile::{Login, Reached};
+use super::login_profile::{Environment, Login, Reached};
 use super::proof::{Awaited, ExitLines, Marks};
 use super::remote::{self, Acknowledged, Marked};
 use super::session::Session;
@@ -75,7 +75,7 @@ impl Noise {
 
     /// Takes the environment of a login shell out, which is in one of the streams. Returns how far the login has come, and
     /// the environment if it is complete.
-    fn without_environment(&mut self, login: &Login) -> (Reached, Option<String>) {
+    fn without_environment(&mut self, login: &Login) -> (Reached, Option<Environment>) {
         for of in [Stream::Stderr, Stream::Stdout] {
             let (its, others): (Vec<_>, Vec<_>) =
                 self.output.iter().cloned().partition(|(stream, _)| *stream == of);
@@ -121,7 +121,7 @@ fn came(
     (stream, bytes): (Stream, &[u8]),
     Marked { first_line, login, .. }: &Marked,
     noise: &mut Noise,
-    environment: &mut Option<String>,
+    environment: &mut Option<Environment>,
 ) {
     let passed = sift.feed(bytes);
     if !sift.has_begun() {
@@ -233,7 +233,7 @@ impl Guest {
         to: &ChannelWriteHalf<Msg>,
         (marked, within): (&Marked, Duration),
         noise: &mut Noise,
-    ) -> Result<Option<String>, ConnectError> {
+    ) -> Result<Option<Environment>, ConnectError> {
         let mut answer: Option<Sift<Acknowledged>> = None;
         let mut environment = None;
         let cause = loop {

@@ -3,9 +3,7 @@
 //! A login shell reads `/etc/profile` and the account's own profile, with its three streams at `/dev/null`: it takes
 //! nothing of a script, and prints nothing into a job. `/bin/sh` takes its place and prints the environment between
 //! marks. The stage's shell is no login shell, so `~/.bash_logout` does not run. Later stages of the job get that
-//! environment without a login shell.
-
-use std::fmt::Write as _;
+//! environment without a login shell: on standard input, because other accounts can read the arguments of a process.
 
 use super::quote::shell;
 use super::remote::random_mark;
@@ -66,10 +64,10 @@ impl Login {
         }
     }
 
-    /// The commands that set the environment, from what was printed.
-    pub(super) fn environment(&self, printed: &[u8]) -> Option<String> {
+    /// The environment, from what was printed.
+    pub(super) fn environment(&self, printed: &[u8]) -> Option<Environment> {
         match self.parts(printed).as_slice() {
-            [_, _, environment, _] => Some(evaluated(std::str::from_utf8(environment).ok()?)),
+            [_, _, commands, _] => Some(Environment::new(std::str::from_utf8(commands).ok()?)),
             _ => None,
         }
     }
@@ -95,23 +93,33 @@ impl Login {
     }
 }
 
-/// A command that evaluates commands, without a line break or a character that a csh treats specially in quotes.
-fn evaluated(commands: &str) -> String {
-    let mut escaped = String::with_capacity(commands.len());
-    for character in commands.chars() {
-        match character {
-            '\\' | '\n' | '\'' | '!' => {
-                // Writing to a string does not fail.
-                let _written = write!(escaped, "\\0{:03o}", u32::from(character));
-            }
-            other => escaped.push(other),
-        }
+/// The environment of a login shell: one line of input for [`Environment::READ`]. Its values may be secrets.
+pub(super) struct Environment(String);
+
+impl Environment {
+    /// Commands of `/bin/sh` that read the line and evaluate it. They read nothing after it.
+    pub(super) const READ: &str = "IFS= read -r greenroom_login && eval \"$(printf %b \"$greenroom_login\")\"; \
+                                   unset greenroom_login; ";
+
+    /// `commands`: what sets it, in the syntax of `/bin/sh`.
+    fn new(commands: &str) -> Self {
+        Self(commands.replace('\\', "\\\\").replace('\n', "\\n") + "\n")
     }
-    format!("eval \"$(printf %b '{escaped}')\"; ")
+
+    pub(super) fn line(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Environment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Environment(..)")
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
     use std::process::{Command, Output, Stdio};
 
     use super::*;
@@ -119,14 +127,17 @@ mod tests {
     const PROFILE: &str = "echo greeting; echo greeting >&2; read -r line; PATH=$PATH:/opt/tools/bin; export PATH\n\
                            export ODD=\"it's!\n\\$(two) \\\\ lines\"; NOT=exported; umask 027\n";
 
-    fn run(command: &str, home: &std::path::Path) -> Output {
+    fn run(command: &str, input: &str, home: &std::path::Path) -> Output {
         let mut sh = Command::new("/bin/sh");
         sh.arg("-c")
             .arg(command)
             .env_clear()
             .env("HOME", home)
             .env("PATH", std::env::var_os("PATH").unwrap());
-        sh.stdin(Stdio::piped()).output().unwrap()
+        let mut running =
+            sh.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        running.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        running.wait_with_output().unwrap()
     }
 
     #[test]
@@ -136,16 +147,18 @@ mod tests {
         let show = "echo \"$PATH\"; printf '%s|' \"$ODD\" \"$NOT\"; umask";
         for kind in [Shell::Bash, Shell::Sh] {
             let login = Login::new(kind).unwrap();
-            let first = run(&login.command(show), home.path());
+            let first = run(&login.command(show), "", home.path());
             let printed = String::from_utf8_lossy(&first.stdout).into_owned();
             assert!(printed.ends_with("it's!\n$(two) \\ lines||0027\n"), "{kind}: {printed}");
             assert!(printed.lines().next().unwrap().ends_with(":/opt/tools/bin"), "{kind}: {printed}");
             assert_eq!(login.reached(&first.stderr), Reached::End);
             assert_eq!(login.shown(&first.stderr), b"", "{kind}");
             let environment = login.environment(&first.stderr).unwrap();
-            assert!(!environment.contains('\n') && !environment.contains('!'), "{kind}: {environment}");
-            let later = run(&format!("{environment}{show}"), home.path());
-            assert_eq!((later.stdout, later.stderr), (first.stdout, Vec::new()), "{kind}: {environment}");
+            let input = format!("{}the next line\n", environment.line());
+            assert_eq!(input.lines().count(), 2, "{kind}: {input}");
+            let later = run(&format!("{}{show}; cat", Environment::READ), &input, home.path());
+            let expected = [first.stdout, b"the next line\n".to_vec()].concat();
+            assert_eq!((later.stdout, later.stderr), (expected, Vec::new()), "{kind}: {input}");
         }
     }
 

@@ -10,7 +10,7 @@
 use russh::Sig;
 
 use super::container;
-use super::login_profile::Login;
+use super::login_profile::{Environment, Login};
 use super::quote::shell;
 use super::sift::Word;
 use crate::core::execution::{Shell, StageShell};
@@ -32,6 +32,7 @@ pub(super) struct Marked {
 /// The first line that a shell gets, before any part of a script.
 #[derive(Debug)]
 pub(super) struct FirstLine {
+    /// What is sent. The line of a login shell's environment comes before it.
     pub(super) text: String,
     /// What the shell prints for it, as a line of its standard output.
     pub(super) mark: String,
@@ -71,8 +72,13 @@ impl Word for Acknowledged {
 }
 
 impl Marked {
-    /// What reads a script from standard input. `before`: shell commands to run first.
-    pub(super) fn reader(reader: &Reader, before: &str) -> Result<Self, ConnectError> {
+    /// What reads a script from standard input. `before`: shell commands to run first. `environment`: that of an earlier
+    /// login shell, which then needs no other one.
+    pub(super) fn reader(
+        reader: &Reader,
+        before: &str,
+        environment: Option<&Environment>,
+    ) -> Result<Self, ConnectError> {
         let StageShell { shell: kind, login_shell, separate_stderr } = match reader {
             Reader::Shell(shell) => *shell,
             Reader::Container(container) => {
@@ -89,13 +95,22 @@ impl Marked {
         };
         let joined = if separate_stderr { "" } else { " 2>&1" };
         let mark = random_mark("session")?;
-        let stage = format!("{before}echo {mark}$$ >&2; exec {program}{joined}");
-        let (command, login) = match login_shell.then(|| Login::new(kind)).transpose()? {
-            Some(login) => (login.command(&stage), Some(login)),
-            None => (shell(&stage), None),
-        };
         // PowerShell starts without a profile.
-        let first_line = if kind == Shell::Pwsh { None } else { Some(FirstLine::new(kind)?) };
+        let mut first_line = if kind == Shell::Pwsh { None } else { Some(FirstLine::new(kind)?) };
+        let stage = format!("exec {program}{joined}");
+        let handle = format!("echo {mark}$$ >&2; ");
+        let (command, login) = match (&mut first_line, environment.filter(|_| login_shell)) {
+            (Some(line), Some(environment)) => {
+                // After the handle, because a profile may start something else, which must not read it.
+                line.text.insert_str(0, environment.line());
+                (shell(&format!("{handle}{}{before}{stage}", Environment::READ)), None)
+            }
+            _ if login_shell => {
+                let login = Login::new(kind)?;
+                (login.command(&format!("{before}{handle}{stage}")), Some(login))
+            }
+            _ => (shell(&format!("{before}{handle}{stage}")), None),
+        };
         Ok(Self { command, mark, first_line, login })
     }
 

@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::SshSettings;
 use super::background;
 use super::guest::{Guest, Noise, Over};
+use super::login_profile::Environment;
 use super::proof::{Marks, never_read};
 use super::remote::Marked;
 use super::session::Session;
@@ -59,7 +60,7 @@ impl Work {
         marks: Option<Marks>,
         settings: &SshSettings,
     ) -> Result<Self, ConnectError> {
-        let marked = Marked::reader(&stage.reader, &before(&stage, &stage.reader))?;
+        let marked = Marked::reader(&stage.reader, &before(&stage, &stage.reader), None)?;
         let Stage { script, start_within, stop_grace, .. } = stage;
         let mut work = Self::new(marked, Input::File(script), stop_grace, start_within, settings);
         work.run.marks = marks;
@@ -73,7 +74,7 @@ impl Work {
         within: Duration,
         settings: &SshSettings,
     ) -> Result<Self, ConnectError> {
-        let marked = Marked::reader(&Reader::Shell(shell), &probe_prelude(mark))?;
+        let marked = Marked::reader(&Reader::Shell(shell), &probe_prelude(mark), None)?;
         Ok(Self::new(marked, Input::Text([].into()), PROBE_GRACE, within, settings))
     }
 
@@ -110,8 +111,8 @@ pub(super) enum Input {
 pub(super) struct Begun {
     pub(super) guest: Guest,
     pub(super) to: ChannelWriteHalf<Msg>,
-    /// Commands that set the environment of its login shell.
-    pub(super) environment: Option<String>,
+    /// That of its login shell, if it has read a profile.
+    pub(super) environment: Option<Environment>,
 }
 
 /// Requests a command. `within` limits the channel and the command's start together.

@@ -48,6 +48,37 @@ fn a_job_and_doctor_find_what_a_login_finds() {
     place.run(&Job::new(3)).expect_outcome(&Outcome::Success);
 }
 
+/// *"The profile exports a token. Another account of the host saw it in the list of processes."*
+///
+/// The account's own shell notes each command line that it gets. All stages have the token.
+#[test]
+fn no_command_line_has_what_a_profile_exports() {
+    if !possible() {
+        return;
+    }
+    let hosts = Hosts::boot(&[Make::named("a")]);
+    let host = &hosts.machines[0];
+    install(host);
+    host.sh(
+        "printf 'export TOKEN=secret-of-the-profile\n' >>/home/ci/.profile; \
+         printf '#!/bin/sh\nprintf \"%%s\\n\" \"$@\" >>/tmp/command-lines\nexec /bin/bash \"$@\"\n' >/home/ci/shell && \
+         chmod 755 /home/ci/shell && touch /tmp/command-lines && chmod 666 /tmp/command-lines && \
+         sed 's,^\\(ci:.*\\):[^:]*$,\\1:/home/ci/shell,' /etc/passwd >/tmp/passwd && cat /tmp/passwd >/etc/passwd",
+    );
+    let place = hosts.setting().open();
+    let attempt = place.prepared_as(&Job::new(1));
+    for stage in ["prepare_script", "get_sources", "build_script", "after_script"] {
+        let run = attempt.run(stage, "echo $TOKEN\n");
+        let said = (run.exit_code(), run.stdout_text());
+        assert_eq!(said, (Some(0), "secret-of-the-profile\n".to_owned()), "{stage}: {}", run.stderr_text());
+    }
+    assert_eq!(attempt.cleanup().exit_code(), Some(0));
+    let lines = host.sh("cat /tmp/command-lines");
+    assert!(lines.contains("exec bash"), "the account's shell is used: {lines}");
+    assert!(!lines.contains("secret-of-the-profile"), "{lines}");
+    place.expect_sound();
+}
+
 /// The same pool with `login_shell = false`: `doctor` names what only a login finds.
 #[test]
 fn doctor_compares_the_two_paths() {

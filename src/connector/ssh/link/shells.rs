@@ -18,12 +18,13 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::super::guest::Noise;
+use super::super::login_profile::Environment;
 use super::super::remote::Marked;
 use super::super::session::{Session, is_refusal};
 use super::super::stage::{self, Begun};
 use super::super::stop_handle::StopHandle;
 use super::message::Interpreter;
-use crate::core::execution::{Shell, StageShell};
+use crate::core::execution::Shell;
 use crate::port::connector::{ConnectError, Reader};
 
 /// Delay before a dead standby shell is replaced; doubled after each further death.
@@ -45,17 +46,10 @@ pub(super) enum Program {
 }
 
 impl Program {
-    /// `environment`: sets that of a login shell, if it is known.
-    fn marked(&self, environment: Option<&str>) -> Result<Marked, ConnectError> {
+    /// `environment`: that of a login shell, if it is known.
+    fn marked(&self, environment: Option<&Environment>) -> Result<Marked, ConnectError> {
         match self {
-            Self::Interpreter(Interpreter { reader: Reader::Shell(shell), before }) if shell.login_shell => {
-                let reader = |login_shell| Reader::Shell(StageShell { login_shell, ..*shell });
-                match environment {
-                    Some(environment) => Marked::reader(&reader(false), &format!("{environment}{before}")),
-                    None => Marked::reader(&reader(true), before),
-                }
-            }
-            Self::Interpreter(Interpreter { reader, before }) => Marked::reader(reader, before),
+            Self::Interpreter(Interpreter { reader, before }) => Marked::reader(reader, before, environment),
             Self::Command(text) => Marked::command(text),
         }
     }
@@ -84,7 +78,7 @@ impl StandbyShell {
         session: &Session<'_>,
         program: &Program,
         within: Duration,
-        environment: &RefCell<Option<String>>,
+        environment: &RefCell<Option<Environment>>,
     ) -> Result<Self, NoShell> {
         let patience = Instant::now() + REFUSED_FOR.min(within);
         loop {
@@ -101,10 +95,10 @@ impl StandbyShell {
         session: &Session<'_>,
         program: &Program,
         within: Duration,
-        environment: &RefCell<Option<String>>,
+        environment: &RefCell<Option<Environment>>,
     ) -> Result<Self, NoShell> {
         let mut noise = Noise::default();
-        let marked = program.marked(environment.borrow().as_deref());
+        let marked = program.marked(environment.borrow().as_ref());
         let begun = match marked {
             Ok(marked) => stage::start(session, &marked, within, &mut noise).await,
             Err(error) => Err(error),
@@ -168,8 +162,8 @@ pub(super) struct Shells {
     failed: Cell<bool>,
     /// The shell of a job's first stage, to be started if no other one waits.
     coming: RefCell<Option<Program>>,
-    /// Sets the environment of a login shell, which the first shell of a job has read.
-    environment: RefCell<Option<String>>,
+    /// The environment of a login shell, which the first shell of a job has read.
+    environment: RefCell<Option<Environment>>,
     /// True while a stage runs; no shell is started until it has ended.
     pub(super) stage_runs: Cell<bool>,
     changed: Notify,
