@@ -183,6 +183,20 @@ pub(super) async fn create(
     }
 }
 
+/// Before a job on the machine itself begins there: ends pulls with passwords that no job may read.
+pub(super) async fn end_pulls(
+    call: &Call,
+    engine: &Engine,
+    configured: Option<&PoolConfig>,
+    acquired: &Acquired,
+) -> Result<(), CliError> {
+    let settings = configured.and_then(|pool| pool.containers.as_ref());
+    if !settings.is_some_and(|settings| settings.registry_auth.is_some() && !settings.registry_auth_shared) {
+        return Ok(());
+    }
+    engine.end_pulls(&call.attempt, acquired).await.map_err(CliError::system)
+}
+
 /// The job's containers on an instance that other jobs use: without the operator's passwords and without privileges, even
 /// where new instances of the pool serve one job. `None`: the pool has always been so.
 fn beside_others(

@@ -103,6 +103,8 @@ pub(super) async fn prepare(
                 let began = call.context.host.now();
                 containers::create(&call, &engine, &response, &acquired, (job, dirs)).await?;
                 prepared = Some(call.context.host.now().since(began));
+            } else {
+                containers::end_pulls(&call, &engine, configured, &acquired).await?;
             }
             if configured.is_some_and(|pool| pool.summary) {
                 summary::begin(&call, &acquired, prepared);

@@ -1,5 +1,6 @@
 //! Between two jobs of an instance: removes what jobs have left with its engine.
 
+use super::ending::ENDING;
 use crate::core::container::engine::ContainerEngine;
 use crate::core::container::name::ContainerName;
 use crate::core::container::place::EnginePlace;
@@ -76,7 +77,7 @@ fn written(instance: &Instance, engine: ContainerEngine, call: &str) -> EngineSc
     let kept: Vec<String> = instance.holders.keys().map(|attempt| of(attempt).to_string()).collect();
     let place = if instance.is_static() { EnginePlace::Account } else { EnginePlace::Root };
     let input = format!(
-        "engine={} shared=\"{}\" kept='{}' alone={}\n{SCRIPT}{call} </dev/null\n",
+        "engine={} shared=\"{}\" kept='{}' alone={}\n{ENDING}{SCRIPT}{call} </dev/null\n",
         engine.program(),
         place.dir(),
         kept.join(" "),

@@ -1,7 +1,7 @@
 # Removes what jobs have left with the engine of an instance that stays in use, and records what was there before the first
 # job. For any POSIX shell, as who runs the engine.
 # Set above: engine, shared, kept (the names of the containers of present jobs), alone (yes: no job is there, so that
-# whatever is new was a job's; else only what has a name of Greenroom's).
+# whatever is new was a job's; else only what has a name of Greenroom's), and the function end_script.
 PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH LC_ALL=C
 unset IFS
@@ -59,24 +59,10 @@ remove() {
   esac
 }
 
-# Ends the scripts of jobs that are gone, and removes their files. What another account has made is not touched.
+# Ends the scripts of jobs that are gone, and removes their files.
 end_scripts() {
   for work in /run/greenroom.* /dev/shm/greenroom.* /tmp/greenroom.*; do
-    [ -d "$work" ] && [ ! -L "$work" ] && [ -O "$work" ] && is_left "${work#*/greenroom.}" || continue
-    pid=
-    { read -r pid <"$work/script"; } 2>/dev/null
-    case $pid in
-      '' | *[!0-9]*) ;;
-      *)
-        kill "$pid" 2>/dev/null
-        tries=0
-        while [ -d "$work" ] && kill -0 "$pid" 2>/dev/null && [ $((tries += 1)) -lt 40 ]; do
-          sleep 0.05 2>/dev/null || sleep 1
-        done
-        [ ! -d "$work" ] || kill -KILL "$pid" 2>/dev/null
-        ;;
-    esac
-    rm -rf "$work"
+    ! is_left "${work#*/greenroom.}" || end_script "$work"
   done
   for file in "$shared"/greenroom-* "$shared"/rootless-greenroom-* /var/tmp/greenroom-*; do
     [ ! -e "$file" ] || [ ! -O "$file" ] || ! is_left "${file##*/}" || rm -rf "$file"

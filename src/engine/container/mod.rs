@@ -4,6 +4,7 @@ pub(super) mod check;
 pub mod debug;
 mod dialect;
 mod docker;
+mod ending;
 pub(super) mod leftovers;
 mod options;
 mod owners;

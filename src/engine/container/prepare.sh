@@ -2,7 +2,7 @@
 # For any POSIX shell. Each line on standard output is a report. A container's number counts from 0, the job's own.
 # Set above: name, engine, shared (the engine's file of the job's container is there), last, pull_within, wait_within, most,
 # rootless, debug, closed, own_network and only_pulls (empty: no), and the functions write_files, pull_each, may_pass, explains, share_all,
-# ports, create, recent, stamp, make_room, own_name, find_mtu, find_servers, sound. The engine's own: facts, log_path, and the
+# ports, create, recent, stamp, make_room, own_name, find_mtu, find_servers, sound, end_pulls. The engine's own: facts, log_path, and the
 # functions ready, mirrored, fetch, network, started, last_lines.
 PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH LC_ALL=C
@@ -36,23 +36,6 @@ memory() {
     [ -w "$place" ] && [ "$(stat -f -c %T "$place" 2>/dev/null)" = tmpfs ] && { echo "$place"; return; }
   done
   return 1
-}
-
-# Ends pulls of the keeper, which has just given this instance to the job: no job sees their passwords.
-end_pulls() {
-  set +f
-  for old in "$place"/greenroom.*greenroom-pull-*; do
-    [ "$old" != "$work" ] && [ -O "$old" ] && [ ! -L "$old" ] || continue
-    { read -r pid <"$old/script"; } 2>/dev/null
-    kill "$pid" 2>/dev/null
-    tries=0
-    while [ -d "$old" ] && kill -0 "$pid" 2>/dev/null && [ $((tries += 1)) -lt 40 ]; do
-      sleep 0.05 2>/dev/null || sleep 1
-    done
-    [ ! -d "$old" ] || kill -KILL "$pid" 2>/dev/null
-    rm -rf "$old"
-  done
-  set -f
 }
 
 clear() {
@@ -321,6 +304,8 @@ main() {
   if [ -n "$only_pulls" ]; then report done; return; fi
   share_all
   own_name
+  # As in a network of the containers' own: users other than root listen on any port.
+  [ -n "$rootless$own_network" ] || { echo 0 >/proc/sys/net/ipv4/ip_unprivileged_port_start; } 2>/dev/null
   [ -z "$own_network" ] || connect
   # First of all, because it creates the volumes: containers that are created concurrently would conflict.
   (create 0) >/dev/null 2>"$work/error" || broken create "$(message "$work/error")"

@@ -7,6 +7,7 @@ use super::check::SOUND;
 use super::debug::{MOST, RECENT};
 use super::dialect::{Dialect, file};
 use super::docker::DockerFiles;
+use super::ending::ENDING;
 use super::options::{self, Carrier, carrier};
 use crate::core::container::failure::Cause;
 use crate::core::container::name::ContainerName;
@@ -122,6 +123,7 @@ fn written(
     text.push_str(SOUND);
     text.push_str(&Dialect(job.engine).functions(&containers, job));
     text.push_str(TAKEN_OVER);
+    text.push_str(ENDING);
     text.push_str(include_str!("prepare.sh"));
     // The shell has read all of it before the first command runs, and no command reads from it.
     text.push_str("main </dev/null\n");

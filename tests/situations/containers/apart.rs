@@ -11,7 +11,8 @@ use crate::engine::engine;
 use crate::inside::Inside;
 use crate::place::{Place, SOON};
 use crate::pool::{containers, job, plain};
-use crate::processes::wait_for;
+use crate::processes::{Kind, wait_for};
+use crate::proxy::{Fault, Proxy};
 use crate::setting::Setting;
 use crate::site::{ACCOUNT, PASSWORD, Site, site};
 use crate::support::attempt::Attempt;
@@ -113,6 +114,42 @@ fn spy(attempt: &Attempt, auth: &str) {
          >>/tmp/seen 2>/dev/null' </dev/null >/dev/null 2>&1 &\n"
     );
     assert_eq!(attempt.run("build_script", &script).exit_code(), Some(0));
+}
+
+/// *"While the keeper pulled `images_warm`, a job of a shell got the machine, and found the password in its memory."*
+///
+/// The keeper is stopped, so that it ends nothing itself.
+#[test]
+fn a_job_on_the_machine_itself_begins_when_no_pull_has_a_password_there() {
+    let Some(site) = site() else { return };
+    let stalled = Proxy::new(site, Fault::Stall);
+    let image = format!("{}/private:1", stalled.registry);
+    let (account, password) = ACCOUNT;
+    let auth =
+        <base64ct::Base64 as base64ct::Encoding>::encode_string(format!("{account}:{password}").as_bytes());
+    let file = site.dir.join("auth-stalled.json");
+    std::fs::write(&file, json!({"auths": {&stalled.registry: {"auth": auth}}}).to_string()).expect("a file");
+    let setting = containers(site, |table| {
+        table.insert("registry_auth".into(), file.display().to_string().into());
+        table.insert("images_warm".into(), vec![image.clone()].into());
+    });
+    let place = setting.pool("max_instances", 1).pool("idle_count", 1).open();
+    let keeper = place.keep();
+    wait_for("a pull", place.setting.patience * 2, || (stalled.seen() > 0).then_some(()));
+    let inside = Inside::at(&place, &place.idle().remove(0));
+    let look = format!("grep -rlF {auth} /run/greenroom.* /dev/shm /run/user 2>/dev/null; true");
+    assert_ne!(inside.sh(&look), "", "the keeper's pull has the password");
+    let signal =
+        |signal| place.of_kind(Kind::Keeper).iter().for_each(|keeper| assert!(keeper.signal(signal)));
+    signal(Signal::STOP);
+    let attempt = place.prepared_as(&Job::new(1));
+    let run = attempt.run("build_script", &format!("{look}\n"));
+    assert_eq!((run.exit_code(), run.stdout_text().as_str()), (Some(0), ""), "{}", run.stderr_text());
+    assert!(inside.running(&image).is_empty());
+    signal(Signal::CONT);
+    end(&attempt);
+    place.expect_sound();
+    keeper.kill();
 }
 
 /// *"`capacity_per_instance = 2`: a job read the operator's registry password in `/dev/shm` while another's image came."*
