@@ -188,7 +188,9 @@ impl Engine {
         let identity = self.host.leadership.identity().await?;
         let mut listing = self.list(memory, setup).await;
         let state = self.store.load().await?;
-        memory.heed_resume(&state);
+        if memory.heed_resume(&state, setup) {
+            listing = self.list(memory, setup).await;
+        }
         if self.confirm_absences(memory, setup, &state, &listing).await {
             // The account may have changed before `endpoint` answered: the list after the answer decides.
             memory.distrust_list();
@@ -416,12 +418,22 @@ impl KeeperCache {
         self.listing = None;
     }
 
-    /// Ends the back-off of failing calls if the operator has resumed the pool since the last pass.
-    fn heed_resume(&mut self, state: &PoolState) {
-        if self.resumed != state.resumed {
+    /// Ends the back-off of failing calls, and makes the next pass list again: the operator has removed their cause.
+    pub(super) fn forget_failures(&mut self, setup: &PoolSetup) {
+        self.distrust_list();
+        self.failing_calls.clear();
+        self.warming.forget_failures();
+        setup.provider.forget_failures();
+    }
+
+    /// The same if the operator has resumed the pool since the last pass, which it returns.
+    fn heed_resume(&mut self, state: &PoolState, setup: &PoolSetup) -> bool {
+        let is_news = self.resumed != state.resumed;
+        if is_news {
             self.resumed = state.resumed;
-            self.failing_calls.clear();
+            self.forget_failures(setup);
         }
+        is_news
     }
 }
 

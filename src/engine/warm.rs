@@ -95,6 +95,11 @@ impl Warming {
         }
     }
 
+    /// Pulls that failed are repeated at once.
+    pub(super) fn forget_failures(&mut self) {
+        self.failing.clear();
+    }
+
     /// The instance no longer exists.
     pub(super) fn forget(&mut self, gone: &InstanceId) {
         self.failing.retain(|(id, _), _| id != gone);

@@ -135,6 +135,9 @@ pub trait Provider {
         Err(cannot_suspend(id))
     }
 
+    /// The operator has removed a cause of failures: calls that the provider itself puts off are made at once.
+    fn forget_failures(&self) {}
+
     /// What the provider itself finds wrong with a running instance, beyond its status; `None`: nothing, or it has no check
     /// of its own. An error: it did not answer, which says nothing about the instance.
     async fn heartbeat(&self, _id: &InstanceId) -> Result<Option<String>, ProviderError> {

@@ -19,6 +19,8 @@ mod jobs;
 mod keys;
 mod kit;
 mod logs;
+#[path = "../situations/fleeting/mended.rs"]
+mod mended;
 #[path = "../jobs/onslaught.rs"]
 mod onslaught;
 #[path = "../support/pace.rs"]

@@ -121,6 +121,9 @@ pub trait Group {
     async fn suspend(&self, ids: &[String]) -> Result<Vec<String>, CallError>;
 
     async fn resume(&self, ids: &[String]) -> Result<Vec<String>, CallError>;
+
+    /// The operator has removed a cause of failures: a plugin that does not run is started with the next call.
+    fn forget_failures(&self) {}
 }
 
 /// Without the credentials.

@@ -143,6 +143,13 @@ impl Lane {
         self.restarts.set(true);
     }
 
+    /// Calls that are put off after failures are made at once.
+    pub(super) fn forget_failures(&self) {
+        if let Some(group) = self.group.borrow().as_ref() {
+            group.forget_failures();
+        }
+    }
+
     pub(super) fn now(&self) -> Stamp {
         self.clock.now()
     }

@@ -238,6 +238,10 @@ impl Provider for Fleeting {
         self.lane.resume(id).await
     }
 
+    fn forget_failures(&self) {
+        self.lane.forget_failures();
+    }
+
     async fn heartbeat(&self, id: &InstanceId) -> Result<Option<String>, ProviderError> {
         self.lane.heartbeat(id).await
     }

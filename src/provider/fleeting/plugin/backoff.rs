@@ -40,6 +40,11 @@ impl Backoff {
         pauses.first.saturating_mul(doubled).min(pauses.longest)
     }
 
+    /// The operator has removed the cause: it may be started at once.
+    pub(super) fn forget(&mut self) {
+        *self = Self::default();
+    }
+
     /// Why the plugin may not be started now, and how long that lasts.
     pub(super) fn waits(&self, now: Instant) -> Option<(CallErrorKind, &str, Duration)> {
         let (kind, why, until) = self.waiting.as_ref()?;
@@ -94,5 +99,7 @@ mod tests {
         backoff.not_started(CallErrorKind::Configuration, "no zone".into(), &PAUSES, now);
         let (kind, why, left) = backoff.waits(now).unwrap();
         assert_eq!((kind, why, left), (CallErrorKind::Configuration, "no zone", REFUSED));
+        backoff.forget();
+        assert!(backoff.waits(now).is_none());
     }
 }

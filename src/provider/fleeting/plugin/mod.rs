@@ -157,6 +157,10 @@ impl Plugin {
 
 #[async_trait(?Send)]
 impl Group for Plugin {
+    fn forget_failures(&self) {
+        self.backoff.borrow_mut().forget();
+    }
+
     async fn info(&self) -> Result<GroupInfo, CallError> {
         Ok(self.running().await?.info.clone())
     }
