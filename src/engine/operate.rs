@@ -275,10 +275,12 @@ mod tests {
 
     #[test]
     fn launches_are_retried_after_failures_unless_the_operator_drains_the_pool() {
-        let mut world = world("failures 5 1s |");
-        assert_eq!(retry_events(&world.state, NOW), [Change::PoolResumed.at(NOW)]);
-        world.state.drained = Some(NOW);
-        assert_eq!(retry_events(&world.state, NOW), []);
+        for failed in ["failures 5 1s |", "offerings 1, out c1 30s |"] {
+            let mut world = world(failed);
+            assert_eq!(retry_events(&world.state, NOW), [Change::PoolResumed.at(NOW)], "{failed}");
+            world.state.drained = Some(NOW);
+            assert_eq!(retry_events(&world.state, NOW), [], "{failed}");
+        }
         assert_eq!(retry_events(&crate::core::notation::world("").state, NOW), []);
     }
 }

@@ -44,11 +44,7 @@ pub(super) fn step(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, report: 
         return ScaleReport { blocked: Some(WaitingOn::Drained { since }), ..ScaleReport::default() };
     }
     if !input.observed.capabilities.launches {
-        return ScaleReport {
-            blocked: Some(WaitingOn::NoHost { unusable: None }),
-            limit_reached: true,
-            ..ScaleReport::default()
-        };
+        return ScaleReport { blocked: Some(WaitingOn::NoHost { unusable: None }), ..ScaleReport::default() };
     }
     let wants = Wants::of(draft, input, shared(draft, input));
     let wanted = wants.count();

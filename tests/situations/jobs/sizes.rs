@@ -244,7 +244,7 @@ fn the_largest_jobs_wait_in_little_memory_and_little_state() {
         assert!(memory <= MEMORY, "{memory} KiB");
     }
     let each = (state_size(&place) - plain) / 10;
-    assert!(each < 32 << 10, "{each} bytes for each waiting job");
+    assert!(each < 16 << 10, "{each} bytes for each waiting job");
     let begun = Instant::now();
     assert!(place.order(&["pool", "status"]).contains("10 "));
     let status = begun.elapsed();
