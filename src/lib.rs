@@ -5,7 +5,6 @@
 pub mod cli;
 pub mod config;
 pub mod connector;
-pub mod core;
 pub mod engine;
 #[cfg(test)]
 #[path = "../tests/support/faulty.rs"]
@@ -36,3 +35,5 @@ pub mod threads;
 #[cfg(test)]
 #[path = "../tests/support/write_errors.rs"]
 mod write_errors;
+
+pub use greenroom_core as core;

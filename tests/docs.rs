@@ -16,7 +16,7 @@ mod schema;
 mod skipped;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use greenroom::config;
 use greenroom::core::metrics::{Metric, catalogue};
@@ -27,6 +27,15 @@ use greenroom::provider;
 
 fn path(name: &str) -> String {
     format!("{}/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The folders of sources: the program's, and that of each crate.
+fn source_folders() -> Vec<PathBuf> {
+    let crates = fs::read_dir(path("crates")).expect("the folder of the crates");
+    let crates = crates.map(|one| one.expect("a crate").path().join("src"));
+    let folders: Vec<PathBuf> = crates.chain([path("src").into()]).collect();
+    assert!(folders.len() > 1 && folders.iter().all(|folder| folder.is_dir()), "{folders:?}");
+    folders
 }
 
 fn read(name: &str) -> String {
@@ -159,7 +168,7 @@ fn every_page_can_be_reached_from_the_readme() {
 /// One that does not know the sentence that it has in its job log searches for it here.
 #[test]
 fn the_program_can_print_each_sentence_that_is_explained() {
-    let sources = quotes::sources(Path::new(&path("src")));
+    let sources: Vec<String> = source_folders().iter().flat_map(|folder| quotes::sources(folder)).collect();
     let stale = quotes::stale(&read("docs/troubleshooting.md"), "sentence", &sources);
     assert!(stale.is_empty(), "docs/troubleshooting.md:\n{}", stale.join("\n"));
 }

@@ -260,14 +260,14 @@ mod tests {
 
     #[test]
     fn a_waiting_job_reads_each_cause() {
-        for (obstacle, sentence) in obstacle::tests::each() {
+        for (obstacle, sentence) in obstacle::samples::each() {
             let instance = InstanceId::new("h1");
             assert_eq!(
                 say(WaitingOn::Obstructed { instance, obstacle }, None),
                 format!("waiting: {sentence}")
             );
         }
-        let hosts = obstacle::tests::hosts();
+        let hosts = obstacle::samples::hosts();
         let text = hosts.to_string();
         assert_eq!(say(WaitingOn::NoHost { unusable: Some(hosts) }, None), format!("waiting: {text}"));
     }

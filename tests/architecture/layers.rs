@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use super::Finding;
 use super::paths::{absolute, module_of, paths};
-use super::source::{Source, is_word};
+use super::source::{Source, crate_of, is_word};
 
-/// Every layer and what it may use besides itself. `X/*` is any adapter of a family; `*` is everything.
+/// Every layer and what it may use besides itself. `X/*` is any adapter of a family; `*` is everything. A layer that is a crate
+/// of its own uses what its manifest names, which Cargo enforces.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("core", &[]),
     ("port", &["core"]),
     ("names", &[]),
     ("https", &["names"]),
@@ -105,6 +105,9 @@ pub(crate) fn arrows(source: &Source, adapters: &BTreeSet<String>) -> Vec<Findin
     let Some(from) = layer(&module_of(&source.path), adapters).filter(|_| source.is_ours()) else {
         return Vec::new();
     };
+    if crate_of(&source.path).is_some() {
+        return Vec::new();
+    }
     if let Err(what) = may_use(&from, &from) {
         return vec![finding(1, what)];
     }
@@ -151,23 +154,33 @@ const IMPURE_ENDS: &[&str] = &["Timestamp::now", "Zoned::now", "TimeZone::system
 /// The same by their last names, however they were imported.
 const IMPURE_NAMES: &[&str] = &["SystemTime", "Instant", "HashMap", "HashSet", "RandomState"];
 
-/// The crates the core may use; proptest in its tests.
+/// The crates the core may use; in its tests, proptest and itself.
 const PURE_CRATES: &[&str] =
-    &["std", "serde", "serde_json", "thiserror", "jiff", "cronexpr", "base64ct", "proptest"];
+    &["base64ct", "cronexpr", "greenroom_core", "jiff", "proptest", "serde", "serde_json", "thiserror"];
 
-/// Clock, environment, input and output, threads, unordered maps and foreign crates in the core.
-pub(crate) fn impurities(source: &Source, crates: &[String]) -> Vec<Finding> {
-    if !source.path.starts_with("src/core/") {
+/// Crates that the core's manifest names, and that it may not use.
+pub(crate) fn foreign_crates(crates: &[String]) -> Vec<Finding> {
+    let foreign = crates.iter().filter(|name| !PURE_CRATES.contains(&name.as_str()));
+    let what = |name| format!("the core may not use the crate `{name}`");
+    foreign
+        .map(|name| Finding { file: "crates/core/Cargo.toml".to_owned(), line: 1, what: what(name) })
+        .collect()
+}
+
+/// Is it part of the core?
+pub(crate) fn is_core(source: &Source) -> bool {
+    crate_of(&source.path) == Some("core")
+}
+
+/// Clock, environment, input and output, threads and unordered maps in the core.
+pub(crate) fn impurities(source: &Source) -> Vec<Finding> {
+    if !is_core(source) {
         return Vec::new();
     }
     let mut found = Vec::new();
     let mut find = |at, what| found.push(Finding { file: source.path.clone(), line: source.line(at), what });
     for path in paths(source) {
         let name = path.parts.join("::");
-        let root = &path.parts[0];
-        if crates.contains(root) && !PURE_CRATES.contains(&root.as_str()) {
-            find(path.at, format!("the core may not use the crate `{root}`"));
-        }
         let whole = name.strip_suffix("::*").unwrap_or(&name);
         let below =
             |longer: &str, shorter: &str| longer == shorter || longer.starts_with(&format!("{shorter}::"));

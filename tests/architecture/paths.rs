@@ -1,6 +1,6 @@
 //! Finds the paths that a file names: `a::b::c`, and each branch of a `use` tree.
 
-use super::source::{Source, is_word};
+use super::source::{Source, crate_of, is_word};
 
 /// A path as written, and where.
 pub(crate) struct Path {
@@ -15,7 +15,8 @@ pub(crate) fn paths(source: &Source) -> Vec<Path> {
     reader.found
 }
 
-/// A path from the crate's root, with `crate`, `self` and `super` resolved; `None` if it leads out of the crate.
+/// A path from the program's root, with `crate`, `self` and `super` resolved; `None` if it leads out of the program. A crate
+/// of the workspace is a layer below that root.
 pub(crate) fn absolute(source: &Source, path: &Path) -> Option<Vec<String>> {
     let mut here = module_of(&source.path);
     for inline in source.inline_modules() {
@@ -25,9 +26,15 @@ pub(crate) fn absolute(source: &Source, path: &Path) -> Option<Vec<String>> {
     }
     let mut parts = path.parts.as_slice();
     match parts[0].as_str() {
-        "crate" => (here, parts) = (Vec::new(), &parts[1..]),
+        "crate" => {
+            here = crate_of(&source.path).map(str::to_owned).into_iter().collect();
+            parts = &parts[1..];
+        }
         "greenroom" if !source.path.starts_with("src/") || source.path.starts_with("src/bin/") => {
             (here, parts) = (Vec::new(), &parts[1..]);
+        }
+        name if name.starts_with("greenroom_") => {
+            (here, parts) = (vec![name["greenroom_".len()..].to_owned()], &parts[1..]);
         }
         "self" => parts = &parts[1..],
         "super" => {}
@@ -41,10 +48,12 @@ pub(crate) fn absolute(source: &Source, path: &Path) -> Option<Vec<String>> {
     Some(here)
 }
 
-/// `src/a/b.rs` and `src/a/b/mod.rs` are both `a::b`.
+/// `src/a/b.rs`, `src/a/b/mod.rs` and `crates/a/src/b.rs` are all `a::b`.
 pub(crate) fn module_of(path: &str) -> Vec<String> {
-    let inside = path.strip_prefix("src/").unwrap_or(path).trim_end_matches(".rs");
-    let mut parts: Vec<String> = inside.split('/').map(str::to_owned).collect();
+    let layer = crate_of(path);
+    let inside = layer.map_or(path, |name| &path["crates/".len() + name.len() + 1..]);
+    let inside = inside.strip_prefix("src/").unwrap_or(inside).trim_end_matches(".rs");
+    let mut parts: Vec<String> = layer.into_iter().chain(inside.split('/')).map(str::to_owned).collect();
     if matches!(parts.last().map(String::as_str), Some("mod" | "lib" | "main")) {
         parts.pop();
     }

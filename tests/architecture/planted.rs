@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::source::Source;
-use super::{Finding, layers, report, sizes, tree, words};
+use super::{Finding, layers, paths, report, sizes, source, tree, words};
 
 fn arrows(path: &str, text: &str) -> String {
     let adapters: BTreeSet<String> =
@@ -16,8 +16,8 @@ fn arrows(path: &str, text: &str) -> String {
 #[test]
 fn a_wrong_arrow_is_reported_with_file_and_line() {
     assert_eq!(
-        arrows("src/core/plan/mod.rs", "//! x\n\nuse crate::port::clock::Clock;\n"),
-        "src/core/plan/mod.rs:3: `core` may not use `port` (crate::port::clock::Clock)"
+        arrows("src/engine/pass/mod.rs", "//! x\n\nuse crate::config::pool::Pool;\n"),
+        "src/engine/pass/mod.rs:3: `engine` may not use `config` (crate::config::pool::Pool)"
     );
 }
 
@@ -47,10 +47,12 @@ fn an_arrow_is_found_however_it_is_written() {
         ("src/config/mod.rs", "use crate::gitlab::secret::Secret;", "`config` may not use `gitlab`"),
         ("src/sim/a.rs", "use crate::store::file::FileStore;", "`sim` may not use `store/file`"),
         (
-            "src/core/a.rs",
+            "src/port/a.rs",
             "#[cfg(test)]\nmod tests {\n    use super::super::super::sim::x;\n}",
-            "`core` may not use `sim`",
+            "`port` may not use `sim`",
         ),
+        ("src/keys/mod.rs", "use crate::core::ids::PoolName;", "`keys` may not use `core`"),
+        ("src/keys/mod.rs", "use greenroom_core::ids::PoolName;", "`keys` may not use `core`"),
         ("src/bin/greenroom.rs", "fn main() { greenroom::engine::run() }", "`bin` may not use `engine`"),
         ("src/port/a.rs", "type X = Vec<crate::engine::Y>;", "`port` may not use `engine`"),
         (
@@ -68,7 +70,7 @@ fn an_arrow_is_found_however_it_is_written() {
 #[test]
 fn right_arrows_are_left_alone() {
     for (path, text) in [
-        ("src/port/a.rs", "use crate::core::ids::PoolName;"),
+        ("src/port/a.rs", "use crate::core::ids::PoolName; use greenroom_core::ids::JobKey;"),
         (
             "src/provider/local/a.rs",
             "use super::b::X; use crate::provider::launch::Server; use crate::port::provider;",
@@ -81,11 +83,12 @@ fn right_arrows_are_left_alone() {
         ("src/cli/a.rs", "use crate::{engine, sim, config, gitlab, store::memory, provider::local};"),
         ("src/cli/stores.rs", "use crate::store::file::FileStores;"),
         (
-            "src/core/a.rs",
+            "src/port/a.rs",
             "//! see crate::engine\n// use crate::engine;\nconst A: &str = \"crate::engine::x\";",
         ),
-        ("src/core/a.rs", "#[cfg(test)]\nmod tests {\n    use super::*;\n    use super::super::ids::X;\n}"),
-        ("src/core/a/mod.rs", "use super::ids::X; use self::b::Y; pub(in crate::core) fn f() {}"),
+        ("src/port/a.rs", "#[cfg(test)]\nmod tests {\n    use super::*;\n    use super::super::ids::X;\n}"),
+        ("src/port/a/mod.rs", "use super::ids::X; use self::b::Y; pub(in crate::port) fn f() {}"),
+        ("crates/core/src/a.rs", "use crate::plan::plan; use super::pool::PoolState;"),
         ("tests/lifecycle.rs", "use greenroom::engine::Engine;"),
         ("src/lib.rs", "pub use crate::cli::run;"),
     ] {
@@ -102,12 +105,47 @@ fn a_folder_is_an_adapter_and_a_file_belongs_to_the_family() {
 }
 
 #[test]
+fn a_file_of_a_crate_belongs_to_the_layer_of_that_name() {
+    for (path, layer, module) in [
+        ("crates/core/src/lib.rs", Some("core"), "core"),
+        ("crates/core/src/plan/mod.rs", Some("core"), "core::plan"),
+        ("crates/core/src/a/b.rs", Some("core"), "core::a::b"),
+        ("crates/core/tests/a.rs", None, "crates::core::tests::a"),
+        ("src/engine/a.rs", None, "engine::a"),
+    ] {
+        assert_eq!(source::crate_of(path), layer, "{path}");
+        assert_eq!(paths::module_of(path).join("::"), module, "{path}");
+        assert_eq!(Source::new(path, "").is_ours(), path.contains("src/"), "{path}");
+    }
+    let file =
+        Source::new("crates/core/src/a/b.rs", "use crate::c::D; use super::e::F; use greenroom_core::g::H;");
+    let absolute = |path| paths::absolute(&file, path).unwrap_or_default().join("::");
+    let found: Vec<String> = paths::paths(&file).iter().map(absolute).collect();
+    assert_eq!(found, ["core::c::D", "core::a::e::F", "core::g::H"]);
+}
+
+#[test]
+fn a_crate_that_the_core_may_not_use_is_reported() {
+    let crates = |manifest: &str| report(&layers::foreign_crates(&tree::dependencies(manifest)));
+    assert_eq!(crates("[dependencies]\nserde.workspace = true\n[dev-dependencies]\nproptest = \"1\"\n"), "");
+    for (planted, name) in [
+        ("tokio.workspace = true", "tokio"),
+        ("greenroom = { path = \"../..\" }", "greenroom"),
+        ("fs-err = \"3\"", "fs_err"),
+        ("[target.'cfg(unix)'.dependencies]\nrand = \"1\"", "rand"),
+        ("[dev-dependencies.tempfile]\nversion = \"3\"", "tempfile"),
+    ] {
+        let found = crates(&format!("[dependencies]\nserde = \"1\"\n{planted}\n"));
+        assert_eq!(found, format!("crates/core/Cargo.toml:1: the core may not use the crate `{name}`"));
+    }
+}
+
+#[test]
 fn an_impurity_of_the_core_is_reported_with_file_and_line() {
-    let crates = ["tokio", "rand", "serde", "fs_err"].map(str::to_owned);
-    let impurities = |text: &str| report(&layers::impurities(&Source::new("src/core/a.rs", text), &crates));
+    let impurities = |text: &str| report(&layers::impurities(&Source::new("crates/core/src/a.rs", text)));
     assert_eq!(
         impurities("//! x\nfn f() {\n    std::time::SystemTime::now();\n}"),
-        "src/core/a.rs:3: the core is pure: no `SystemTime`"
+        "crates/core/src/a.rs:3: the core is pure: no `SystemTime`"
     );
     for text in [
         "use std::time::{Duration, Instant};",
@@ -120,9 +158,6 @@ fn an_impurity_of_the_core_is_reported_with_file_and_line() {
         "use std::collections::HashSet as Set;",
         "use std::time;",
         "use std::collections::*;",
-        "use tokio::time::sleep;",
-        "let x: u8 = rand::random();",
-        "fs_err::read(path)",
         "let now = jiff::Timestamp::now();",
         "let now = Zoned::now();",
     ] {
@@ -139,7 +174,7 @@ fn an_impurity_of_the_core_is_reported_with_file_and_line() {
         assert_eq!(impurities(text), "", "{text}");
     }
     let elsewhere = Source::new("src/engine/a.rs", "use std::time::Instant;");
-    assert_eq!(layers::impurities(&elsewhere, &crates), []);
+    assert_eq!(layers::impurities(&elsewhere), []);
 }
 
 #[test]
@@ -263,8 +298,15 @@ fn a_forgotten_file_is_reported() {
         ("tests/support/mod.rs", ""),
         ("tests/odd/start.rs", "//! Not `#[path = \"x.rs\"]`.\n#[path = \"../shared/mod.rs\"]\nmod shared;"),
         ("tests/shared/mod.rs", ""),
+        ("crates/x/src/lib.rs", "mod a;"),
+        ("crates/x/src/a.rs", ""),
+        ("crates/x/src/b.rs", ""),
+        ("crates/x/tests/one.rs", ""),
     ];
-    assert_eq!(forgotten(&files), ["src/a/ghost.rs", "src/a/y.rs", "tests/one/three.rs"]);
+    assert_eq!(
+        forgotten(&files),
+        ["crates/x/src/b.rs", "src/a/ghost.rs", "src/a/y.rs", "tests/one/three.rs"]
+    );
 }
 
 #[test]
@@ -273,10 +315,14 @@ fn files_behind_a_test_module_are_tests() {
         Source::new("src/lib.rs", "pub mod a;"),
         Source::new("src/a/mod.rs", "mod x;\n#[cfg(test)]\nmod tests;"),
         Source::new("src/a/tests.rs", "mod deep;"),
+        Source::new("crates/x/src/lib.rs", "mod a;\n#[cfg(feature = \"samples\")]\npub mod samples;\nmod b;"),
+        Source::new("crates/x/src/samples.rs", "mod deep;"),
     ];
     let tests = tree::test_files(&sources);
     assert!(tests.contains("src/a/tests.rs") && tests.contains("src/a/tests/deep.rs"));
     assert!(!tests.contains("src/a/x.rs") && !tests.contains("src/a/mod.rs"));
+    assert!(tests.contains("crates/x/src/samples.rs") && tests.contains("crates/x/src/samples/deep.rs"));
+    assert!(!tests.contains("crates/x/src/a.rs") && !tests.contains("crates/x/src/b.rs"));
 }
 
 #[test]
@@ -300,6 +346,6 @@ fn comments_strings_and_characters_are_blanked_and_lifetimes_are_not() {
 
 #[test]
 fn dependencies_are_read_from_the_manifest() {
-    let manifest = "[package]\nname = \"x\"\n[dependencies]\nfs-err = \"3\"\n[dev-dependencies]\nproptest = \"1\"\n[lints]\na = 1\n";
-    assert_eq!(tree::dependencies(manifest), ["fs_err", "proptest"]);
+    let manifest = "[package]\nname = \"x\"\n[dependencies]\nfs-err = \"3\"\njiff.workspace = true\n[dev-dependencies]\nproptest = \"1\"\n[lints]\na = 1\n";
+    assert_eq!(tree::dependencies(manifest), ["fs_err", "jiff", "proptest"]);
 }

@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 
+/// The attribute of what a crate has for the tests of other crates.
+const SAMPLES: &str = "#[cfg(feature = \"samples\")]";
+
 /// A file and the properties of it that need no parser.
 pub(crate) struct Source {
     /// From the package's root, with `/`.
@@ -24,7 +27,7 @@ impl Source {
 
     /// Is it part of the program, rather than of its tests?
     pub(crate) fn is_ours(&self) -> bool {
-        self.path.starts_with("src/")
+        self.path.starts_with("src/") || crate_of(&self.path).is_some()
     }
 
     /// The line of a byte offset, from 1.
@@ -35,8 +38,10 @@ impl Source {
     /// The bytes of everything that is compiled for tests only, attribute included.
     pub(crate) fn test_parts(&self) -> Vec<Range<usize>> {
         let mut parts: Vec<Range<usize>> = Vec::new();
-        for marker in ["#[cfg(test)]", "#[cfg(all(test"] {
-            for (start, _) in self.code.match_indices(marker) {
+        for marker in ["#[cfg(test)]", "#[cfg(all(test", SAMPLES] {
+            // The feature's name is blank in the code.
+            let text = if marker == SAMPLES { &self.text } else { &self.code };
+            for (start, _) in text.match_indices(marker) {
                 let end = item_end(&self.code, start + marker.len());
                 if !parts.iter().any(|part| part.contains(&start)) {
                     parts.push(start..end);
@@ -73,6 +78,12 @@ impl Source {
         }
         found
     }
+}
+
+/// The layer that is a crate of its own: `core` for the files in `crates/core/src`.
+pub(crate) fn crate_of(path: &str) -> Option<&str> {
+    let (name, inside) = path.strip_prefix("crates/")?.split_once('/')?;
+    inside.starts_with("src/").then_some(name)
 }
 
 /// The line of a byte offset, from 1. An offset inside a character counts with its beginning.

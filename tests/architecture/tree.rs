@@ -1,4 +1,4 @@
-//! The files of this package, and how they hang together.
+//! The files of this workspace, and how they hang together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,6 +10,8 @@ use super::source::Source;
 /// Everything that is, or is about to be, part of the repository.
 pub(crate) struct Tree {
     pub(crate) manifest: String,
+    /// The manifest of the crate `core`.
+    pub(crate) core: String,
     pub(crate) lock: String,
     /// Rust files.
     pub(crate) sources: Vec<Source>,
@@ -18,7 +20,7 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    pub(crate) fn of_this_package() -> Self {
+    pub(crate) fn of_this_workspace() -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let mut texts = Vec::new();
         for path in listed(root).unwrap_or_else(|| walked(root)) {
@@ -30,9 +32,15 @@ impl Tree {
         let rust =
             texts.iter().filter(|(path, _)| Path::new(path).extension().is_some_and(|ending| ending == "rs"));
         let sources: Vec<Source> = rust.map(|(path, text)| Source::new(path, text)).collect();
-        assert!(sources.iter().any(|source| source.path == "src/lib.rs"), "the package's files are found");
+        let has = |path: &str| sources.iter().any(|source| source.path == path);
+        assert!(has("src/lib.rs"), "the package's files are found");
+        for name in std::fs::read_dir(root.join("crates")).expect("the folder of the crates") {
+            let name = name.expect("a crate").file_name().to_string_lossy().into_owned();
+            assert!(has(&format!("crates/{name}/src/lib.rs")), "the files of the crate `{name}` are found");
+        }
         let text = |name: &str| std::fs::read_to_string(root.join(name)).unwrap_or_default();
-        Self { manifest: text("Cargo.toml"), lock: text("Cargo.lock"), sources, texts }
+        let core = text("crates/core/Cargo.toml");
+        Self { manifest: text("Cargo.toml"), core, lock: text("Cargo.lock"), sources, texts }
     }
 }
 
@@ -75,7 +83,9 @@ pub(crate) fn dependencies(manifest: &str) -> Vec<String> {
     for line in manifest.lines() {
         if line.starts_with('[') {
             inside = line.ends_with("dependencies]");
-        } else if let (true, Some((name, _))) = (inside, line.split_once(" = ")) {
+            let own_table = line.trim_end_matches(']').split_once("dependencies.");
+            found.extend(own_table.map(|(_, name)| name.replace('-', "_")));
+        } else if let (true, Some((name, _))) = (inside, line.split_once(['.', ' '])) {
             found.push(name.replace('-', "_"));
         }
     }
@@ -137,7 +147,8 @@ fn named_path(source: &Source, after: usize) -> Option<String> {
 /// Roots of crates: the library, binaries, and each test, benchmark and example.
 fn is_root(path: &str, manifest: &str) -> bool {
     let parts: Vec<&str> = path.split('/').collect();
-    match parts.as_slice() {
+    let inside = if parts[0] == "crates" { parts.get(2..).unwrap_or_default() } else { &parts };
+    match inside {
         ["src", "lib.rs" | "main.rs"]
         | ["build.rs"]
         | ["src", "bin", _]

@@ -109,7 +109,7 @@ job 4712 of acme/blog on https://gitlab.example.com, pool linux
 #[test]
 fn a_waiting_job_and_its_instance_are_explained_by_each_cause() {
     let unwrapped = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    for (obstacle, sentence) in obstacle::tests::each() {
+    for (obstacle, sentence) in obstacle::samples::each() {
         let mut report = report(266.0);
         report.obstacles = vec![(id(3), obstacle.clone())];
         report.waiting = vec![(attempt("cold"), WaitingOn::Obstructed { instance: id(3), obstacle })];
@@ -120,7 +120,7 @@ fn a_waiting_job_and_its_instance_are_explained_by_each_cause() {
         }
     }
     let mut report = report(266.0);
-    let hosts = obstacle::tests::hosts();
+    let hosts = obstacle::samples::hosts();
     let sentence = hosts.to_string();
     report.waiting = vec![(attempt("cold"), WaitingOn::NoHost { unusable: Some(hosts) })];
     let text = unwrapped(explained("4712", &day(), Some(&report), 440.0));

@@ -128,7 +128,7 @@ fn an_instance_and_its_waiting_job_show_each_cause() {
     let mut story = EventFixture::of(office_hours());
     story.launched(1, 60.0);
     story.asks("a", 4711, "acme/shop", 61.0);
-    for (obstacle, sentence) in obstacle::tests::each() {
+    for (obstacle, sentence) in obstacle::samples::each() {
         let mut report = report(70.0);
         report.obstacles = vec![(id(1), obstacle.clone())];
         report.waiting = vec![(attempt("a"), WaitingOn::Obstructed { instance: id(1), obstacle })];
@@ -138,7 +138,7 @@ fn an_instance_and_its_waiting_job_show_each_cause() {
         assert!(!text.contains("booting"), "{text}");
     }
     let mut report = report(70.0);
-    let hosts = obstacle::tests::hosts();
+    let hosts = obstacle::samples::hosts();
     let sentence = hosts.to_string();
     report.waiting = vec![(attempt("a"), WaitingOn::NoHost { unusable: Some(hosts) })];
     let text = unwrapped(&shown(&story, Some(&report), &KeeperStatus::Runs, 72.0));

@@ -1,0 +1,324 @@
+//! Decides which containers a job gets, before it takes a machine.
+
+use super::alias::{TakenNames, shown};
+use super::auth::Logins;
+use super::image::ImageName;
+use super::limits::{
+    ENVIRONMENTS_BYTES, JobLimit, OPTION, REMARKS, Room, SERVICE_NAMES_BYTES, SERVICES, VARIABLES,
+    VARIABLES_BYTES,
+};
+use super::platform;
+use super::pull;
+use super::request::{ContainerRequest, ImageRequest, ServiceRequest};
+use super::settings::{ContainerSettings, Mode, Privileged, Umask};
+use super::spec::{ContainerJob, ContainerSpec, ServiceSpec};
+use super::variables::{AUTH_CONFIG, Environment, FILES_DIR, JobVariables};
+use crate::glob::Glob;
+use crate::secret::Secret;
+use crate::text::clean_line;
+
+/// How many patterns of an allow-list a message names.
+const PATTERNS_NAMED: usize = 5;
+
+/// What `judge` has to know beside configuration and request.
+#[derive(Debug, Clone, Default)]
+pub struct JobContext {
+    /// True if the job's instance is terminated after this one job.
+    pub single_use: bool,
+    /// The text of the operator's file of credentials.
+    pub registry_auth: Option<Secret<String>>,
+    /// True if another job may be or have been on the instance, so that it could read them there.
+    pub meets_others: bool,
+    /// PEM certificates that registries' own are verified with.
+    pub ca: Option<String>,
+    /// The runner's values of [`super::variables::ADDED_BY_RUNNER`].
+    pub runner_variables: Environment,
+}
+
+/// `None`: the job runs on the machine. The error is one sentence: what is refused, and who can change it. Trying
+/// again would change nothing.
+pub fn judge(
+    settings: &ContainerSettings,
+    request: &ContainerRequest,
+    about: &JobContext,
+) -> Result<Option<ContainerJob>, String> {
+    let Some(image) = chosen(settings, request)? else { return Ok(None) };
+    if let Some(limit) = request.excess {
+        return Err(limit.to_string());
+    }
+    let limit = settings.services_limit.unwrap_or(SERVICES);
+    if request.services.len() > limit {
+        return Err(format!(
+            "the job has {} services, but this pool allows {limit}: remove services, or have the operator raise \
+             `services_limit`",
+            request.services.len()
+        ));
+    }
+    let files = about.runner_variables.iter().find(|(name, _)| **name == *FILES_DIR);
+    let files = files.map(|(_, path)| &**path.expose());
+    let variables = JobVariables::new(&request.variables, &about.runner_variables, files)
+        .map_err(|limit| limit.to_string())?;
+    let registry_auth = about.registry_auth.as_ref().map(|text| text.expose().as_str());
+    let withheld = registry_auth.filter(|_| about.meets_others && !settings.registry_auth_shared);
+    let given = registry_auth.filter(|_| withheld.is_none());
+    let mut logins = Logins::new(variables.value(AUTH_CONFIG), given, &request.credentials);
+    if let Some(text) = withheld {
+        logins.withhold(text);
+    }
+    let mut remarks = logins.remarks.clone();
+    let judged = Judge { settings, variables: &variables, logins: &logins, single_use: about.single_use };
+    let user = settings.user.clone();
+    let job = judged.container(&image, Role::Job, variables.job_environment(), &mut remarks)?;
+    let job = ContainerSpec { user: user.or(job.user), ..job };
+    let mut shared = Shared::default();
+    let mut services = Vec::new();
+    for service in &request.services {
+        let spec = judged.service(service, &mut shared, &mut remarks)?;
+        services.extend(Some(spec).filter(|spec| !spec.names.is_empty()));
+    }
+    shorten(&mut remarks);
+    let keeps_umask = variables.is_on("FF_DISABLE_UMASK_FOR_DOCKER_EXECUTOR");
+    Ok(Some(ContainerJob {
+        engine: settings.engine,
+        job,
+        services,
+        remarks,
+        umask: if keeps_umask { Umask::Closed } else { settings.umask },
+        options: settings.options.clone(),
+        volumes: settings.volumes.clone(),
+        mirrors: settings.mirrors.clone().into_iter().collect(),
+        ca: about.ca.clone(),
+        wait_for_services: settings.wait_for_services,
+        pull_timeout: settings.pull_timeout,
+        min_free_space: settings.min_free_space,
+        init: variables.is_on("FF_USE_INIT_WITH_DOCKER_EXECUTOR"),
+        debug_services: variables.is_on("CI_DEBUG_SERVICES"),
+    }))
+}
+
+/// The image of the job's container.
+fn chosen(settings: &ContainerSettings, request: &ContainerRequest) -> Result<Option<ImageRequest>, String> {
+    match (&request.image, settings.mode, &settings.default_image) {
+        (Some(image), Mode::Image | Mode::Always, _) => Ok(Some(image.clone())),
+        (None, Mode::Image, _) => Ok(None),
+        (None, Mode::Always, Some(name)) => {
+            Ok(Some(ImageRequest { name: name.clone(), ..ImageRequest::default() }))
+        }
+        (None, Mode::Always, None) => {
+            Err("all jobs of this pool run in containers, and this one names no image: \
+             set `image:` in `.gitlab-ci.yml`, or have the operator set `default_image`"
+                .to_owned())
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Job,
+    Service,
+}
+
+impl Role {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Job => "image",
+            Self::Service => "service",
+        }
+    }
+}
+
+/// What the services of a job share.
+struct Shared {
+    names: TakenNames,
+    /// For their own variables.
+    variables: Room,
+    /// For their environments in the script.
+    environments: Room,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            names: TakenNames::new(),
+            variables: Room::new(VARIABLES, VARIABLES_BYTES),
+            environments: Room::new(usize::MAX, ENVIRONMENTS_BYTES),
+        }
+    }
+}
+
+/// The length of a text between a shell's quotes, where a quote takes four bytes.
+fn quoted_length(text: &str) -> usize {
+    2 + text.len() + 3 * text.bytes().filter(|byte| *byte == b'\'').count()
+}
+
+/// Leaves a number of remarks, and how many more there were.
+pub(super) fn shorten(remarks: &mut Vec<String>) {
+    if remarks.len() > REMARKS {
+        remarks.truncate(REMARKS);
+        remarks.push("further remarks about this job are left out".to_owned());
+    }
+}
+
+struct Judge<'a> {
+    settings: &'a ContainerSettings,
+    variables: &'a JobVariables,
+    logins: &'a Logins,
+    single_use: bool,
+}
+
+impl Judge<'_> {
+    fn container(
+        &self,
+        image: &ImageRequest,
+        role: Role,
+        environment: Environment,
+        remarks: &mut Vec<String>,
+    ) -> Result<ContainerSpec, String> {
+        let called = shown(&image.name);
+        let what = format!("{} `{called}`", role.as_str());
+        let name = ImageName::parse(&image.name).map_err(|why| match image.name.as_str() {
+            "" => format!("a {} has no name: correct it in `.gitlab-ci.yml`", role.as_str()),
+            _ => format!("the name of the {what} is not valid: {why}; correct it in `.gitlab-ci.yml`"),
+        })?;
+        self.check_allowed(&name, role, &what)?;
+        let (policies, refused) = pull::effective(
+            &image.pull_policy,
+            &self.settings.pull_policy,
+            &self.settings.allowed_pull_policies,
+        )
+        .map_err(|why| {
+            let why = clean_line(why.as_bytes(), 300);
+            format!("{why} for the {what}: change it in `.gitlab-ci.yml`, or have the operator allow it")
+        })?;
+        if !refused.is_empty() {
+            let refused = clean_line(refused.join(" ").as_bytes(), 100);
+            remarks
+                .push(format!("{what}: pull_policy ([{refused}]) is not allowed in this pool and left out"));
+        }
+        let asked = image.platform.as_ref().map(|text| self.option(text)).transpose()?;
+        let platform = platform::complete(asked.as_deref().unwrap_or_default()).map_err(|why| {
+            let asked = clean_line(asked.unwrap_or_default().as_bytes(), 80);
+            format!(
+                "the platform `{asked}` of the {what} is not valid: {why}; correct it in `.gitlab-ci.yml`"
+            )
+        })?;
+        Ok(ContainerSpec {
+            image: name.to_string(),
+            policies,
+            login: self.logins.of(&name).cloned(),
+            login_withheld: self.logins.withholds(&name),
+            platform,
+            user: self.user(image, &what)?,
+            entrypoint: image.entrypoint.clone(),
+            command: None,
+            environment,
+            privileged: self.is_privileged(&name),
+            called,
+        })
+    }
+
+    fn service(
+        &self,
+        service: &ServiceRequest,
+        shared: &mut Shared,
+        remarks: &mut Vec<String>,
+    ) -> Result<ServiceSpec, String> {
+        let environment = self.variables.service_environment(&service.variables, &mut shared.variables);
+        let environment = environment.map_err(|limit| limit.to_string())?;
+        // Each variable has its name twice in the script, beside some words.
+        let lengths =
+            environment.iter().map(|(key, value)| 2 * key.len() + 20 + quoted_length(value.expose()));
+        if !shared.environments.take(lengths.sum()) {
+            return Err(JobLimit::Environments.to_string());
+        }
+        let probe = probe(&environment);
+        let container = self.container(&service.image, Role::Service, environment, remarks)?;
+        if probe == Err(()) {
+            remarks.push(format!(
+                "service `{}`: HEALTHCHECK_TCP_PORT is ignored, because it is not a port",
+                container.called
+            ));
+        }
+        let alias =
+            service.alias.as_ref().map(|alias| self.variables.expand(alias, SERVICE_NAMES_BYTES).ok_or(()));
+        let alias = alias.transpose().map_err(|()| JobLimit::ServiceNames.to_string())?;
+        let names = shared.names.take(&service.image.name, alias.as_deref(), remarks);
+        let names = names.map_err(|limit| limit.to_string())?;
+        let command = service.command.clone();
+        let container = ContainerSpec { command, ..container };
+        Ok(ServiceSpec { container, names, probe: probe.unwrap_or_default() })
+    }
+
+    /// The text of `user` or `platform`, references resolved.
+    fn option(&self, text: &str) -> Result<String, String> {
+        self.variables.expand(text, OPTION).ok_or_else(|| JobLimit::Option.to_string())
+    }
+
+    /// The operator's own default image needs no permission.
+    fn check_allowed(&self, name: &ImageName, role: Role, what: &str) -> Result<(), String> {
+        let (list, key) = match role {
+            Role::Job => (&self.settings.images, "images"),
+            Role::Service => (&self.settings.services, "services"),
+        };
+        let Some(list) = list else { return Ok(()) };
+        let default = self.settings.default_image.as_deref().filter(|_| role == Role::Job);
+        if default.is_some_and(|default| ImageName::parse(default).as_ref() == Ok(name))
+            || list.iter().any(|pattern| name.is_covered_by(pattern))
+        {
+            return Ok(());
+        }
+        Err(format!(
+            "the {what} is not allowed in this pool ({}): use another one, or have the operator extend `{key}`",
+            allowed(list)
+        ))
+    }
+
+    /// `None`: the image's own.
+    fn user(&self, image: &ImageRequest, what: &str) -> Result<Option<String>, String> {
+        let user = image.user.as_ref().map(|user| self.option(user)).transpose()?;
+        let Some(user) = user.filter(|user| !user.is_empty()) else { return Ok(None) };
+        let shown = clean_line(user.as_bytes(), 80);
+        if !user.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-:$".contains(&b)) || user.starts_with('-')
+        {
+            return Err(format!(
+                "the user `{shown}` of the {what} is not valid: use a name or `UID:GID` in `.gitlab-ci.yml`"
+            ));
+        }
+        match &self.settings.allowed_users {
+            Some(list) if !list.iter().any(|pattern| pattern.matches(&user)) => Err(format!(
+                "the user `{shown}` of the {what} is not allowed in this pool ({}): use another one, or have the \
+                 operator extend `allowed_users`",
+                allowed(list)
+            )),
+            Some(_) | None => Ok(Some(user)),
+        }
+    }
+
+    fn is_privileged(&self, name: &ImageName) -> bool {
+        match &self.settings.privileged {
+            Privileged::SingleUse => self.single_use,
+            Privileged::All => true,
+            Privileged::None => false,
+            Privileged::Images(list) => list.iter().any(|pattern| name.is_covered_by(pattern)),
+        }
+    }
+}
+
+/// The only port that a service is probed at. The variable's name may have any case, as for GitLab Runner.
+fn probe(environment: &Environment) -> Result<Option<u16>, ()> {
+    let variable = environment.iter().find(|(key, _)| key.eq_ignore_ascii_case("HEALTHCHECK_TCP_PORT"));
+    let Some((_, value)) = variable.filter(|(_, value)| !value.expose().is_empty()) else { return Ok(None) };
+    value.expose().parse().ok().filter(|port| *port > 0).map(Some).ok_or(())
+}
+
+fn allowed(list: &[Glob]) -> String {
+    let named: Vec<String> = list.iter().take(PATTERNS_NAMED).map(|pattern| format!("`{pattern}`")).collect();
+    match list.len().saturating_sub(PATTERNS_NAMED) {
+        0 if named.is_empty() => "none is allowed".to_owned(),
+        0 => format!("allowed: {}", named.join(", ")),
+        more => format!("allowed: {} and {more} more", named.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,300 @@
+//! Images that instances have, and those that jobs want.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::time::Stamp;
+
+/// Images that are recorded of an instance. Jobs choose their names, and an instance may have any number of jobs.
+const MOST: usize = 300;
+
+/// An image as it was found on an instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FoundImage {
+    /// Its complete name: registry, path, and tag or digest.
+    pub name: Arc<str>,
+    /// Of its manifest; `None`: the engine did not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<Arc<str>>,
+    /// Its size there, unpacked.
+    pub bytes: u64,
+}
+
+/// An image that an instance has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageFact {
+    #[serde(flatten)]
+    pub image: FoundImage,
+    /// Since when it has had this name there, with this digest.
+    pub since: Stamp,
+    /// When it was last compared with the registry's, if that was later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checked: Option<Stamp>,
+}
+
+impl ImageFact {
+    /// When it was last compared with the registry's.
+    pub fn checked_at(&self) -> Stamp {
+        self.checked.unwrap_or(self.since)
+    }
+}
+
+/// The images of an instance.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<ImageFact>", into = "Vec<ImageFact>")]
+pub struct Images {
+    facts: Vec<ImageFact>,
+    marks: Marks,
+}
+
+/// What a script has seen of the images of an instance.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SeenImages {
+    pub found: Vec<FoundImage>,
+    /// Removed before the others came.
+    pub removed: Vec<Arc<str>>,
+}
+
+impl SeenImages {
+    pub fn is_empty(&self) -> bool {
+        self.found.is_empty() && self.removed.is_empty()
+    }
+
+    /// True if it tells nothing that these facts lack.
+    pub fn is_known(&self, images: &Images) -> bool {
+        self.removed.is_empty() && self.found.iter().all(|found| images.knows(found))
+    }
+}
+
+/// The complete names of a job's images, each once.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<Arc<str>>", into = "Vec<Arc<str>>")]
+pub struct WantedImages {
+    names: Vec<Arc<str>>,
+    /// Those of each name.
+    marks: Vec<Marks>,
+    /// Those of all names.
+    all: Marks,
+}
+
+/// Two of 128 bits for each name of a set. Names may share bits: a set that has a name has its bits, and rarely one that
+/// lacks it. So most comparisons need no look at the texts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Marks([u64; 2]);
+
+impl Marks {
+    /// FNV-1a: the same in each process.
+    fn of(name: &str) -> Self {
+        let begin = 0xcbf2_9ce4_8422_2325;
+        let hash = name
+            .bytes()
+            .fold(begin, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+        Self([1 << (hash % 64), 1 << ((hash >> 32) % 64)])
+    }
+
+    /// Those of both sets.
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        Self([self.0[0] | other.0[0], self.0[1] | other.0[1]])
+    }
+
+    fn has(self, other: Self) -> bool {
+        self.0[0] & other.0[0] == other.0[0] && self.0[1] & other.0[1] == other.0[1]
+    }
+
+    /// The most of these names that the set may have; the true number is never larger.
+    pub fn at_most(self, wanted: &WantedImages) -> u32 {
+        wanted.marks.iter().map(|marks| u32::from(self.has(*marks))).sum()
+    }
+
+    /// True if the set may have at least `needed` of these names. Usually all of them are needed: then one look suffices.
+    pub fn may_have(self, wanted: &WantedImages, needed: u32) -> bool {
+        match needed.cmp(&wanted.count()) {
+            Ordering::Greater => false,
+            Ordering::Equal => self.has(wanted.all),
+            Ordering::Less => self.at_most(wanted) >= needed,
+        }
+    }
+}
+
+impl Images {
+    pub fn is_empty(&self) -> bool {
+        self.facts.is_empty()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &ImageFact> {
+        self.facts.iter()
+    }
+
+    pub fn get(&self, name: &str) -> Option<&ImageFact> {
+        self.facts.iter().find(|fact| *fact.image.name == *name)
+    }
+
+    /// Notes an image that was found at `at`.
+    pub(super) fn note(&mut self, found: &FoundImage, at: Stamp) {
+        let known = self.facts.iter_mut().find(|fact| fact.image.name == found.name);
+        match known {
+            Some(known) if known.image.digest == found.digest => {
+                known.image.bytes = found.bytes;
+                known.checked = Some(at);
+            }
+            Some(known) => *known = ImageFact { image: found.clone(), since: at, checked: None },
+            None => {
+                // The one that was not seen for longest goes; without its record, a job pulls it again at most.
+                if self.facts.len() >= MOST {
+                    let seen = |fact: &ImageFact| fact.checked_at().wall_ms;
+                    let oldest = (0..self.facts.len()).min_by_key(|at| seen(&self.facts[*at])).unwrap_or(0);
+                    self.facts.remove(oldest);
+                    *self = std::mem::take(&mut self.facts).into();
+                }
+                self.facts.push(ImageFact { image: found.clone(), since: at, checked: None });
+            }
+        }
+        self.marks = self.marks.with(Marks::of(&found.name));
+    }
+
+    /// Keeps those facts only.
+    pub(super) fn retain(&mut self, is_kept: impl Fn(&ImageFact) -> bool) {
+        let mut facts = std::mem::take(&mut self.facts);
+        facts.retain(is_kept);
+        *self = facts.into();
+    }
+
+    /// True if it has this name there, with this digest.
+    pub fn knows(&self, found: &FoundImage) -> bool {
+        self.get(&found.name).is_some_and(|fact| fact.image.digest == found.digest)
+    }
+
+    pub fn marks(&self) -> Marks {
+        self.marks
+    }
+
+    /// How many of these names it has.
+    pub fn count(&self, wanted: &WantedImages) -> u32 {
+        if self.marks.at_most(wanted) == 0 {
+            return 0;
+        }
+        let count = wanted.names.iter().filter(|name| self.get(name).is_some()).count();
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+}
+
+impl WantedImages {
+    pub fn new(names: impl IntoIterator<Item = Arc<str>>) -> Self {
+        let mut all: Vec<Arc<str>> = Vec::new();
+        for name in names {
+            if !all.contains(&name) {
+                all.push(name);
+            }
+        }
+        let marks: Vec<Marks> = all.iter().map(|name| Marks::of(name)).collect();
+        let of_all = marks.iter().copied().fold(Marks::default(), Marks::with);
+        Self { names: all, marks, all: of_all }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    pub fn names(&self) -> &[Arc<str>] {
+        &self.names
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u32 {
+        u32::try_from(self.names.len()).unwrap_or(u32::MAX)
+    }
+}
+
+impl From<Vec<ImageFact>> for Images {
+    fn from(facts: Vec<ImageFact>) -> Self {
+        let marks = facts.iter().map(|fact| Marks::of(&fact.image.name)).fold(Marks::default(), Marks::with);
+        Self { facts, marks }
+    }
+}
+
+impl From<Images> for Vec<ImageFact> {
+    fn from(images: Images) -> Self {
+        images.facts
+    }
+}
+
+impl From<Vec<Arc<str>>> for WantedImages {
+    fn from(names: Vec<Arc<str>>) -> Self {
+        Self::new(names)
+    }
+}
+
+impl From<WantedImages> for Vec<Arc<str>> {
+    fn from(wanted: WantedImages) -> Self {
+        wanted.names
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::notation::NOW;
+
+    fn found(name: &str, digest: &str) -> FoundImage {
+        FoundImage { name: name.into(), digest: Some(digest.into()), bytes: 7 }
+    }
+
+    #[test]
+    fn of_too_many_images_the_one_that_was_not_seen_for_longest_is_forgotten() {
+        let mut images = Images::default();
+        let found = |number: usize| FoundImage { name: format!("i{number}").into(), digest: None, bytes: 1 };
+        for number in 0..MOST {
+            images.note(&found(number), NOW.plus(Duration::from_secs(number as u64)));
+        }
+        images.note(&found(0), NOW.plus(Duration::from_hours(1)));
+        images.note(&found(MOST), NOW.plus(Duration::from_hours(2)));
+        assert_eq!(images.iter().count(), MOST);
+        assert!(images.get("i1").is_none() && images.get("i0").is_some() && images.get("i2").is_some());
+        let wanted = WantedImages::new(["i0".into(), "i1".into(), format!("i{MOST}").into()]);
+        assert_eq!(images.count(&wanted), 2);
+    }
+
+    #[test]
+    fn a_digest_that_changes_begins_anew_and_the_same_one_is_only_checked() {
+        let mut images = Images::default();
+        let (later, last) = (NOW.plus(Duration::from_secs(1)), NOW.plus(Duration::from_secs(2)));
+        images.note(&found("a:1", "x"), NOW);
+        images.note(&found("a:1", "x"), later);
+        let fact = images.get("a:1").unwrap();
+        assert_eq!((fact.since, fact.checked_at()), (NOW, later));
+        images.note(&found("a:1", "y"), last);
+        let fact = images.get("a:1").unwrap();
+        assert_eq!((fact.since, fact.checked_at(), fact.image.digest.as_deref()), (last, last, Some("y")));
+        assert_eq!(images.iter().count(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn the_bound_is_never_too_low_and_both_survive_their_text(
+            has in proptest::collection::vec("[a-c]{1,2}", 0..6),
+            wants in proptest::collection::vec("[a-c]{1,2}", 0..6),
+        ) {
+            let mut images = Images::default();
+            for name in &has {
+                images.note(&found(name, "x"), NOW);
+            }
+            let wanted = WantedImages::new(wants.iter().map(|name| name.as_str().into()));
+            let common = wanted.names().iter().filter(|name| has.iter().any(|own| **own == ***name)).count();
+            prop_assert_eq!(images.count(&wanted), u32::try_from(common).unwrap());
+            let at_most = images.marks().at_most(&wanted);
+            prop_assert!(at_most >= images.count(&wanted));
+            for needed in 0..8 {
+                prop_assert_eq!(images.marks().may_have(&wanted, needed), at_most >= needed);
+            }
+            let text = serde_json::to_string(&(&images, &wanted)).unwrap();
+            prop_assert_eq!(serde_json::from_str::<(Images, WantedImages)>(&text).unwrap(), (images, wanted));
+        }
+    }
+}

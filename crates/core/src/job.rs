@@ -1,0 +1,168 @@
+//! A job's facts, from GitLab's job response only.
+//!
+//! None of them comes from a variable that a user can set. Key, project, timeout and protection of the ref decide; the
+//! other facts are kept for people and for the history.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::ids::JobKey;
+use super::images::WantedImages;
+use super::order::Order;
+use super::text::clean_line;
+use super::time::millis;
+
+/// A job's texts are cut to this length, in characters. GitLab's own names are not longer.
+const TEXT_LIMIT: usize = 255;
+
+/// A job's facts, as GitLab itself states them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobFacts {
+    pub key: JobKey,
+    /// Full path of the project: `group/sub/project`.
+    pub project: Arc<str>,
+    /// The job's own timeout; an attempt never outlives it by more than `job_timeout_grace`.
+    #[serde(with = "millis")]
+    pub timeout: Duration,
+    /// Id of the pipeline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pipeline: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<Arc<str>>,
+    /// The job's name in the pipeline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<Arc<str>>,
+    /// Branch or tag.
+    #[serde(rename = "ref", default, skip_serializing_if = "Option::is_none")]
+    pub git_ref: Option<Arc<str>>,
+    /// True if GitLab reports the ref as protected. Older versions report nothing: then it does not count as protected.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub protected: bool,
+    /// The images of its containers, as the pool has judged them.
+    #[serde(default, skip_serializing_if = "WantedImages::is_empty")]
+    pub images: WantedImages,
+    /// What an instance of its own is made of; `None`: it takes one of the pool's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<Arc<Order>>,
+}
+
+impl JobFacts {
+    /// The address of its project, which no project of another server has.
+    pub fn project_url(&self) -> String {
+        format!("{}/{}", self.key.server, self.project)
+    }
+
+    /// The facts that decide, and no others.
+    pub fn new(key: JobKey, project: impl Into<Arc<str>>, timeout: Duration) -> Self {
+        let project = project.into();
+        Self {
+            key,
+            project,
+            timeout,
+            pipeline: None,
+            stage: None,
+            name: None,
+            git_ref: None,
+            protected: false,
+            images: WantedImages::default(),
+            order: None,
+        }
+    }
+
+    /// A text chosen by the author of a commit, for the record: one line, cleaned and cut; `None` if nothing is left.
+    pub fn text(foreign: &str) -> Option<Arc<str>> {
+        let line = clean_line(foreign.as_bytes(), TEXT_LIMIT);
+        (!line.is_empty()).then(|| Arc::from(line))
+    }
+
+    /// The group or user of the project: its path without the last part.
+    pub fn namespace(&self) -> &str {
+        self.project.rsplit_once('/').map_or(&self.project, |(namespace, _)| namespace)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::ids::JobKey;
+    use crate::policy::{Policy, Reuse};
+
+    use super::*;
+
+    fn job(server: &str, project: &str) -> JobFacts {
+        JobFacts::new(JobKey::new(server, 1), project, Duration::ZERO)
+    }
+
+    #[test]
+    fn the_namespace_is_the_path_without_its_last_part() {
+        assert_eq!(job("gl", "group/sub/project").namespace(), "group/sub");
+        assert_eq!(job("gl", "user/project").namespace(), "user");
+        assert_eq!(job("gl", "project").namespace(), "project");
+    }
+
+    #[test]
+    fn what_gitlab_does_not_say_is_not_written_and_reads_as_before() {
+        let bare = job("gl", "g/p");
+        let text = r#"{"key":{"server":"gl","id":1},"project":"g/p","timeout":0}"#;
+        assert_eq!(serde_json::to_string(&bare).unwrap(), text);
+        assert_eq!(serde_json::from_str::<JobFacts>(text).unwrap(), bare);
+        let full = JobFacts {
+            pipeline: Some(99),
+            stage: JobFacts::text("test"),
+            name: JobFacts::text("rspec 1/5"),
+            git_ref: JobFacts::text("main"),
+            protected: true,
+            ..bare
+        };
+        let text = concat!(
+            r#"{"key":{"server":"gl","id":1},"project":"g/p","timeout":0,"#,
+            r#""pipeline":99,"stage":"test","name":"rspec 1/5","ref":"main","protected":true}"#,
+        );
+        assert_eq!(serde_json::to_string(&full).unwrap(), text);
+        assert_eq!(serde_json::from_str::<JobFacts>(text).unwrap(), full);
+    }
+
+    #[test]
+    fn a_text_of_a_job_is_one_clean_line_and_not_too_long() {
+        assert_eq!(JobFacts::text("build\n\x1b[31mred\x1b[0m\0").as_deref(), Some("build red"));
+        for nothing in ["", " \n ", "\x1b[2J"] {
+            assert_eq!(JobFacts::text(nothing), None, "{nothing:?}");
+        }
+        let longest = "ä".repeat(TEXT_LIMIT);
+        assert_eq!(JobFacts::text(&longest).as_deref(), Some(longest.as_str()));
+        let cut = JobFacts::text(&(longest + "ä")).unwrap();
+        assert_eq!((cut.chars().count(), cut.ends_with('…')), (TEXT_LIMIT, true));
+    }
+
+    #[test]
+    fn who_may_share_is_what_the_operator_says_and_never_across_gitlabs() {
+        let share = |reuse, a: &JobFacts, b: &JobFacts| {
+            let policy = Policy { reuse, ..Policy::default() };
+            policy.domain_of(a) == policy.domain_of(b)
+        };
+        let one = job("gl", "g/one");
+        for (other, project, namespace, any) in [
+            (job("gl", "g/one"), true, true, true),
+            (job("gl", "g/two"), false, true, true),
+            (job("gl", "h/one"), false, false, true),
+            (job("elsewhere", "g/one"), false, false, true),
+        ] {
+            assert_eq!(share(Reuse::Project, &one, &other), project, "{other:?}");
+            assert_eq!(share(Reuse::Namespace, &one, &other), namespace, "{other:?}");
+            assert_eq!(share(Reuse::Any, &one, &other), any, "{other:?}");
+        }
+        let protected = |job| JobFacts { protected: true, ..job };
+        for other in ["g/one", "g/two", "h/one"].map(|project| job("gl", project)) {
+            for reuse in [Reuse::Project, Reuse::Namespace] {
+                assert!(!share(reuse, &one, &protected(other.clone())), "{reuse:?} {other:?}");
+                let (both, none) = (protected(one.clone()), share(reuse, &one, &other));
+                assert_eq!(share(reuse, &both, &protected(other.clone())), none, "{reuse:?} {other:?}");
+            }
+            assert!(share(Reuse::Any, &one, &protected(other)));
+        }
+        let named = Policy { reuse: Reuse::Namespace, ..Policy::default() }.domain_of(&job("gl", "g/one"));
+        let project = Policy::default().domain_of(&job("gl", "g"));
+        assert_ne!(named, project, "a project is not the group of the same name");
+    }
+}

@@ -1,0 +1,173 @@
+//! The metrics of one pool, from its recorded state and the report of its last pass.
+
+use std::collections::BTreeMap;
+
+use super::catalogue::{self as m, Metric};
+use super::exposition::Exposition;
+use super::words;
+use crate::plan::backoff::{self, LaunchGate};
+use crate::plan::table;
+use crate::pool::PoolState;
+use crate::report::Report;
+use crate::start::Start;
+use crate::time::Stamp;
+
+/// What is known of a pool.
+#[derive(Debug, Clone, Copy)]
+pub struct PoolFacts<'a> {
+    pub pool: &'a str,
+    /// The kind of its provider, if the configuration has the pool.
+    pub provider: Option<&'a str>,
+    /// `None`: it cannot be read.
+    pub state: Option<&'a PoolState>,
+    pub report: Option<&'a Report>,
+    /// Open links.
+    pub links: u64,
+    /// Whether the reserve of disk space is there; `None`: the pool never needed one.
+    pub reserve: Option<bool>,
+    /// Orphaned resources that `pool leaks` found last, and when.
+    pub leaks: Option<(Stamp, u64)>,
+    pub now: Stamp,
+}
+
+/// Adds the metrics of a pool.
+pub fn add(out: &mut Exposition, facts: &PoolFacts<'_>) {
+    let pool = facts.pool;
+    if let Some(provider) = facts.provider {
+        out.set(&m::POOL, &[pool, provider], 1.0);
+    }
+    out.flag(&m::POOL_READABLE, &[pool], facts.state.is_some());
+    if let Some(state) = facts.state {
+        capacity(out, pool, state);
+        jobs(out, pool, state, facts.now);
+        launches(out, pool, state, facts.now);
+    }
+    if let Some(report) = facts.report {
+        of_report(out, facts, report);
+    }
+    if let Some((at, orphans)) = facts.leaks {
+        out.count(&m::ORPHANS, &[pool, "leaks"], orphans);
+        moment(out, &m::ORPHANS_CHECKED, &[pool, "leaks"], at);
+    }
+    out.count(&m::LINKS, &[pool], facts.links);
+    if let Some(there) = facts.reserve {
+        out.flag(&m::DISK_RESERVE, &[pool], there);
+    }
+}
+
+fn capacity(out: &mut Exposition, pool: &str, state: &PoolState) {
+    let mut slots: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut phases: BTreeMap<&str, u64> = BTreeMap::new();
+    for instance in state.instances.values() {
+        *phases.entry(words::phase(&instance.phase)).or_default() += 1;
+        *slots.entry("in-use").or_default() += u64::try_from(instance.holders.len()).unwrap_or(u64::MAX);
+        *slots.entry(words::free(instance)).or_default() += u64::from(instance.free_slots());
+    }
+    each(out, &m::SLOTS, pool, &words::SLOT_STATES, &slots);
+    each(out, &m::INSTANCES, pool, &words::PHASES, &phases);
+    if let Some(policy) = &state.policy {
+        let (instances, each) = (u64::from(policy.max_instances), u64::from(policy.capacity_per_instance));
+        out.count(&m::INSTANCES_LIMIT, &[pool], instances);
+        out.count(&m::SLOTS_LIMIT, &[pool], instances * each);
+    }
+    out.flag(&m::POOL_DRAINED, &[pool], state.drained.is_some());
+    out.count(&m::HOSTS_OUT_OF_SERVICE, &[pool], state.counters.out_of_service);
+}
+
+fn jobs(out: &mut Exposition, pool: &str, state: &PoolState, now: Stamp) {
+    let counters = &state.counters;
+    out.count(&m::JOBS_WAITING, &[pool], u64::try_from(state.waiting.len()).unwrap_or(u64::MAX));
+    let longest = state.waiting.values().map(|request| now.since(request.requested_at)).max();
+    out.set(&m::LONGEST_WAIT, &[pool], longest.unwrap_or_default().as_secs_f64());
+    for start in Start::ALL {
+        let started = counters.started.get(&start).copied().unwrap_or(0);
+        out.count(&m::JOBS_STARTED, &[pool, start.word()], started);
+    }
+    out.histogram(&m::JOB_WAIT, &[pool], &counters.waits);
+    out.count(&m::JOBS_WITHDRAWN, &[pool], counters.withdrawn);
+    out.count(&m::GRANTS_REJECTED, &[pool], counters.rejected);
+}
+
+fn launches(out: &mut Exposition, pool: &str, state: &PoolState, now: Stamp) {
+    let counters = &state.counters;
+    for (offering, boots) in &counters.boots {
+        let results = [("ready", boots.ready.count()), ("failed", boots.failed), ("refused", boots.refused)];
+        for (result, count) in results {
+            out.count(&m::BOOTS, &[pool, offering, result], count);
+        }
+        out.histogram(&m::BOOT_TIME, &[pool, offering], &boots.ready);
+    }
+    let named = |map: &BTreeMap<String, u64>, word: &str| map.get(word).copied().unwrap_or(0);
+    for class in words::CLASSES {
+        out.count(&m::LAUNCH_FAILURES, &[pool, class], named(&counters.launch_failures, class));
+    }
+    for reason in words::DRAIN_REASONS {
+        out.count(&m::DRAINED, &[pool, reason], named(&counters.drained, reason));
+    }
+    out.count(&m::FAILURES_IN_A_ROW, &[pool], u64::from(state.launches.failures));
+    let Some(policy) = &state.policy else { return };
+    let gate = backoff::judge(&state.launches, &policy.timing, now);
+    // During a trial, the breaker is still open: one launch decides.
+    let open = matches!(gate, LaunchGate::Paused { .. } | LaunchGate::Trial { .. });
+    out.flag(&m::BREAKER_OPEN, &[pool], open);
+    let delayed = matches!(gate, LaunchGate::Paused { .. } | LaunchGate::Backoff { .. });
+    out.flag(&m::LAUNCHES_DELAYED, &[pool], delayed);
+    let all = u64::try_from(state.availability.offerings().len()).unwrap_or(u64::MAX);
+    let unavailable = state.availability.unavailable(&policy.timing, now).count();
+    let unavailable = u64::try_from(unavailable).unwrap_or(u64::MAX);
+    out.count(&m::OFFERINGS, &[pool, "available"], all.saturating_sub(unavailable));
+    out.count(&m::OFFERINGS, &[pool, "unavailable"], unavailable);
+}
+
+fn of_report(out: &mut Exposition, facts: &PoolFacts<'_>, report: &Report) {
+    let pool = facts.pool;
+    out.count(&m::IDLE_SLOTS_TARGET, &[pool], u64::from(report.idle_target));
+    moment(out, &m::LAST_PASS, &[pool], report.at);
+    if let Some(next) = report.next {
+        moment(out, &m::NEXT_PASS, &[pool], next);
+    }
+    if let Some(listed) = report.listed {
+        moment(out, &m::LAST_LIST, &[pool], listed);
+    }
+    let mut blocked: BTreeMap<&str, u64> = BTreeMap::new();
+    // A job that got its slot since the pass waits no longer.
+    let waits = |attempt| facts.state.is_none_or(|state| state.waiting_for(attempt).is_some());
+    for (_, on) in report.waiting.iter().filter(|(attempt, _)| waits(attempt)) {
+        *blocked.entry(words::blocked(on)).or_default() += 1;
+    }
+    each(out, &m::JOBS_BLOCKED, pool, &words::BLOCKED, &blocked);
+    let mut notes: BTreeMap<&str, u64> = BTreeMap::new();
+    for note in &report.notes {
+        *notes.entry(words::note(note)).or_default() += 1;
+    }
+    each(out, &m::NOTES, pool, &words::NOTES, &notes);
+    let orphans = report.rows.iter().filter(|(_, row)| table::is_orphan(*row)).count();
+    out.count(&m::ORPHANS, &[pool, "pass"], u64::try_from(orphans).unwrap_or(u64::MAX));
+    moment(out, &m::ORPHANS_CHECKED, &[pool, "pass"], report.listed.unwrap_or(report.at));
+    if let (Some(calls), Some(provider)) = (&report.api_calls, facts.provider) {
+        let results = [
+            ("ok", calls.ok),
+            ("failed", calls.failed),
+            ("throttled", calls.throttled),
+            ("postponed", calls.postponed),
+        ];
+        for (result, count) in results {
+            out.count(&m::API_CALLS, &[pool, provider, result], count);
+        }
+    }
+}
+
+/// One series for each value of the label, also where it is zero.
+fn each(out: &mut Exposition, metric: &Metric, pool: &str, words: &[&str], counts: &BTreeMap<&str, u64>) {
+    for word in words {
+        out.count(metric, &[pool, word], counts.get(word).copied().unwrap_or(0));
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 are exact in a float")]
+fn moment(out: &mut Exposition, metric: &Metric, labels: &[&str], at: Stamp) {
+    out.set(metric, labels, at.wall_ms as f64 / 1e3);
+}
+
+#[cfg(test)]
+mod tests;

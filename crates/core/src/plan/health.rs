@@ -1,0 +1,185 @@
+//! Probes idle instances, so that failures are found before a job gets the instance, and decides whose fault a failure is.
+//!
+//! A fault on the runner host, such as a lost route or a full connection table, makes all instances look unreachable. So
+//! one failure alone replaces nothing: others are probed first. If most of them fail, too, the runner host is suspected,
+//! and each instance is kept for a while. All of it is recorded with the instances but the latest probes, which a new
+//! keeper repeats.
+
+use std::time::Duration;
+
+use super::Effect;
+use super::builder::PlanBuilder;
+use super::observed::Observed;
+use super::reconcile::{Reconciled, act, drain};
+use crate::event::Change;
+use crate::ids::InstanceId;
+use crate::instance::{DrainReason, Instance, Phase, Unreachable};
+use crate::policy::Policy;
+use crate::report::{Note, Report};
+use crate::time::Stamp;
+
+/// As many instances must fail together before the runner host is suspected.
+const TOGETHER: usize = 3;
+/// As many responding instances show that the runner host is well, unless even more fail.
+const SAMPLE: usize = 4;
+/// How long an instance is kept while the runner host is suspected. Then it is probed again, and replaced.
+pub const HOLD: Duration = Duration::from_mins(5);
+
+/// Who is at fault when instances do not respond.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blame {
+    /// Others have to be probed first.
+    Undecided,
+    RunnerHost,
+    Instances,
+}
+
+/// Decides by the number of idle instances that do not respond, that have responded since, and that were not probed
+/// since.
+pub fn blame(failed: usize, responding: usize, unknown: usize) -> Blame {
+    if failed >= TOGETHER && failed > responding {
+        Blame::RunnerHost
+    } else if responding < SAMPLE && unknown > 0 {
+        Blame::Undecided
+    } else {
+        Blame::Instances
+    }
+}
+
+/// Replaces launched instances that do not respond, unless the runner host is suspected.
+pub(super) fn replace(
+    draft: &mut PlanBuilder<'_>,
+    observed: &Observed,
+    policy: &Policy,
+    reconciled: &Reconciled,
+    report: &mut Report,
+) {
+    let now = draft.now;
+    let Some(doubts) = Doubts::of(draft, observed, reconciled) else { return };
+    let blame = blame(doubts.failed.len(), doubts.responding, doubts.unknown.len());
+    if blame == Blame::RunnerHost {
+        report.notes.extend(doubts.note(now));
+    }
+    let (probe, go) = doubts.verdict(blame, observed, now);
+    if !probe.is_empty() {
+        draft.wake_at(now.plus(policy.timing.pass_interval));
+    }
+    for instance in probe {
+        act(draft, observed, Effect::CheckHealth { instance });
+    }
+    for id in go {
+        let Some(known) = draft.state().instance(&id) else { continue };
+        let message = known.unreachable.as_ref().map_or_else(String::new, |why| why.reason.clone());
+        let reason = DrainReason::Unresponsive { message };
+        if known.is_idle() {
+            drain(draft, observed, id, reason);
+        } else {
+            draft.emit(Change::DrainingBegun { instance: id, reason });
+        }
+    }
+}
+
+/// Launched instances that do not respond, and what is known of the others.
+struct Doubts {
+    failed: Vec<Silent>,
+    /// Why the first of them failed.
+    reason: String,
+    /// How many idle instances have responded since the last of them failed.
+    responding: usize,
+    /// Idle instances that were not probed since.
+    unknown: Vec<InstanceId>,
+}
+
+/// An instance that does not respond.
+struct Silent {
+    id: InstanceId,
+    /// How long it is kept while the runner host is suspected.
+    until: Stamp,
+}
+
+impl Doubts {
+    fn of(draft: &PlanBuilder<'_>, observed: &Observed, reconciled: &Reconciled) -> Option<Self> {
+        let now = draft.now;
+        let launched = || {
+            let instances = draft.state().instances.values().map(AsRef::as_ref);
+            instances.filter(|i: &&Instance| !i.is_static() && i.phase == Phase::Ready)
+        };
+        let since = |why: &&Unreachable| now.since(why.since.seen_from(now));
+        let whys = || launched().filter_map(|i| i.unreachable.as_ref());
+        let (first, last) = (whys().max_by_key(since)?, whys().min_by_key(since)?);
+        let silent = |i: &Instance| {
+            let until = i.unreachable.as_ref()?.since.seen_from(now).plus(HOLD);
+            Some(Silent { id: i.id.clone(), until })
+        };
+        let failed = launched().filter_map(silent).collect();
+        let last = last.since.seen_from(now);
+        let others = launched()
+            .filter(|i| i.is_idle() && i.unreachable.is_none() && !reconciled.held_back.contains(&i.id));
+        let responds = |i: &&Instance| observed.healthy.get(&i.id).is_some_and(|at| at.reached(last));
+        let (responding, unknown): (Vec<&Instance>, Vec<&Instance>) = others.partition(responds);
+        Some(Self {
+            failed,
+            reason: first.reason.clone(),
+            responding: responding.len(),
+            unknown: unknown.into_iter().map(|i| i.id.clone()).collect(),
+        })
+    }
+
+    /// What operators read while instances are kept.
+    fn note(&self, now: Stamp) -> Option<Note> {
+        let held = self.failed.iter().map(|silent| silent.until).filter(|until| !now.reached(*until));
+        let until = held.min_by_key(|until| until.since(now))?;
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let (unreachable, responding) = (count(self.failed.len()), count(self.responding));
+        Some(Note::HostSuspected { unreachable, responding, reason: self.reason.clone(), until })
+    }
+
+    /// What is probed, and what goes. Those whose time is over are probed once more, and go together.
+    fn verdict(self, blame: Blame, observed: &Observed, now: Stamp) -> (Vec<InstanceId>, Vec<InstanceId>) {
+        let ids = |silent: Vec<Silent>| silent.into_iter().map(|silent| silent.id).collect::<Vec<_>>();
+        if blame == Blame::Instances {
+            return (Vec::new(), ids(self.failed));
+        }
+        let Self { failed, responding, mut unknown, .. } = self;
+        let (over, held): (Vec<_>, Vec<_>) = failed.into_iter().partition(|silent| now.reached(silent.until));
+        let stays_silent =
+            |silent: &Silent| observed.unhealthy.get(&silent.id).is_some_and(|at| at.reached(silent.until));
+        let mut probe = if blame == Blame::RunnerHost {
+            ids(held)
+        } else if held.is_empty() {
+            Vec::new()
+        } else {
+            unknown.truncate(SAMPLE - responding);
+            unknown
+        };
+        if over.iter().all(stays_silent) {
+            return (probe, ids(over));
+        }
+        probe.extend(ids(over));
+        (probe, Vec::new())
+    }
+}
+
+/// Last step: probe idle instances not heard from for `health_interval`. Schedules no wake-up.
+pub(super) fn check(
+    draft: &mut PlanBuilder<'_>,
+    observed: &Observed,
+    policy: &Policy,
+    reconciled: &Reconciled,
+) {
+    let now = draft.now;
+    let is_due = |instance: &&Instance| {
+        let heard = observed.healthy.get(&instance.id).map_or(Duration::MAX, |at| now.since(*at));
+        now.since(instance.idle_since()).min(heard) >= policy.timing.health_interval
+    };
+    let instances = draft.state().instances.values().map(AsRef::as_ref);
+    let idle =
+        instances.filter(|i| i.is_idle() && i.unreachable.is_none() && !reconciled.held_back.contains(&i.id));
+    let due: Vec<InstanceId> = idle.filter(is_due).map(|instance| instance.id.clone()).collect();
+    for instance in due {
+        let effect = Effect::CheckHealth { instance };
+        if !draft.has(&effect) {
+            act(draft, observed, effect);
+        }
+    }
+}

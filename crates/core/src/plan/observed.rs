@@ -1,0 +1,108 @@
+//! What a pass observed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::attempt::AttemptSeen;
+use crate::failure::{ErrorClass, Failure};
+use crate::ids::{AttemptName, Generation, InstanceId, OwnerId, PoolName};
+use crate::inventory::{Capabilities, Listing, Notice};
+use crate::obstacle::Lasting;
+use crate::pool::PoolState;
+use crate::time::Stamp;
+
+/// Everything that is not recorded. May be stale or incomplete, and is marked as such.
+#[derive(Debug, Clone)]
+pub struct Observed {
+    /// The last list, or why it failed.
+    pub listing: Result<Listing, Failure>,
+    /// What the metadata services of instances announce, as the instances report it.
+    pub announced: BTreeMap<InstanceId, Notice>,
+    /// When `endpoint(id)` last answered *not found*. Each complete list since lacks the instance, and is of its location.
+    pub denied: BTreeMap<InstanceId, Stamp>,
+    /// When an unrecorded instance was first seen, for providers that report no creation time.
+    pub first_seen: BTreeMap<InstanceId, Stamp>,
+    /// This pool's attempt directories, read at `attempts_at`.
+    pub attempts: BTreeMap<AttemptName, AttemptSeen>,
+    pub attempts_at: Stamp,
+    /// Attempts that are gone, although builds of theirs are left on the runner host.
+    pub orphaned_builds: BTreeSet<AttemptName>,
+    pub capabilities: Capabilities,
+    pub owner: OwnerId,
+    /// Set when the state directory was copied or moved.
+    pub moved: Option<String>,
+    /// Generations that began in this directory.
+    pub generations: BTreeSet<Generation>,
+    /// The generation that may launch; `None`: this pass launches nothing (`reap`).
+    pub launching: Option<Fresh>,
+    /// Why the state directory cannot take the records of launches: then `launching` is `None`.
+    pub unrecordable: Option<String>,
+    /// Calls about an instance that keep failing.
+    pub failing_calls: BTreeMap<InstanceId, FailingCall>,
+    /// When a call of this process about an instance last succeeded.
+    pub healthy: BTreeMap<InstanceId, Stamp>,
+    /// When this process last got no response from a ready instance.
+    pub unhealthy: BTreeMap<InstanceId, Stamp>,
+    /// Why instances are not reached.
+    pub obstacles: BTreeMap<InstanceId, Lasting>,
+    /// Instances with an effect under way in this process.
+    pub busy: BTreeSet<InstanceId>,
+    /// The pulls of this process in advance; `None`: this pass begins none (`reap`).
+    pub pulls: Option<Pulls>,
+}
+
+/// Pulls in advance.
+#[derive(Debug, Clone, Default)]
+pub struct Pulls {
+    pub under_way: BTreeMap<InstanceId, Arc<str>>,
+    /// Those that failed last.
+    pub failing: BTreeMap<(InstanceId, Arc<str>), FailingCall>,
+}
+
+/// Names for new instances.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fresh {
+    pub pool: PoolName,
+    pub generation: Generation,
+}
+
+/// A call that failed, and when it may be tried again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailingCall {
+    pub failures: u32,
+    pub failure: Failure,
+    pub until: Stamp,
+}
+
+impl Observed {
+    /// No observations: decisions follow from the record alone.
+    pub(super) fn nothing(recorded: &PoolState, now: Stamp) -> Self {
+        let launches = !recorded.instances.values().any(|i| i.is_static());
+        Self {
+            listing: Err(Failure { class: ErrorClass::Unknown, message: "not asked".to_owned() }),
+            announced: BTreeMap::new(),
+            denied: BTreeMap::new(),
+            first_seen: BTreeMap::new(),
+            attempts: BTreeMap::new(),
+            attempts_at: now,
+            orphaned_builds: BTreeSet::new(),
+            capabilities: Capabilities { launches, ..Capabilities::default() },
+            owner: OwnerId::new("nobody"),
+            moved: None,
+            generations: BTreeSet::new(),
+            launching: Some(Fresh { pool: PoolName::new("pool"), generation: Generation::new("none") }),
+            unrecordable: None,
+            failing_calls: BTreeMap::new(),
+            healthy: BTreeMap::new(),
+            unhealthy: BTreeMap::new(),
+            obstacles: BTreeMap::new(),
+            busy: BTreeSet::new(),
+            pulls: None,
+        }
+    }
+
+    /// True if a call about this instance may be made now.
+    pub(super) fn is_free(&self, id: &InstanceId, now: Stamp) -> bool {
+        !self.busy.contains(id) && self.failing_calls.get(id).is_none_or(|t| now.reached(t.until))
+    }
+}

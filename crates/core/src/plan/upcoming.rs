@@ -1,0 +1,190 @@
+//! Instances on their way, and the waiting jobs that they will serve.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::assign;
+use super::attempts::UngrantedAttempts;
+use crate::ids::{AttemptName, TrustDomain};
+use crate::instance::{Instance, Phase};
+use crate::policy::{Policy, Reuse};
+use crate::pool::PoolState;
+use crate::reservation::Reservation;
+use crate::time::Stamp;
+
+/// Instances on their way, filled with waiting jobs, first come first served.
+#[derive(Debug)]
+pub(super) struct UpcomingCapacity<'a> {
+    upcoming: Vec<UpcomingInstance<'a>>,
+    /// The ones that jobs have ordered, also those that are ready.
+    ordered: BTreeMap<&'a AttemptName, &'a Instance>,
+    policy: &'a Policy,
+    now: Stamp,
+}
+
+/// An instance on its way, its free slots, and the domain that they are for.
+#[derive(Debug)]
+struct UpcomingInstance<'a> {
+    instance: &'a Instance,
+    slots: u32,
+    domain: Option<&'a TrustDomain>,
+}
+
+/// What is missing once everything on its way is ready.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct Shortfall {
+    /// Waiting jobs without an order that no instance on its way will serve, but a new one could.
+    pub(super) jobs: u32,
+    /// Instances that these jobs need: jobs of different domains never share one.
+    pub(super) instances: u32,
+    /// Waiting jobs that an instance on its way will serve.
+    pub(super) served: u32,
+    /// Slots on their way that any domain may use.
+    pub(super) spare: u32,
+    /// Waiting jobs that have ordered an instance, in the order of the queue: each needs one of its own.
+    pub(super) orders: Vec<MissingOrder>,
+}
+
+/// A waiting job that needs an instance of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct MissingOrder {
+    pub(super) job: Arc<Reservation>,
+    /// Instances of the pool's own kind that the jobs before it in the queue need.
+    pub(super) before: u32,
+}
+
+impl Shortfall {
+    /// Instances that the waiting jobs need.
+    pub(super) fn launches(&self) -> u32 {
+        self.instances.saturating_add(u32::try_from(self.orders.len()).unwrap_or(u32::MAX))
+    }
+}
+
+impl<'a> UpcomingCapacity<'a> {
+    pub(super) fn new(
+        state: &'a PoolState,
+        policy: &'a Policy,
+        ungranted: &UngrantedAttempts,
+        now: Stamp,
+    ) -> Self {
+        Self::of(state, policy, ungranted, now, |_| true)
+    }
+
+    /// Those that are resuming.
+    pub(super) fn resuming(
+        state: &'a PoolState,
+        policy: &'a Policy,
+        ungranted: &UngrantedAttempts,
+        now: Stamp,
+    ) -> Self {
+        Self::of(state, policy, ungranted, now, |i| i.phase.is_resuming())
+    }
+
+    fn of(
+        state: &'a PoolState,
+        policy: &'a Policy,
+        ungranted: &UngrantedAttempts,
+        now: Stamp,
+        which: impl Fn(&Instance) -> bool,
+    ) -> Self {
+        let instances = state.instances.values().filter(|i| !ungranted.names(&i.id) && which(i));
+        let upcoming =
+            instances.filter(|i| i.ordered.is_none()).filter_map(|i| upcoming(i, policy)).collect();
+        Self { upcoming, ordered: ordered(state), policy, now }
+    }
+
+    /// Adds one that will be resumed.
+    pub(super) fn add(&mut self, instance: &'a Instance) {
+        self.upcoming.push(UpcomingInstance::fresh(instance));
+    }
+
+    /// The instance that will serve this job; it keeps a slot there.
+    pub(super) fn serve(&mut self, job: &'a Reservation) -> Option<&'a Instance> {
+        if job.job.order.is_some() {
+            return self.ordered.get(&job.attempt).copied();
+        }
+        let lasts = |i: &Instance| {
+            // One that is resumed has lived before.
+            if matches!(i.phase, Phase::Suspended { .. }) {
+                return assign::suits(i, job, self.policy, self.now);
+            }
+            i.lifetime(self.policy).is_none_or(|limit| job.job.timeout <= limit)
+        };
+        let suits = |c: &&mut UpcomingInstance<'a>| {
+            let admits = c.domain.is_none_or(|d| *d == job.domain);
+            c.slots > 0 && admits && lasts(c.instance)
+        };
+        let next = self.upcoming.iter_mut().find(suits)?;
+        next.slots -= 1;
+        next.domain = Some(&job.domain);
+        Some(next.instance)
+    }
+
+    /// Serves every waiting job that it can, and returns the shortfall.
+    pub(super) fn shortfall(mut self, state: &'a PoolState) -> Shortfall {
+        let mut shortfall = Shortfall::default();
+        let mut unserved: BTreeMap<&str, u32> = BTreeMap::new();
+        let slots = self.policy.fresh_slots();
+        for job in state.waiting.values() {
+            if job.refused.is_some() {
+                continue;
+            }
+            if self.serve(job).is_some() {
+                shortfall.served += 1;
+            } else if !self.policy.has_time_for(&job.job) {
+                // No instance lives long enough.
+            } else if job.job.order.is_some() {
+                let shared = self.policy.reuse == Reuse::Any;
+                let before = if shared { shortfall.jobs.div_ceil(slots) } else { shortfall.instances };
+                shortfall.orders.push(MissingOrder { job: Arc::clone(job), before });
+            } else {
+                shortfall.jobs += 1;
+                let of_domain = unserved.entry(job.domain.as_str()).or_default();
+                shortfall.instances += u32::from(of_domain.is_multiple_of(slots));
+                *of_domain += 1;
+            }
+        }
+        let open = |c: &&UpcomingInstance<'_>| c.domain.is_none_or(|d| self.policy.reuse.is_open(d));
+        shortfall.spare = self.upcoming.iter().filter(open).map(|c| c.slots).fold(0, u32::saturating_add);
+        shortfall
+    }
+}
+
+/// The instances that jobs have ordered, by their attempts. A refused launch is none, and one that ends serves no job.
+fn ordered(state: &PoolState) -> BTreeMap<&AttemptName, &Instance> {
+    let instances = state.instances.values().map(AsRef::as_ref);
+    let kept = instances.filter(|i| !i.is_refused() && !matches!(i.phase, Phase::Draining { .. }));
+    kept.filter_map(|i| Some((&i.ordered.as_ref()?.attempt, i))).collect()
+}
+
+impl<'a> UpcomingInstance<'a> {
+    /// With the uses that it has left.
+    fn fresh(instance: &'a Instance) -> Self {
+        let slots = instance.free_slots().min(instance.uses_left.unwrap_or(u32::MAX));
+        Self { instance, slots, domain: instance.domain.as_ref() }
+    }
+}
+
+fn upcoming<'a>(instance: &'a Instance, policy: &Policy) -> Option<UpcomingInstance<'a>> {
+    let (domain, uses) = match instance.phase {
+        Phase::Launching | Phase::Checking if !instance.is_refused() => {
+            return Some(UpcomingInstance::fresh(instance));
+        }
+        // It may respond again, begin stages after all, or be fit for the next job.
+        Phase::Ready if instance.unreachable.is_some() || instance.must_be_checked() => {
+            return Some(UpcomingInstance::fresh(instance));
+        }
+        Phase::Suspended { .. } if instance.phase.is_resuming() => {
+            return Some(UpcomingInstance::fresh(instance));
+        }
+        // Cleaning restores its uses, and may unbind it.
+        Phase::Cleaning => (instance.domain.as_ref().filter(|_| !policy.clean_unbinds), policy.max_use_count),
+        Phase::Launching
+        | Phase::Checking
+        | Phase::Ready
+        | Phase::Suspended { .. }
+        | Phase::OutOfService { .. }
+        | Phase::Draining { .. } => return None,
+    };
+    Some(UpcomingInstance { instance, slots: instance.free_slots().min(uses.unwrap_or(u32::MAX)), domain })
+}
