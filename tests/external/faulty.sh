@@ -8,7 +8,7 @@ call=1
 until mkdir "$calls/$verb-$call" 2>/dev/null; do call=$((call + 1)); done
 number=$(printf '%s' "$seed $verb $call" | cksum | cut -d ' ' -f 1)
 share=$((number % 100)) moment=$((number / 100 % 25))
-[ "$share" -lt 5 ] || [ "$share" -ge $((5 + kills)) ] || share=kill
+[ "$share" -lt 5 ] || [ "$share" -ge $((5 + kills)) ] || share='kill'
 note() { echo "$*" >"$calls/$verb-$call/fault"; }
 case $share in
   0) note 'fails before it does anything' && exit 1 ;;

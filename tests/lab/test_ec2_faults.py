@@ -169,7 +169,7 @@ class Judge(Ec2Trial):
         self.send(**self.raw(ImageId="ami-0123456789abcdef0"))
 
     def test_filters_that_moto_would_not_heed(self):
-        self.send(**{"Action": "DescribeKeyPairs", "Filter__1__Name": "no-such-filter", "Filter__1__Value__1": "x"})
+        self.send(Action="DescribeKeyPairs", Filter__1__Name="no-such-filter", Filter__1__Value__1="x")
         self.accused("does not play the filter `no-such-filter`")
 
     def test_paths_of_no_front_end(self):
@@ -177,7 +177,7 @@ class Judge(Ec2Trial):
         self.accused("belongs to no front end")
 
     def test_ids_that_moto_takes_for_missing(self):
-        answer = self.send(**{"Action": "DescribeInstances", "InstanceId__1": "i-xyz"})
+        answer = self.send(Action="DescribeInstances", InstanceId__1="i-xyz")
         self.assertIn("InvalidInstanceID.Malformed", answer)
         self.accused("Invalid id")
 

@@ -18,6 +18,7 @@ need() {
 
 # A container of this host's own shell: whether the engine works, without any registry.
 image=localhost/greenroom-doctor
+# shellcheck disable=SC2046 # words
 import() { tar -chf - /bin/sh $(ldd /bin/sh | grep -o '/[^ )]*') 2>/dev/null | podman import - $image; }
 starts() { quietly podman run --rm --cgroups=disabled --log-driver none --network "$1" $image /bin/sh -c 'exit 0'; }
 try() {

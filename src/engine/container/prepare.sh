@@ -301,7 +301,7 @@ main() {
   write_files
   make_room
   pull_all
-  if [ -n "$only_pulls" ]; then report done; return; fi
+  if [ -n "$only_pulls" ]; then report 'done'; return; fi
   share_all
   own_name
   # As in a network of the containers' own: users other than root listen on any port.
@@ -330,5 +330,5 @@ main() {
     watcher=''
     recent
   fi
-  report done
+  report 'done'
 }

@@ -38,7 +38,7 @@ else
   while [ "${up:-0}" -gt 1 ]; do own="$own$up "; up=$(ps -o ppid= -p "$up" | tr -d ' '); done
 fi
 # The user id, and whether the kernel shows sessions in `status`. A shell reads byte by byte: no further than needed.
-me= has_sessions= crowded=
+me='' has_sessions='' crowded=''
 while read -r k v x; do
   case $k in Uid:) me=$v ;; NSsid:) has_sessions=1; break ;; esac
 done 2>/dev/null </proc/self/status
@@ -76,7 +76,7 @@ strangers() {
 # Sets `found` to the processes of jobs: those of a noted session, those that carry the mark and all in their sessions;
 # in a dedicated account all others, too. The start time distinguishes a noted session from a later one with its number.
 find_on_linux() {
-  sessions=" " either=- found= alone=
+  sessions=" " either=- found='' alone=''
   for n in "$notes"/*; do
     session "$n" || continue
     if stat "$s"; then
@@ -85,8 +85,8 @@ find_on_linux() {
     fi
     sessions="$sessions$s " either="$either|$s"
   done
-  of_account="^Uid:[[:blank:]]$me[[:blank:]]"
-  environs=/proc/[0-9]*/environ
+  of_account="^Uid:[[:blank:]]${me}[[:blank:]]"
+  environs='/proc/[0-9]*/environ'
   # Only processes of this account show their environment. To root, all do.
   if [ -n "$has_sessions" ] && [ "$me" != 0 ] && [ -z "$crowded" ]; then
     in_sessions "$either"
@@ -133,7 +133,7 @@ find_on_linux() {
 
 # Without /proc, sessions are not visible, but a shell that reads a script puts all processes it starts into its group.
 find_elsewhere() {
-  groups=" " found= alone=
+  groups=" " found='' alone=''
   for n in "$notes"/*; do
     session "$n" || continue
     groups="$groups$s "

@@ -3,6 +3,7 @@
 engine=$HOME/.local/share/containers/storage
 if [ "$2" = --keep-cache ] && [ -d "$engine" ] && command -v podman >/dev/null; then
   for list in "$engine"/*-containers/containers.json; do
+    # shellcheck disable=SC2046 # words
     [ ! -f "$list" ] || set -- "$@" $(grep -o '"id":"[0-9a-f]\{64\}"' "$list" | cut -d '"' -f 4)
   done
   mark=$1

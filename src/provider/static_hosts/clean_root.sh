@@ -39,7 +39,7 @@ vault=${skeleton%/*}
   fail "others than root can reach $skeleton: run chown root $vault && chmod 700 $vault"
 
 # All ids of the account: a process or a file of a container without root has one of its subordinate ids.
-ranges= owned="-user $uid" others=
+ranges='' owned="-user $uid" others=''
 if [ -r /etc/subuid ]; then
   while IFS=: read -r name first count; do
     [ "$first" -gt 0 ] 2>/dev/null && [ "$count" -gt 0 ] 2>/dev/null || continue
@@ -86,7 +86,7 @@ ours() {
 # Sets `found` to the living processes, and `ids` to their user ids. A name in `status` has no line breaks. A process whose
 # first thread has ended looks like a zombie, but has other threads.
 find_processes() {
-  found= ids=" "
+  found='' ids=" "
   if [ -r /proc/self/status ]; then
     set +f
     all=$(grep -shE '^(State|Pid|Uid|Threads):' /proc/[0-9]*/status)

@@ -20,7 +20,7 @@ import struct
 import sys
 import threading
 import urllib.parse
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
@@ -34,7 +34,7 @@ class Refused(Exception):
 
 def now():
     """The time of a machine's creation, with an offset."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 class Cloud:

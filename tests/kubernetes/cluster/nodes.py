@@ -196,7 +196,7 @@ class Nodes:
 
     def start_sidecar(self, pod, container, restarts=0):
         """False: it can never start."""
-        world, own, name = self.world, pod["_"], container["name"]
+        own, name = pod["_"], container["name"]
         environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOSTNAME": pod["metadata"]["name"], "HIDE_SSHD": "", "VOLUME": ""}
         for variable in container.get("env", []):
             environment[variable["name"]] = expanded(variable.get("value", ""), environment)

@@ -15,7 +15,7 @@ ROLE = [
 
 
 def now(micro=False):
-    moment = datetime.datetime.now(datetime.timezone.utc)
+    moment = datetime.datetime.now(datetime.UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")
 
 

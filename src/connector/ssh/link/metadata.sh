@@ -114,7 +114,7 @@ poll() {
     number=$((number + 1))
     eval "before$number=unknown"
   done
-  token= rounds=0 answered= failures=0
+  token='' rounds=0 answered='' failures=0
   while :; do
     pause=5
     if round; then

@@ -10,6 +10,7 @@ quietly() { "$@" >"$dir/said" 2>&1 </dev/null; }
 
 # A container of this machine's own shell: whether the engine works, without any registry.
 image=localhost/greenroom-doctor
+# shellcheck disable=SC2046 # words
 import() { tar -chf - /bin/sh $(ldd /bin/sh | grep -o '/[^ )]*') 2>/dev/null | $program import - $image; }
 starts() { quietly $program run --rm --log-driver none --network "$1" $image /bin/sh -c 'exit 0'; }
 # The smallest limit of processes of a container's control group and those above.
