@@ -1,4 +1,4 @@
-//! First step: which attempts have ended.
+//! Step *attempts*: which attempts have ended.
 //!
 //! Whatever needs the lease is an effect; whatever follows from the marks alone is an event.
 

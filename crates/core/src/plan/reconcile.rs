@@ -1,4 +1,4 @@
-//! Second step: recorded against observed, row by row of the table.
+//! Step *reconcile*: recorded against observed, row by row of the table.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Fourth step: which idle instances are terminated or cleaned.
+//! Step *retire*: which idle instances are terminated or cleaned.
 
 use super::builder::PlanBuilder;
 use super::counts::{self, InstanceCounts};

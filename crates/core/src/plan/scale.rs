@@ -1,4 +1,4 @@
-//! Fifth step: how many to launch.
+//! Step *scale*: how many to launch.
 
 use std::sync::Arc;
 use std::time::Duration;
