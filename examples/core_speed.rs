@@ -68,6 +68,7 @@ impl World {
             launching: Some(Fresh { pool: PoolName::new("linux"), generation }),
             unrecordable: None,
             failing_calls: BTreeMap::new(),
+            awaited: BTreeMap::new(),
             busy: BTreeSet::new(),
             pulls: Some(greenroom::core::plan::Pulls::default()),
         };

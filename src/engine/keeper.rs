@@ -352,6 +352,7 @@ impl PoolKeeper {
             return;
         };
         self.memory.busy.remove(&id);
+        self.memory.awaited.remove(&id);
         let now = self.engine.now();
         let timing = &setup.policy.timing;
         let has_static_hosts = setup.has_static_hosts();
@@ -383,15 +384,10 @@ impl PoolKeeper {
             EffectResult::Refused => drop(self.memory.failing_calls.remove(&id)),
             EffectResult::Gone => self.memory.forget(&id),
             EffectResult::Again => {
-                let failure = crate::core::failure::Failure {
-                    class: crate::core::failure::ErrorClass::Transient,
-                    message: "asked".to_owned(),
-                };
                 if matches!(done.effect, Effect::Suspend { .. } | Effect::Resume { .. }) {
                     self.memory.distrust_list();
                 }
-                let until = now.plus(timing.probe_interval);
-                self.memory.failing_calls.insert(id, plan::FailingCall { failures: 0, failure, until });
+                self.memory.wait_for(id, now.plus(timing.probe_interval));
             }
             EffectResult::Failed(failure)
             | EffectResult::NoResponse(failure, _)

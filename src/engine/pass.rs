@@ -38,6 +38,8 @@ pub(super) struct KeeperCache {
     pub(super) announced: Option<(Stamp, BTreeMap<InstanceId, Notice>)>,
     pub(super) first_seen: BTreeMap<InstanceId, Stamp>,
     pub(super) failing_calls: BTreeMap<InstanceId, plan::FailingCall>,
+    /// Until when a call that succeeded is not repeated.
+    pub(super) awaited: BTreeMap<InstanceId, Stamp>,
     /// The operator's last `pool resume` that the failing calls know of.
     pub(super) resumed: Option<Stamp>,
     /// When a call about an instance last succeeded.
@@ -216,6 +218,7 @@ impl Engine {
             // `reap` ends soon.
             pulls: (launching == Launching::Yes).then(|| memory.warming.seen()),
             failing_calls: memory.failing_calls.clone(),
+            awaited: memory.awaited.clone(),
             healthy: memory.healthy.clone(),
             unhealthy: memory.unhealthy.clone(),
             obstacles: memory.obstacles.clone(),
@@ -337,16 +340,30 @@ impl Engine {
             }
         }
         let now = self.now();
-        memory.failing_calls.retain(|_, t| t.failures > 0 || !now.reached(t.until));
+        memory.awaited.retain(|_, until| !now.reached(*until));
     }
 }
 
 impl KeeperCache {
-    /// True if no call about the instance of this effect is under way, and none has just failed.
+    /// True if no call about the instance of this effect is under way, and none has just failed or is awaited.
     pub(super) fn is_free(&self, effect: &Effect, now: Stamp) -> bool {
         effect.instance().is_none_or(|id| {
-            !self.busy.contains(id) && self.failing_calls.get(id).is_none_or(|t| now.reached(t.until))
+            !self.busy.contains(id)
+                && self.failing_calls.get(id).is_none_or(|t| now.reached(t.until))
+                && self.awaited.get(id).is_none_or(|until| now.reached(*until))
         })
+    }
+
+    /// Makes no call about an instance until then, because what the last one requested takes its time. It has not failed.
+    pub(super) fn wait_for(&mut self, id: InstanceId, until: Stamp) {
+        self.failing_calls.remove(&id);
+        self.awaited.insert(id, until);
+    }
+
+    /// Ends all back-offs and waits.
+    pub(super) fn retry_all(&mut self) {
+        self.failing_calls.clear();
+        self.awaited.clear();
     }
 
     /// True if this effect about an attempt may be started now; it then counts as under way.
@@ -407,6 +424,7 @@ impl KeeperCache {
         self.denied.remove(gone);
         self.first_seen.remove(gone);
         self.failing_calls.remove(gone);
+        self.awaited.remove(gone);
         self.healthy.remove(gone);
         self.unhealthy.remove(gone);
         self.obstacles.remove(gone);
@@ -421,7 +439,7 @@ impl KeeperCache {
     /// Ends the back-off of failing calls, and makes the next pass list again: the operator has removed their cause.
     pub(super) fn forget_failures(&mut self, setup: &PoolSetup) {
         self.distrust_list();
-        self.failing_calls.clear();
+        self.retry_all();
         self.warming.forget_failures();
         setup.provider.forget_failures();
     }
@@ -469,5 +487,20 @@ mod tests {
             assert_eq!(memory.denied.contains_key(&instance("i1")), counts, "{seen}");
             assert_eq!(open.contains(&instance("i1")), counts, "{seen}");
         }
+    }
+
+    #[test]
+    fn a_request_that_is_awaited_has_not_failed_and_is_not_repeated_before_its_time() {
+        let effect = Effect::Terminate { instance: instance("i1") };
+        let until = NOW.plus(Duration::from_secs(5));
+        let failure = Failure { class: ErrorClass::Transient, message: "no answer".to_owned() };
+        let failing = plan::FailingCall { failures: 3, failure, until };
+        let failing_calls = BTreeMap::from([(instance("i1"), failing)]);
+        let mut memory = KeeperCache { failing_calls, ..KeeperCache::default() };
+        memory.wait_for(instance("i1"), until);
+        assert!(memory.failing_calls.is_empty());
+        assert!(!memory.is_free(&effect, NOW) && memory.is_free(&effect, until));
+        memory.retry_all();
+        assert!(memory.is_free(&effect, NOW));
     }
 }

@@ -111,6 +111,7 @@ impl Study {
             launching: Some(Fresh { pool, generation }),
             unrecordable: None,
             failing_calls: BTreeMap::new(),
+            awaited: BTreeMap::new(),
             busy: BTreeSet::new(),
             pulls: Some(crate::core::plan::Pulls::default()),
         };

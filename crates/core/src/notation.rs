@@ -10,7 +10,7 @@
 //! job of project b has used it; `of b protected`: on a protected ref), `cap 2`, `uses 3` (left), `missing 40s`, `old`
 //! (from an earlier boot), its status in the list (`starting`, `running`, `suspended`, `stopping`, `gone`, and `denied`: the
 //! endpoint is unknown, too; `denied-since`: after the list), `unheard` (not probed), `silent` (did not answer a probe), `named 9` (an open attempt names it), `user 9` (the same,
-//! and it has run a stage), `busy`, `failing 5s`, launched `as c2` (an offering; `refused as c2`: no capacity),
+//! and it has run a stage), `busy`, `failing 5s`, `awaited 5s`, launched `as c2` (an offering; `refused as c2`: no capacity),
 //! `unbegun` (it began no stage of its past job; `unbegun twice`: nor of one before it), `suspect` (nor its container),
 //! `disconnected` (nor its container's network), `unchecked` (not checked since its
 //! past job), `in there` (its location; the
@@ -191,6 +191,7 @@ impl World {
             launching: Some(Fresh { pool: PoolName::new("p"), generation: generation() }),
             unrecordable: None,
             failing_calls: BTreeMap::new(),
+            awaited: BTreeMap::new(),
             busy: BTreeSet::new(),
             pulls: Some(crate::plan::Pulls::default()),
         };
@@ -623,6 +624,9 @@ impl World {
             let failure = failure(ErrorClass::Transient);
             let failing = FailingCall { failures: 1, failure, until: NOW.plus(span(left)) };
             self.observed.failing_calls.insert(id.clone(), failing);
+        }
+        if let Some(left) = after(words, "awaited") {
+            self.observed.awaited.insert(id.clone(), NOW.plus(span(left)));
         }
     }
 }

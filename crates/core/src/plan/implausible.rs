@@ -110,8 +110,7 @@ impl Implausible {
 
 /// True if this process has no result of a probe yet, as a new keeper or `reap`.
 fn is_untried(instance: &Instance, observed: &Observed) -> bool {
-    let failed = observed.failing_calls.get(&instance.id).is_some_and(|call| call.failures > 0);
-    instance.unreachable.is_none() && !failed
+    instance.unreachable.is_none() && !observed.failing_calls.contains_key(&instance.id)
 }
 
 /// True if the list is of the instance's location, and was begun after its launch.

@@ -39,6 +39,8 @@ pub struct Observed {
     pub unrecordable: Option<String>,
     /// Calls about an instance that keep failing.
     pub failing_calls: BTreeMap<InstanceId, FailingCall>,
+    /// Until when a call that succeeded is not repeated: what it has requested takes its time.
+    pub awaited: BTreeMap<InstanceId, Stamp>,
     /// When a call of this process about an instance last succeeded.
     pub healthy: BTreeMap<InstanceId, Stamp>,
     /// When this process last got no response from a ready instance.
@@ -93,6 +95,7 @@ impl Observed {
             launching: Some(Fresh { pool: PoolName::new("pool"), generation: Generation::new("none") }),
             unrecordable: None,
             failing_calls: BTreeMap::new(),
+            awaited: BTreeMap::new(),
             healthy: BTreeMap::new(),
             unhealthy: BTreeMap::new(),
             obstacles: BTreeMap::new(),
@@ -103,6 +106,13 @@ impl Observed {
 
     /// True if a call about this instance may be made now.
     pub(super) fn is_free(&self, id: &InstanceId, now: Stamp) -> bool {
-        !self.busy.contains(id) && self.failing_calls.get(id).is_none_or(|t| now.reached(t.until))
+        !self.busy.contains(id) && self.paused_until(id, now).is_none()
+    }
+
+    /// When a call about this instance may be made again, if not now.
+    pub(super) fn paused_until(&self, id: &InstanceId, now: Stamp) -> Option<Stamp> {
+        let failing = self.failing_calls.get(id).map(|call| call.until);
+        let awaited = self.awaited.get(id).copied();
+        failing.into_iter().chain(awaited).find(|until| !now.reached(*until))
     }
 }

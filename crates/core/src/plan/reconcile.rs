@@ -102,9 +102,7 @@ pub(super) fn step(
     report.notes.extend(whereabouts::unknown(draft.state(), observed));
     let unavailable = static_hosts::unavailable(observed);
     let unavailable_ids: BTreeSet<&InstanceId> = unavailable.iter().map(|(id, _)| *id).collect();
-    for (id, failing) in
-        observed.failing_calls.iter().filter(|(id, t)| t.failures > 0 && !unavailable_ids.contains(id))
-    {
+    for (id, failing) in observed.failing_calls.iter().filter(|(id, _)| !unavailable_ids.contains(id)) {
         let (instance, failure) = (id.clone(), failing.failure.clone());
         report.notes.push(match static_hosts::obstacle(draft, observed, id) {
             Some(reason) => Note::Unavailable { instance, reason },
@@ -492,8 +490,8 @@ pub(super) fn act(draft: &mut PlanBuilder<'_>, observed: &Observed, effect: Effe
     if observed.is_free(id, draft.now) {
         return draft.act(effect);
     }
-    if let Some(failing) = observed.failing_calls.get(id).filter(|t| !draft.now.reached(t.until)) {
-        draft.wake_at(failing.until);
+    if let Some(until) = observed.paused_until(id, draft.now) {
+        draft.wake_at(until);
     }
 }
 

@@ -378,9 +378,23 @@ fn operators_hear_what_is_wrong() {
             ("max 3 | idle 5m; idle 6m; orphan 1m; foreign 1m", ""),
         ],
     );
-    let mut again = world("draining 5m failing 5s");
-    again.observed.failing_calls.values_mut().for_each(|t| t.failures = 0);
-    assert!(again.plan().report.notes.is_empty(), "requested, not yet gone: nothing failed");
+}
+
+#[test]
+fn a_request_that_is_awaited_is_neither_repeated_nor_reported() {
+    table(
+        |text| render(&world(text).plan()),
+        &[
+            ("draining 5m", "terminate i1"),
+            ("draining 5m awaited 5s", ""),
+            ("draining 5m awaited 0s", "terminate i1"),
+            ("draining 5m awaited 5s failing 0s", ""),
+            ("draining 5m awaited 0s failing 5s", ""),
+        ],
+    );
+    table(notes, &[("draining 5m awaited 5s", ""), ("draining 5m awaited 0s failing 5s", "failing i1")]);
+    let plan = world("draining 5m awaited 5s").plan();
+    assert_eq!(plan.report.next, Some(NOW.plus(Duration::from_secs(5))));
 }
 
 #[test]

@@ -42,6 +42,7 @@ impl World {
     fn observe(&mut self) {
         self.observed.busy.clear();
         self.observed.failing_calls.retain(|_, t| !self.now.reached(t.until));
+        self.observed.awaited.retain(|_, until| !self.now.reached(*until));
         self.observed.attempts_at = self.now;
         let now = self.now;
         let Ok(listing) = &mut self.observed.listing else { return };
