@@ -8,6 +8,9 @@ use std::process::Command;
 /// Names the commit where git is missing, as in an unpacked archive of the source.
 const COMMIT: &str = "GREENROOM_COMMIT";
 
+/// Features that only stand for others.
+const GROUPS: [&str; 2] = ["backends", "all-backends"];
+
 fn main() {
     println!("cargo::rerun-if-changed=guest");
     println!("cargo::rustc-env=GREENROOM_BUILD_COMMIT={}", commit());
@@ -64,12 +67,13 @@ fn is_static() -> bool {
             .is_ok_and(|all| all.split(',').any(|one| one == "crt-static"))
 }
 
+/// The features of Cargo.toml that are set, in the order of the alphabet.
 fn features() -> String {
-    let is_set = |name: &str| {
-        let variable = format!("CARGO_FEATURE_{}", name.to_uppercase().replace('-', "_"));
-        std::env::var_os(variable).is_some()
-    };
-    let set: Vec<&str> = ["aws-ec2", "gce", "crash-points"].into_iter().filter(|name| is_set(name)).collect();
+    // Cargo's list of them, each by the name that Cargo.toml has.
+    let set = std::env::var("CARGO_CFG_FEATURE").unwrap_or_default();
+    let is_named = |name: &&str| !name.is_empty() && !GROUPS.contains(name);
+    let mut set: Vec<&str> = set.split(',').filter(is_named).collect();
+    set.sort_unstable();
     if set.is_empty() { "none".to_owned() } else { set.join(", ") }
 }
 
