@@ -22,6 +22,7 @@ const PAPER: Registration = Registration {
     engines: true,
     cloud_init: false,
     orders: None,
+    reaches: None,
     static_hosts: None,
     doctor: |_, _| Vec::new(),
 };

@@ -30,7 +30,7 @@ use crate::gitlab::env::added_by_runner;
 use crate::gitlab::response::JobResponse;
 use crate::port::clock::Clock as _;
 use crate::port::setup::{PublicPull, Pulls, Traces};
-use crate::provider;
+use crate::provider::{self, Registration};
 
 /// The containers of a job, or `None` if it runs on the instance itself. Judged before the job takes an instance.
 ///
@@ -84,7 +84,7 @@ fn judged(
     if let Some(objection) = objection(config, pool, known) {
         return Err(CliError::config(objection.into()));
     }
-    let meets_others = meets_others || jobs_meet(pool, known.launches());
+    let meets_others = meets_others || jobs_meet(pool, known);
     let about = JobContext {
         single_use: known.launches() && !meets_others,
         meets_others,
@@ -96,14 +96,10 @@ fn judged(
 
 /// True if another job may run beside a job of the pool, or have left a process on its instance. Static hosts that run
 /// containers are cleaned by root between jobs.
-pub(super) fn jobs_meet(pool: &PoolConfig, launches: bool) -> bool {
-    if launches {
-        return pool.policy.max_use_count != Some(1);
-    }
-    let hosts = pool.provider.table.get("host").and_then(toml::Value::as_array);
-    let capacity = |host: &toml::Value| host.get("capacity").and_then(toml::Value::as_integer);
-    let most = hosts.into_iter().flatten().filter_map(capacity).max().unwrap_or(0);
-    pool.policy.capacity_per_instance > 1 || most > 1
+pub(super) fn jobs_meet(pool: &PoolConfig, known: &Registration) -> bool {
+    let Some(hosts) = known.static_hosts else { return pool.policy.max_use_count != Some(1) };
+    let most = (hosts.most_slots)(&pool.provider.table);
+    pool.policy.capacity_per_instance > 1 || most.is_some_and(|most| most > 1)
 }
 
 /// The pools that run a job in containers, and its Docker daemons in privileged ones.
@@ -206,7 +202,7 @@ fn beside_others(
 ) -> Result<Option<ContainerJob>, CliError> {
     let configured = call.in_config(&engine.pool)?;
     let Some(settings) = &configured.containers else { return Ok(None) };
-    if jobs_meet(configured, provider::find(&configured.provider.kind)?.launches()) {
+    if jobs_meet(configured, provider::find(&configured.provider.kind)?) {
         return Ok(None);
     }
     judged(call.context.config()?, configured, settings, &response.containers, true)
@@ -331,7 +327,7 @@ mod tests {
             let pools = toml::Table::from_iter([("a".to_owned(), pool.into())]);
             let text = toml::to_string(&toml::Table::from_iter([("pool".to_owned(), pools.into())])).unwrap();
             let config = Config::parse(&text, "greenroom.toml").unwrap();
-            let meet = jobs_meet(config.pools.values().next().unwrap(), registration.launches());
+            let meet = jobs_meet(config.pools.values().next().unwrap(), registration);
             assert_eq!(meet, expected, "{text}");
         }
     }

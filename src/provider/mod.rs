@@ -3,6 +3,7 @@
 //! Adding one: a folder beside this file, its name in `providers!`, a fixture in tests/contract/provider.rs.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -101,6 +102,9 @@ pub enum Calls {
 /// A provider, or everything that is wrong with its table.
 pub type Built = Result<Rc<dyn Provider>, Problems>;
 
+/// Why jobs of a pool reach an address of the runner host.
+pub type Reaches = fn(&PoolName, &toml::Table, SocketAddr) -> Option<String>;
+
 /// A provider as the rest of the program sees it.
 #[derive(Debug, Clone, Copy)]
 pub struct Registration {
@@ -127,6 +131,9 @@ pub struct Registration {
     pub cloud_init: bool,
     /// What jobs may order in a pool; its result is `None` if the table does not allow it. Takes a table that builds.
     pub orders: Option<fn(&PoolName, &toml::Table) -> Option<OrderSettings>>,
+    /// Why jobs on its instances reach an address of the runner host, as the end of a sentence; the result is `None` if nothing
+    /// in the table lets them. `None`: no table does. Takes a table that builds.
+    pub reaches: Option<Reaches>,
     /// Set for a provider of static hosts; `None`: instances are launched and terminated.
     pub static_hosts: Option<StaticHostCalls>,
     /// Checks whether the provider can work here, without launching anything. If the table does not build, reports

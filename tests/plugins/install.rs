@@ -13,6 +13,7 @@ max_instances = 1
 [pool.linux.provider]
 kind = \"fleeting\"
 plugin = \"PLUGIN\"
+host_keys = \"first-use\"
 ";
 
 fn configuration(plugins: &[&str]) -> String {

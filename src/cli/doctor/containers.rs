@@ -56,12 +56,12 @@ fn auth(pool: &PoolConfig, path: &Path) -> Vec<Finding> {
 
 /// Passwords that no job gets, because its instance serves several jobs.
 fn withheld(pool: &PoolConfig, settings: &ContainerSettings) -> Option<Finding> {
-    let launches = provider::find(&pool.provider.kind).ok()?.launches();
-    if settings.registry_auth_shared || !jobs_meet(pool, launches) {
+    let known = provider::find(&pool.provider.kind).ok()?;
+    if settings.registry_auth_shared || !jobs_meet(pool, known) {
         return None;
     }
     let (name, policy) = (&pool.name, &pool.policy);
-    let (why, remedy) = if policy.capacity_per_instance > 1 || !launches {
+    let (why, remedy) = if policy.capacity_per_instance > 1 || !known.launches() {
         ("run beside others on an instance (`capacity_per_instance`)", "capacity_per_instance")
     } else {
         ("follow others on an instance (`max_use_count`)", "max_use_count")

@@ -130,7 +130,8 @@ pub(super) async fn examine(
     examined.add("clocks", clock::check(&facts));
     if let Some(config) = &config {
         for address in addresses(config, &state_path) {
-            examined.add("metrics", metrics::check(&address, config.pools.values()));
+            let pools = config.pools.values().filter(|pool| built.contains_key(&pool.name));
+            examined.add("metrics", metrics::check(&address, pools));
         }
         if let Some(notify) = &config.notify {
             let notices = crate::cli::notify::read(&state_path);

@@ -1,13 +1,14 @@
 //! Metrics: whether jobs or other machines reach their address.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use super::code;
 use crate::cli::pool::status::KeeperStatus;
 use crate::config::{MetricsAddress, PoolConfig};
 use crate::port::finding::Finding;
+use crate::provider;
 
-/// Findings about an address at which metrics are served.
+/// Findings about an address at which metrics are served. The tables of these pools build.
 pub(super) fn check<'a>(
     address: &MetricsAddress,
     pools: impl Iterator<Item = &'a PoolConfig>,
@@ -33,57 +34,10 @@ pub(super) fn missing(wanted: &MetricsAddress, serves: bool, keeper: &KeeperStat
 }
 
 fn reachable(address: SocketAddr, pool: &PoolConfig) -> Option<Finding> {
-    let why = reason(address, pool)?;
+    let reaches = provider::find(&pool.provider.kind).ok()?.reaches?;
+    let why = reaches(&pool.name, &pool.provider.table, address)?;
     let what = format!("jobs of pool `{}` reach the metrics at {address}: {why}", pool.name);
     Some(code::METRICS_REACHABLE.found(what, "serve the metrics at a Unix socket: `metrics = \"unix:PATH\"`"))
-}
-
-/// Why jobs of a pool reach the address; `None`: nothing in the configuration lets them.
-fn reason(address: SocketAddr, pool: &PoolConfig) -> Option<String> {
-    let table = &pool.provider.table;
-    let text = |key: &str| table.get(key).and_then(|value| value.as_str());
-    match pool.provider.kind.as_str() {
-        "local" => Some("they run as processes of this machine".to_owned()),
-        "qemu" => match text("network").unwrap_or("isolated") {
-            "open" => {
-                Some("`network = \"open\"` lets guests reach this machine, also its loopback".to_owned())
-            }
-            "proxy" if text("proxy") == Some(address.to_string().as_str()) => {
-                Some("`proxy` is this address".to_owned())
-            }
-            "internet" => {
-                let allowed = table.get("allow").and_then(|value| value.as_array()).into_iter().flatten();
-                let mut opens =
-                    allowed.filter_map(|entry| entry.as_str()).filter(|entry| admits(entry, address));
-                opens.next().map(|entry| format!("`allow` has `{entry}`"))
-            }
-            _ => None,
-        },
-        "static" => {
-            let hosts = table.get("host").and_then(|value| value.as_array()).into_iter().flatten();
-            let mut addresses = hosts.filter_map(|host| host.get("address")?.as_str());
-            addresses.find(|host| is_here(host)).map(|host| format!("their host `{host}` is this machine"))
-        }
-        _ => None,
-    }
-}
-
-/// True if an entry of `allow` opens the address: only an exact address opens one of the runner host's own.
-fn admits(entry: &str, address: SocketAddr) -> bool {
-    if address.ip().is_loopback() {
-        return false;
-    }
-    let (host, port) = match entry.parse::<SocketAddr>() {
-        Ok(named) => (Some(named.ip()), Some(named.port())),
-        Err(_) => (entry.parse::<IpAddr>().ok(), None),
-    };
-    let Some(host) = host else { return false };
-    // The unspecified address is each of this machine's; which of them `allow` names is not known here.
-    (address.ip() == host || address.ip().is_unspecified()) && port.is_none_or(|port| port == address.port())
-}
-
-fn is_here(host: &str) -> bool {
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 #[cfg(test)]
@@ -100,6 +54,11 @@ pub(super) mod tests {
     #[test]
     fn what_jobs_reach_is_an_error_and_what_machines_reach_a_warning() {
         const REACHED: &str = "metrics-reachable-by-jobs";
+        let at = |address: &str| {
+            format!(
+                "kind = \"static\"\nuser = \"ci\"\nkey = \"/key\"\nhost = [{{name = \"a\", address = \"{address}\"}}]"
+            )
+        };
         let internet = "kind = \"qemu\"\nnetwork = \"internet\"\nallow = [\"192.0.2.1:9252\", \"git.corp\"]";
         for (address, provider, expected) in [
             ("unix:/run/metrics", "kind = \"local\"", &[][..]),
@@ -116,13 +75,12 @@ pub(super) mod tests {
             ("192.0.2.1:9252", internet, &[REACHED, "metrics-exposed"]),
             ("192.0.2.1:9253", internet, &["metrics-exposed"]),
             ("0.0.0.0:9252", internet, &[REACHED, "metrics-exposed"]),
-            (
-                "127.0.0.1:1",
-                "kind = \"static\"\nhost = [{name = \"a\", address = \"localhost\"}]",
-                &[REACHED],
-            ),
-            ("127.0.0.1:1", "kind = \"static\"\nhost = [{name = \"a\", address = \"10.0.0.1\"}]", &[]),
+            ("127.0.0.1:1", &at("localhost"), &[REACHED]),
+            ("127.0.0.1:1", &at("10.0.0.1"), &[]),
             ("[::]:9252", "kind = \"gce\"", &["metrics-exposed"]),
+            // Its mistakes are findings of their own.
+            ("127.0.0.1:9252", "kind = \"qemu\"\nnetwork = \"open\"\nnet = 1", &[]),
+            ("127.0.0.1:1", "kind = \"static\"\nhost = [{name = \"a\", address = \"localhost\"}]", &[]),
         ] {
             let codes: Vec<&str> = found(address, provider).iter().map(|finding| finding.code).collect();
             assert_eq!(codes, expected, "{address} {provider}");

@@ -28,7 +28,8 @@ pub(super) fn list(place: &GlobalOptions, options: &ListOptions) -> Result<bool,
         let plugins: Vec<_> = plugins.iter().map(|one| in_json(one, &locked, &pools)).collect();
         let missing: Vec<_> = missing(&pools)
             .map(|(pool, error)| {
-                json!({"pool": pool.name, "plugin": pool.plugin, "message": error.in_a_line()})
+                let plugin = pool.source().ok().map(ToString::to_string);
+                json!({"pool": pool.name, "plugin": plugin, "message": error.in_a_line()})
             })
             .collect();
         let document = json!({"directory": directory, "plugins": plugins, "missing": missing});

@@ -33,6 +33,7 @@ pub const REGISTRATION: Registration = Registration {
     engines: true,
     cloud_init: true,
     orders: None,
+    reaches: None,
     static_hosts: None,
     doctor: doctor::without_calls,
 };

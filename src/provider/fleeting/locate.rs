@@ -1,5 +1,6 @@
 //! Finds the plugin that a pool's key `plugin` names: by path, on PATH, or among the installed plugins.
 
+use std::fmt;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -131,6 +132,17 @@ impl Source {
         match self {
             Self::Path(_) => None,
             Self::Bare(_, reference) | Self::Reference(reference) => Some(reference),
+        }
+    }
+}
+
+/// As the key has it, if that is as short as it can be written.
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(path) => path.display().fmt(f),
+            Self::Bare(name, _) => f.write_str(name),
+            Self::Reference(reference) => reference.fmt(f),
         }
     }
 }

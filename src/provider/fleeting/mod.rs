@@ -7,9 +7,9 @@ use std::rc::Rc;
 use super::cloud::delegated::DelegatedCloud;
 use super::cloud::keys::LIFETIME;
 use super::{BuildContext, Built, Calls, Registration};
-#[cfg(feature = "fleeting")]
 use crate::core::ids::PoolName;
 use crate::keys::KeyTable;
+use crate::keys::problem::Problems;
 
 #[cfg(any(test, feature = "fleeting"))]
 pub mod address;
@@ -68,6 +68,7 @@ pub const REGISTRATION: Registration = Registration {
     engines: true,
     cloud_init: true,
     orders: None,
+    reaches: None,
     static_hosts: None,
     doctor: doctor::without_calls,
 };
@@ -85,6 +86,11 @@ pub const WITH_CALLS: Registration = REGISTRATION;
 fn build_without_calls(context: &BuildContext, table: &toml::Table) -> Built {
     Settings::read(&context.pool, table)?;
     Ok(Rc::new(DelegatedCloud::new(&[])))
+}
+
+/// The plugin that a pool's table names, or everything that is wrong with the table.
+pub fn plugin_of(pool: &PoolName, table: &toml::Table) -> Result<locate::Source, Problems> {
+    Ok(Settings::read(pool, table)?.plugin)
 }
 
 #[cfg(feature = "fleeting")]

@@ -33,6 +33,7 @@ pub const REGISTRATION: Registration = Registration {
     build: build_without_calls,
     guest_dirs: None,
     lifetime: Some(LIFETIME),
+    reaches: None,
     static_hosts: None,
     suspends: false,
     engines: false,

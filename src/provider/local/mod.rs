@@ -47,6 +47,7 @@ pub const REGISTRATION: Registration = Registration {
     engines: true,
     cloud_init: false,
     orders: None,
+    reaches: Some(|_, _, _| Some("they run as processes of the runner host".to_owned())),
     static_hosts: None,
     doctor: doctor::doctor,
 };

@@ -6,7 +6,9 @@
 use std::cell::OnceCell;
 use std::ffi::OsString;
 use std::io;
+use std::net::SocketAddr;
 use std::num::NonZero;
+use std::path::Path;
 use std::rc::Rc;
 
 use async_trait::async_trait;
@@ -42,8 +44,9 @@ mod spec;
 pub mod store_use;
 mod user;
 
+use egress::Internet;
 use image_store::Stores;
-use settings::Settings;
+use settings::{Network, Settings, Source};
 use spec::{Booted, Ended, PULLS, ReservedStore, Spec};
 
 pub const REGISTRATION: Registration = Registration {
@@ -58,6 +61,7 @@ pub const REGISTRATION: Registration = Registration {
     engines: true,
     cloud_init: false,
     orders: None,
+    reaches: Some(reaches),
     static_hosts: None,
     doctor: doctor::doctor,
 };
@@ -94,6 +98,28 @@ fn build(context: &BuildContext, table: &toml::Table) -> Built {
         disk: Lane::default(),
     };
     Ok(Rc::new(Qemu { context: context.clone(), supervised, settings }))
+}
+
+/// True if machines of this table boot that image of that directory.
+pub fn boots(pool: &PoolName, table: &toml::Table, state_dir: &Path, images: &Path, image: &str) -> bool {
+    Settings::read(pool, table).is_ok_and(|settings| {
+        matches!(&settings.source, Source::Image(name) if name == image)
+            && settings.images_dir(state_dir) == images
+    })
+}
+
+fn reaches(pool: &PoolName, table: &toml::Table, address: SocketAddr) -> Option<String> {
+    match Settings::read(pool, table).ok()?.network {
+        Network::Open => {
+            Some("`network = \"open\"` lets guests reach the runner host, also its loopback".to_owned())
+        }
+        Network::Proxy(proxy) if proxy == address.to_string() => Some("`proxy` is this address".to_owned()),
+        Network::Internet(Internet { allow, .. }) => {
+            let entry = allow.iter().find(|entry| entry.opens(address))?;
+            Some(format!("`allow` has `{entry}`"))
+        }
+        Network::Isolated | Network::Proxy(_) => None,
+    }
 }
 
 /// Refuses a network that needs rules where Greenroom cannot set them.

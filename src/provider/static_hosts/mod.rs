@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -40,6 +41,7 @@ pub const REGISTRATION: Registration = Registration {
     engines: true,
     cloud_init: false,
     orders: None,
+    reaches: Some(reaches),
     static_hosts: Some(StaticHostCalls { named, most_slots, clean: clean::cleaning }),
     doctor: doctor::doctor,
 };
@@ -86,6 +88,16 @@ fn named(context: &BuildContext, table: &toml::Table) -> Result<Vec<NamedHost>, 
         blocked: hosts.jump().err(),
     };
     Ok(jump.into_iter().chain(hosts.settings.hosts.iter().map(of_host)).collect())
+}
+
+fn reaches(pool: &PoolName, table: &toml::Table, _: SocketAddr) -> Option<String> {
+    let hosts = Settings::read(pool, table).ok()?.hosts;
+    let host = hosts.into_iter().map(|host| host.server.address).find(|address| is_here(address))?;
+    Some(format!("their host `{host}` is the runner host"))
+}
+
+fn is_here(host: &str) -> bool {
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// Reads no more of the table than this: each `config` call needs it.

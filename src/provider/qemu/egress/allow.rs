@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -46,6 +46,28 @@ impl fmt::Display for Target {
             (address, 32) => write!(f, "{address}"),
             (first, prefix) => write!(f, "{first}/{prefix}"),
         }
+    }
+}
+
+impl Allowed {
+    /// True if it opens this address of the runner host's own: only the exact address does.
+    pub(in crate::provider::qemu) fn opens(&self, address: SocketAddr) -> bool {
+        let Host::Address(host) = &self.host else { return false };
+        // The unspecified address is each of the runner host's; which of them `allow` names is not known here.
+        let is_it = address.ip() == IpAddr::V4(*host) || address.ip().is_unspecified();
+        is_it && !address.ip().is_loopback() && self.port.is_none_or(|port| port == address.port())
+    }
+}
+
+/// As the operator wrote it.
+impl fmt::Display for Allowed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.host {
+            Host::Address(address) => write!(f, "{address}")?,
+            Host::Network(first, prefix) => write!(f, "{first}/{prefix}")?,
+            Host::Name(name) => f.write_str(name)?,
+        }
+        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
     }
 }
 
