@@ -1,4 +1,8 @@
-//! A provider that exists in this file only: everything that reads providers finds it, and no other file names it.
+//! A provider that exists in this file only: everything that reads providers finds it, and no other file names it. And the
+//! files that name the providers that exist.
+
+use std::collections::BTreeSet;
+use std::path::Path;
 
 use greenroom::keys::problem::Problem;
 use greenroom::keys::{Applies, Key, KeyTable, Takes, Unset, key, page, table};
@@ -61,5 +65,63 @@ fn the_released_backends_have_every_provider_that_comes_with_an_sdk() {
     assert!(!with_sdk.is_empty());
     for (name, _) in with_sdk {
         assert!(enables(&features["all-backends"], name), "`all-backends` lacks `{name}`");
+    }
+}
+
+/// True if the text has the word, alone.
+fn names(text: &str, word: &str) -> bool {
+    let is_part = |one: char| one.is_alphanumeric() || one == '-' || one == '_';
+    text.match_indices(word)
+        .any(|(at, _)| !text[..at].ends_with(is_part) && !text[at + word.len()..].starts_with(is_part))
+}
+
+fn files_below(dir: &Path, found: &mut Vec<std::path::PathBuf>) {
+    for entry in std::fs::read_dir(dir).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            files_below(&path, found);
+        } else {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn the_page_for_developers_lists_the_files_that_name_providers() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |file: &str| std::fs::read_to_string(root.join(file)).unwrap();
+    let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
+    let kinds: Vec<&str> = WITHOUT_BACKENDS.iter().map(|known| known.kind).collect();
+    let with_feature = |kind: &&str| manifest["features"].get(kind).is_some();
+
+    let page = read("docs/development.md");
+    let (_, section) = page.split_once("\n| existing file | which providers |").expect("the table");
+    let rows = section.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let mut listed = BTreeSet::new();
+    for row in rows {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let (file, which) = (cells[1].trim_matches('`'), cells[2]);
+        let expected: Vec<&str> = match which {
+            "all" => kinds.clone(),
+            "with a feature" => kinds.iter().copied().filter(with_feature).collect(),
+            other => unreachable!("{other}"),
+        };
+        let text = read(file);
+        let missing: Vec<_> = expected.iter().filter(|kind| !names(&text, kind)).collect();
+        assert!(missing.is_empty() && !expected.is_empty(), "{file} does not name {missing:?}");
+        listed.insert(file.to_owned());
+    }
+
+    let mut files = Vec::new();
+    files_below(&root.join("src"), &mut files);
+    let name_all = files.iter().filter(|file| {
+        std::fs::read_to_string(file).is_ok_and(|text| kinds.iter().all(|kind| names(&text, kind)))
+    });
+    for file in name_all {
+        let file = file.strip_prefix(root).unwrap().to_string_lossy().into_owned();
+        assert!(
+            listed.contains(&file),
+            "{file} names every provider, but docs/development.md does not list it"
+        );
     }
 }

@@ -240,7 +240,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn an_order_is_read_as_it_was_written_by_us_alone() {
+    async fn a_launch_spec_is_read_as_it_was_written_and_by_its_owner_alone() {
         let state = tempfile::tempdir().unwrap();
         let ledger = Ledger::new(state.path(), &PoolName::new("linux"));
         let id = InstanceId::new("linux-c0ffee-1");
@@ -330,7 +330,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn only_what_is_old_and_of_nobody_is_swept() {
+    async fn only_old_specs_without_an_instance_are_swept() {
         const HOUR: Duration = Duration::from_hours(1);
         let state = tempfile::tempdir().unwrap();
         let ledger = Ledger::new(state.path(), &PoolName::new("linux"));
