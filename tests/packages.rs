@@ -126,6 +126,16 @@ fn the_same_input_makes_the_same_bytes() {
         let line = listed.lines().find(|line| line.ends_with(&format!(" ./{path}")));
         assert!(line.is_some_and(|line| line.contains(" root/root ")), "{path}: {listed}");
     }
+    let archive = home.path().join("one/greenroom-1.2.3-x86_64-unknown-linux-gnu.tar.gz");
+    let libraries = program::command("tar", home.path())
+        .args(["--extract", "--to-stdout", "--wildcards", "*/libraries.txt", "--file"])
+        .arg(archive)
+        .output();
+    let libraries = text(&libraries.expect("tar runs"));
+    let has = |name: &str| libraries.lines().any(|line| line.split('\t').next() == Some(name));
+    assert!(has("clap") && has("aws-sdk-ec2") && has("kube"), "{libraries}");
+    assert!(!has("boon") && !has("proptest") && !has("greenroom"), "only tests need them: {libraries}");
+    assert!(libraries.lines().all(|line| line.split('\t').count() == 3), "{libraries}");
     let sums = program::command("sha256sum", home.path())
         .args(["--check", "--strict", "SHA256SUMS"])
         .current_dir(home.path().join("one"))
