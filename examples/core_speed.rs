@@ -57,6 +57,7 @@ impl World {
             listing: Ok(Listing::empty(now, Some(Location::new("here")))),
             denied: BTreeMap::new(),
             first_seen: BTreeMap::new(),
+            manager: now.manager,
             attempts: BTreeMap::new(),
             attempts_at: now,
             obstacles: BTreeMap::new(),

@@ -205,6 +205,7 @@ impl Engine {
             listing,
             denied: memory.denied.clone(),
             first_seen: memory.first_seen.clone(),
+            manager: attempts_at.manager,
             attempts,
             attempts_at,
             orphaned_builds: self.host.attempts.orphaned_builds().await,

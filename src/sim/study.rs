@@ -101,6 +101,7 @@ impl Study {
             listing: Ok(Listing::empty(begun, Some(Location::new("cloud")))),
             denied: BTreeMap::new(),
             first_seen: BTreeMap::new(),
+            manager: begun.manager,
             attempts: BTreeMap::new(),
             attempts_at: begun,
             orphaned_builds: BTreeSet::new(),

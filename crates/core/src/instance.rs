@@ -543,6 +543,23 @@ mod tests {
     use std::time::Duration;
 
     #[test]
+    fn jobs_meet_where_several_use_an_instance_unless_root_cleans_it_between_them() {
+        let meet = |line: &str| world(line).state.instances.values().next().unwrap().jobs_meet();
+        for (line, expected) in [
+            ("held 5m by 7 uses 0", false),
+            ("held 5m by 7 uses 3", true),
+            ("held 5m by 7", true),
+            ("idle 5m of b uses 0", true),
+            ("cap 2 | held 5m by 7 uses 0", true),
+            ("static held 5m by 7", false),
+            ("static idle 5m of b", false),
+            ("cap 2 | static held 5m by 7", true),
+        ] {
+            assert_eq!(meet(line), expected, "{line}");
+        }
+    }
+
+    #[test]
     fn the_phases_follow_one_another_as_drawn() {
         let phases = [
             Phase::Launching,

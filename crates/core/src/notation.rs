@@ -181,6 +181,7 @@ impl World {
             }),
             denied: BTreeMap::new(),
             first_seen: BTreeMap::new(),
+            manager: NOW.manager,
             attempts: BTreeMap::new(),
             attempts_at: NOW,
             orphaned_builds: BTreeSet::new(),

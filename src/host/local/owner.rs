@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::error::{cannot, io as broken};
 use super::files::{self, Durable};
 use super::location::DirLocation;
-use super::owner_file::{OWNER, OwnerFile, encode, fresh};
+use super::owner_file::{self, OWNER, OwnerFile, encode, fresh};
 use super::state_dir::StateDir;
 use crate::core::ids::{Generation, OwnerId};
 use crate::core::time::ManagerId;
@@ -60,9 +60,17 @@ impl StateDir {
         serde_json::from_slice::<OwnerFile>(&text).ok().map(|file| file.owner)
     }
 
-    /// The manager that works in this directory, by its owner; 0 if the owner cannot be read, which `identity` reports.
+    /// The manager that works in this directory; 0 if it cannot be read. Another owner changes nothing about it: the attempts
+    /// in the directory are its own.
     pub fn manager(&self) -> ManagerId {
-        load(self).map(|file| manager_of(&file.owner)).unwrap_or_default()
+        match owner_file::read_manager(self.root()) {
+            Ok(Some(manager)) => manager,
+            Ok(None) => load(self).map(|file| manager_of(&file.owner)).unwrap_or_default(),
+            Err(problem) => {
+                tracing::warn!("{}", cannot("read", self.root(), problem));
+                ManagerId::default()
+            }
+        }
     }
 
     /// Records the directory's current location and keeps the owner. Only if the original is gone.
@@ -74,6 +82,10 @@ impl StateDir {
 
     /// Creates a new owner: the instances of the old one no longer belong to this directory.
     pub fn new_owner(&self) -> Result<OwnerId, HostError> {
+        let manager = self.manager();
+        if manager != ManagerId::default() {
+            owner_file::keep_manager(self.root(), manager).map_err(|e| cannot("write", self.root(), e))?;
+        }
         self.write_owner(&fresh(self.root()))?;
         Ok(load(self)?.owner)
     }
@@ -180,11 +192,24 @@ mod tests {
     #[test]
     fn a_new_owner_is_another_and_at_home() {
         let (_home, state) = open();
-        let old = identity(&state).unwrap().owner;
+        let (old, manager) = (identity(&state).unwrap().owner, state.manager());
         let new = state.new_owner().unwrap();
         let now = identity(&state).unwrap();
         assert_ne!(old, new);
         assert_eq!((now.owner, now.moved), (new, None));
+        assert_eq!(state.manager(), manager, "its attempts are still its own");
+    }
+
+    #[test]
+    fn a_directory_of_an_earlier_version_keeps_its_manager() {
+        let (_home, state) = open();
+        fs::remove_file(state.root().join("manager")).unwrap();
+        let manager = state.manager();
+        assert_eq!(manager, manager_of(&identity(&state).unwrap().owner));
+        state.new_owner().unwrap();
+        assert_eq!(state.manager(), manager);
+        fs::write(state.root().join("manager"), "no number").unwrap();
+        assert_eq!(state.manager(), ManagerId::default());
     }
 
     #[tokio::test]

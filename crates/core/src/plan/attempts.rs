@@ -1,6 +1,7 @@
 //! Step *attempts*: which attempts have ended.
 //!
-//! Whatever needs the lease is an effect; whatever follows from the marks alone is an event.
+//! Whatever needs the lease is an effect; whatever follows from the marks alone is an event. Only the manager whose attempt
+//! it is has its directory and its lease: without them, an attempt of another manager looks as if it were over.
 
 use std::time::Duration;
 
@@ -58,7 +59,8 @@ pub(super) fn step(
     report: &mut Report,
 ) -> UngrantedAttempts {
     let mut found = Found::default();
-    let mut grants = draft.state().granted.iter().peekable();
+    let is_own = |grant: &Grant| observed.is_own(grant.reservation.manager());
+    let mut grants = draft.state().granted.iter().filter(|(_, grant)| is_own(grant)).peekable();
     // Both are sorted by name: one walk over both.
     for (name, seen) in &observed.attempts {
         while let Some((lost, grant)) = grants.next_if(|(next, _)| *next < name) {
@@ -172,7 +174,8 @@ fn as_granted(seen: &AttemptSeen, grant: &Grant) -> AttemptSeen {
 }
 
 fn waiting(found: &mut Found, draft: &PlanBuilder<'_>, observed: &Observed) {
-    for reservation in draft.state().waiting.values() {
+    let waiting = draft.state().waiting.values();
+    for reservation in waiting.filter(|reservation| observed.is_own(reservation.manager())) {
         let attempt = || reservation.attempt.clone();
         match observed.attempts.get(&reservation.attempt) {
             Some(AttemptSeen { closed: Some(closed), .. }) => {
@@ -192,7 +195,7 @@ fn waiting(found: &mut Found, draft: &PlanBuilder<'_>, observed: &Observed) {
 /// A closed attempt's slot becomes free when its last call has exited, or after `clean_grace` at the latest.
 fn closing(found: &mut Found, draft: &PlanBuilder<'_>, observed: &Observed, policy: &Policy) {
     for instance in draft.state().instances.values() {
-        for (name, holder) in &instance.holders {
+        for (name, holder) in instance.holders.iter().filter(|(_, holder)| observed.is_own(holder.manager)) {
             let Some(since) = holder.closing else { continue };
             let held = observed.attempts.get(name).is_some_and(|seen| seen.lease_held);
             let limit = since.plus(policy.timing.clean_grace);

@@ -9,7 +9,7 @@ use crate::ids::{AttemptName, Generation, InstanceId, OwnerId, PoolName};
 use crate::inventory::{Capabilities, Listing, Notice};
 use crate::obstacle::Lasting;
 use crate::pool::PoolState;
-use crate::time::Stamp;
+use crate::time::{ManagerId, Stamp};
 
 /// Everything that is not recorded. May be stale or incomplete, and is marked as such.
 #[derive(Debug, Clone)]
@@ -22,7 +22,9 @@ pub struct Observed {
     pub denied: BTreeMap<InstanceId, Stamp>,
     /// When an unrecorded instance was first seen, for providers that report no creation time.
     pub first_seen: BTreeMap<InstanceId, Stamp>,
-    /// This pool's attempt directories, read at `attempts_at`.
+    /// Whose attempts these are. About those of other managers, a pass knows only what is recorded.
+    pub manager: ManagerId,
+    /// The manager's attempt directories of this pool, read at `attempts_at`.
     pub attempts: BTreeMap<AttemptName, AttemptSeen>,
     pub attempts_at: Stamp,
     /// Attempts that are gone, although builds of theirs are left on the runner host.
@@ -77,6 +79,11 @@ pub struct FailingCall {
 }
 
 impl Observed {
+    /// True if an attempt of this manager is judged by these directories. 0: one that was recorded without a manager.
+    pub(super) fn is_own(&self, manager: ManagerId) -> bool {
+        manager == self.manager || manager == ManagerId::default()
+    }
+
     /// No observations: decisions follow from the record alone.
     pub(super) fn nothing(recorded: &PoolState, now: Stamp) -> Self {
         let launches = !recorded.instances.values().any(|i| i.is_static());
@@ -85,6 +92,7 @@ impl Observed {
             announced: BTreeMap::new(),
             denied: BTreeMap::new(),
             first_seen: BTreeMap::new(),
+            manager: now.manager,
             attempts: BTreeMap::new(),
             attempts_at: now,
             orphaned_builds: BTreeSet::new(),

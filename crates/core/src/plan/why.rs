@@ -193,7 +193,13 @@ fn unusable(hosts: &[Host<'_>], job: &Reservation) -> Option<UnusableHosts> {
 /// True if a host is bound by a job that has used it, or that will have.
 fn stays_bound(host: &Instance, input: &ScaleInput<'_>) -> bool {
     let attempts = &input.observed.attempts;
-    let is_used = || host.holders.keys().any(|name| attempts.get(name).is_some_and(|seen| seen.used));
+    let is_used = || {
+        let holders = host.holders.iter();
+        holders.map(|(name, holder)| (attempts.get(name), holder.manager)).any(|(seen, manager)| {
+            // What another manager's job has done is not known here.
+            seen.map_or(!input.observed.is_own(manager), |seen| seen.used)
+        })
+    };
     host.is_static() && host.domain.is_some() && (host.is_bound_by_use() || is_used())
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::attempt::{Closed, End, Presence};
 use crate::event::Change;
 use crate::notation::{NOW, World, ago, attempt, cleaned, does, render, table, world};
-use crate::time::BootId;
+use crate::time::{BootId, ManagerId};
 
 /// The plan after a change to the world of a line.
 fn changed(text: &str, change: impl FnOnce(&mut World)) -> String {
@@ -28,6 +28,31 @@ fn an_attempt_whose_runner_is_gone_is_ended_by_whoever_gets_its_lease() {
     assert_eq!(ended(|s| s.boot = crate::time::BootId(6)), "end attempt a7 (the runner host was rebooted)");
     assert_eq!(ended(|s| (s.runner, s.lease_held) = (Presence::Gone, true)), "");
     assert_eq!(does("held 75m by 7"), "end attempt a7 (it exceeded its job's timeout)");
+}
+
+/// The directories of another manager are not here: whatever its attempts look like, they go on.
+#[test]
+fn what_another_manager_has_recorded_is_not_judged() {
+    let theirs = |text: &str, change: fn(&mut World)| {
+        changed(text, |w| {
+            w.observed.attempts.clear();
+            w.observed.manager = ManagerId(2);
+            change(w);
+        })
+    };
+    assert_eq!(changed("held 5m by 7", |w| w.observed.attempts.clear()), "a7 leaves; check i1 between jobs");
+    assert_eq!(theirs("held 5m by 7", |_| ()), "");
+    assert_eq!(theirs("held 200h by 7", |_| ()), "", "nor its age");
+    assert_eq!(theirs("max 1 | held 5m by 7; waits 8", |_| ()), "");
+    assert_eq!(theirs("held 5m closing 7", |_| ()), "", "its call may still run");
+    // One that was recorded without a manager is anybody's.
+    let mut unknown = world("held 5m by 7");
+    unknown.observed.attempts.clear();
+    unknown.observed.manager = ManagerId(2);
+    for grant in unknown.state.granted.values_mut() {
+        Arc::make_mut(&mut grant.reservation).requested_at.manager = ManagerId(0);
+    }
+    assert_eq!(render(&unknown.plan()), "a7 leaves; check i1 between jobs");
 }
 
 #[test]
