@@ -11,7 +11,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::clock::SystemClock;
-use super::job_file::JobFile;
 use super::keeper_command::KeeperCommand;
 use super::lease::Lease;
 use super::mailboxes::Mailboxes;
@@ -75,8 +74,6 @@ pub struct LocalHost {
     pub(super) replacement_watch: RefCell<Option<Rc<ReplacementWatch>>>,
     pub(super) children: RefCell<Vec<Child>>,
     pub(super) finished: FinishedAttempts,
-    /// The files `job` of open attempts, with the inodes of their directories: those files never change.
-    pub(super) jobs: RefCell<BTreeMap<AttemptName, (u64, Rc<JobFile>)>>,
     /// What may block, apart from each other: removals of jobs' trees and of TMPDIRs, and syncs.
     pub(super) trees: Lane,
     pub(super) tmpdirs: Lane,
@@ -110,7 +107,6 @@ impl LocalHost {
             replacement_watch: RefCell::default(),
             children: RefCell::default(),
             finished: FinishedAttempts::default(),
-            jobs: RefCell::default(),
             trees: Lane::default(),
             tmpdirs: Lane::default(),
             syncs: Lane::default(),

@@ -8,7 +8,6 @@ use std::cmp::Ordering;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
 
@@ -65,7 +64,7 @@ impl Tmpdir {
 #[derive(Debug)]
 pub(super) struct Readable {
     /// `None`: no `prepare` has created the file, or it cannot be read.
-    pub job: Option<Rc<JobFile>>,
+    pub job: Option<JobFile>,
     pub assignment: Option<Assignment>,
     /// Why one of them cannot be read.
     pub problem: Option<HostError>,
@@ -90,13 +89,9 @@ impl JobFile {
         Ok(Some(job))
     }
 
-    /// The same for an observer: what can be read of one file, whatever happened to the other. `known`: the first, if it was
-    /// read before.
-    pub(super) fn examine(dir: &Path, known: Option<Rc<Self>>) -> Readable {
-        let (job, unread) = match known {
-            Some(job) => (Some(job), None),
-            None => apart(Self::read_job(&dir.join(JOB)).map(|job| job.map(Rc::new))),
-        };
+    /// The same for an observer: what can be read of one file, whatever happened to the other.
+    pub(super) fn examine(dir: &Path) -> Readable {
+        let (job, unread) = apart(Self::read_job(&dir.join(JOB)));
         let (assignment, unassigned) = apart(read_assignment(dir));
         Readable { job, assignment, problem: unread.or(unassigned) }
     }
@@ -205,7 +200,7 @@ mod tests {
             fs::write(home.path().join(JOB), text).unwrap();
             let error = JobFile::read(home.path()).unwrap_err().to_string();
             assert_eq!(error.contains("is damaged"), damaged, "{text}: {error}");
-            let readable = JobFile::examine(home.path(), None);
+            let readable = JobFile::examine(home.path());
             assert_eq!((readable.job, readable.problem.unwrap().to_string()), (None, error));
         }
     }
@@ -338,7 +333,7 @@ mod tests {
         assert_eq!(JobFile::read(home.path()).unwrap().unwrap().record.assignment, None);
         fs::write(home.path().join(ASSIGNMENT), "{\"instance\":").unwrap();
         assert!(JobFile::read(home.path()).unwrap_err().to_string().contains("is damaged"));
-        let readable = JobFile::examine(home.path(), None);
+        let readable = JobFile::examine(home.path());
         assert!(readable.job.is_some() && readable.assignment.is_none() && readable.problem.is_some());
     }
 }

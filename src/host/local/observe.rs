@@ -7,7 +7,6 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use super::attempt::remove_if_free;
@@ -94,7 +93,7 @@ impl LocalHost {
             present.insert(name.clone(), known.ino());
             let is_finished =
                 self.finished.borrow().get(&name).is_some_and(|(inode, ..)| *inode == known.ino());
-            if is_finished || self.known_job(&name, &known).is_some_and(|job| job.record.pool != *pool) {
+            if is_finished {
                 continue;
             }
             let Some((of, attempt)) = self.find_attempt(&name, &path, &known) else { continue };
@@ -110,18 +109,7 @@ impl LocalHost {
         }
         self.finished.borrow_mut().retain(|name, (inode, ..)| present.get(name) == Some(inode));
         self.unreadable.borrow_mut().retain(|name, _| present.contains_key(name));
-        let finished = self.finished.borrow();
-        self.jobs
-            .borrow_mut()
-            .retain(|name, (inode, _)| present.get(name) == Some(inode) && !finished.contains_key(name));
         Ok(found)
-    }
-
-    /// The file `job` of an attempt, if an earlier pass has read it: the directories of many jobs are read in each pass.
-    fn known_job(&self, name: &AttemptName, dir: &fs::Metadata) -> Option<Rc<JobFile>> {
-        let jobs = self.jobs.borrow();
-        let (_, job) = jobs.get(name).filter(|(inode, _)| *inode == dir.ino())?;
-        Some(Rc::clone(job))
     }
 
     /// One attempt, with its pool if that is known. `None`: it had no `prepare`.
@@ -134,7 +122,7 @@ impl LocalHost {
         known: &fs::Metadata,
     ) -> Option<(Option<PoolName>, Found)> {
         let marks = self.find_marks(name, dir, known);
-        let Readable { job, assignment, problem } = JobFile::examine(dir, self.known_job(name, known));
+        let Readable { job, assignment, problem } = JobFile::examine(dir);
         let problem = problem.map(|problem| problem.to_string());
         let (marks, problem) = match marks {
             Ok(marks) => (marks, problem),
@@ -152,7 +140,6 @@ impl LocalHost {
             let seen = self.unknown(&marks, instance, problem);
             return Some((None, Found { seen, origin: Origin::default() }));
         };
-        self.jobs.borrow_mut().insert(name.clone(), (known.ino(), Rc::clone(&job)));
         let record = &job.record;
         let seen = AttemptSeen {
             job: Some(record.job.clone()),
@@ -160,7 +147,7 @@ impl LocalHost {
             boot: record.begun.boot,
             ..self.unknown(&marks, instance, problem)
         };
-        Some((Some(record.pool.clone()), Found { seen, origin: job.origin.clone() }))
+        Some((Some(job.record.pool), Found { seen, origin: job.origin }))
     }
 
     fn find_marks(&self, name: &AttemptName, dir: &Path, known: &fs::Metadata) -> io::Result<Marks> {

@@ -5,8 +5,9 @@ use serde_json::json;
 
 use crate::engine::{engine, on_docker};
 use crate::inside::Inside;
-use crate::place::Place;
+use crate::place::{Place, SOON};
 use crate::pool::{containers, job, plain};
+use crate::processes::wait_for;
 use crate::setting::Setting;
 use crate::site::site;
 use crate::support::job::Job;
@@ -130,6 +131,8 @@ fn a_container_may_have_any_number_of_processes() {
         log(&place, &with_service(1));
         let calls = inside.sh("grep '^create ' /run/calls");
         assert!(calls.lines().count() == 2 && calls.lines().all(|call| call.contains(option)), "{calls}");
+        // The check between jobs removes what it takes for a job's.
+        wait_for("the check between jobs", SOON, || place.idle().contains(&first).then_some(()));
         // With a control group, which the engine has no right to make here, the option decides.
         let limit = inside.sh(&format!(
             "podman create --cgroups=enabled {option} --name it --pull never {} true >/dev/null; \
