@@ -269,7 +269,7 @@ impl Guest {
                 let Some(line) = &marked.first_line else { return Ok(environment) };
                 answer = Some(Sift::new(&line.mark));
                 // A guest that does not read it does not answer.
-                let _sent = to.data_bytes(line.text.clone().into_bytes()).await;
+                let _sent = to.data_bytes(line.text.expose().clone().into_bytes()).await;
             }
             if let (Some(answer), Some(line)) = (&answer, &marked.first_line)
                 && answer.has_begun()

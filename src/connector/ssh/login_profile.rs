@@ -8,6 +8,7 @@
 use super::quote::shell;
 use super::remote::random_mark;
 use crate::core::execution::Shell;
+use crate::core::secret::Secret;
 use crate::core::text::quoted;
 use crate::port::connector::ConnectError;
 
@@ -94,7 +95,8 @@ impl Login {
 }
 
 /// The environment of a login shell: one line of input for [`Environment::READ`]. Its values may be secrets.
-pub(super) struct Environment(String);
+#[derive(Debug)]
+pub(super) struct Environment(Secret<String>);
 
 impl Environment {
     /// Commands of `/bin/sh` that read the line and evaluate it. They read nothing after it.
@@ -103,17 +105,11 @@ impl Environment {
 
     /// `commands`: what sets it, in the syntax of `/bin/sh`.
     fn new(commands: &str) -> Self {
-        Self(commands.replace('\\', "\\\\").replace('\n', "\\n") + "\n")
+        Self(Secret::new(commands.replace('\\', "\\\\").replace('\n', "\\n") + "\n"))
     }
 
     pub(super) fn line(&self) -> &str {
-        &self.0
-    }
-}
-
-impl std::fmt::Debug for Environment {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Environment(..)")
+        self.0.expose()
     }
 }
 

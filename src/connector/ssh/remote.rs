@@ -14,6 +14,7 @@ use super::login_profile::{Environment, Login};
 use super::quote::shell;
 use super::sift::Word;
 use crate::core::execution::{Shell, StageShell};
+use crate::core::secret::Secret;
 use crate::core::text::clean_line;
 use crate::port::connector::{ConnectError, Reader, StageEnd};
 
@@ -33,18 +34,20 @@ pub(super) struct Marked {
 #[derive(Debug)]
 pub(super) struct FirstLine {
     /// What is sent. The line of a login shell's environment comes before it.
-    pub(super) text: String,
+    pub(super) text: Secret<String>,
     /// What the shell prints for it, as a line of its standard output.
     pub(super) mark: String,
     is_for: Shell,
 }
 
 impl FirstLine {
-    fn new(is_for: Shell) -> Result<Self, ConnectError> {
+    fn new(is_for: Shell, environment: Option<&Environment>) -> Result<Self, ConnectError> {
         let mark = random_mark("shell")?;
         let (begin, rest) = mark.split_at(mark.len() / 2);
+        let environment = environment.map_or("", Environment::line);
         // What only repeats its input does not print the mark.
-        Ok(Self { text: format!("echo {begin}\"\"{rest}${{BASH_VERSION:+bash}}\n"), mark, is_for })
+        let text = format!("{environment}echo {begin}\"\"{rest}${{BASH_VERSION:+bash}}\n");
+        Ok(Self { text: Secret::new(text), mark, is_for })
     }
 
     /// True if the shell that answered is the one that was started.
@@ -95,22 +98,18 @@ impl Marked {
         };
         let joined = if separate_stderr { "" } else { " 2>&1" };
         let mark = random_mark("session")?;
-        // PowerShell starts without a profile.
-        let mut first_line = if kind == Shell::Pwsh { None } else { Some(FirstLine::new(kind)?) };
-        let stage = format!("exec {program}{joined}");
+        // PowerShell starts without a profile, and gets no first line that the environment could come before.
+        let has_first_line = kind != Shell::Pwsh;
+        let known = environment.filter(|_| login_shell && has_first_line);
         let handle = format!("echo {mark}$$ >&2; ");
-        let (command, login) = match (&mut first_line, environment.filter(|_| login_shell)) {
-            (Some(line), Some(environment)) => {
-                // After the handle, because a profile may start something else, which must not read it.
-                line.text.insert_str(0, environment.line());
-                (shell(&format!("{handle}{}{before}{stage}", Environment::READ)), None)
-            }
-            _ if login_shell => {
-                let login = Login::new(kind)?;
-                (login.command(&format!("{before}{handle}{stage}")), Some(login))
-            }
-            _ => (shell(&format!("{before}{handle}{stage}")), None),
+        let command = match known {
+            // After the handle, because a profile may start something else, which must not read it.
+            Some(_) => format!("{handle}{}{before}exec {program}{joined}", Environment::READ),
+            None => format!("{before}{handle}exec {program}{joined}"),
         };
+        let login = if login_shell && known.is_none() { Some(Login::new(kind)?) } else { None };
+        let command = login.as_ref().map_or_else(|| shell(&command), |login| login.command(&command));
+        let first_line = if has_first_line { Some(FirstLine::new(kind, known)?) } else { None };
         Ok(Self { command, mark, first_line, login })
     }
 
