@@ -125,6 +125,7 @@ impl PoolKeeper {
             let Accepted { setup, problem, is_new } = self.accepted.read(&self.engine, &*self.setup).await;
             if is_new {
                 // What failed with the earlier configuration may succeed with this one.
+                self.memory.distrust_list();
                 self.memory.forget_failures(&setup);
                 if let Err(problem) = self.engine.retry_launches().await {
                     tracing::warn!(pool = %self.engine.pool, "the launch back-off stays: {problem}");

@@ -190,7 +190,9 @@ impl Engine {
         let identity = self.host.leadership.identity().await?;
         let mut listing = self.list(memory, setup).await;
         let state = self.store.load().await?;
-        if memory.heed_resume(&state, setup) {
+        // A list that succeeded is as good as one after the resume.
+        if memory.heed_resume(&state, setup) && listing.is_err() {
+            memory.distrust_list();
             listing = self.list(memory, setup).await;
         }
         if self.confirm_absences(memory, setup, &state, &listing).await {
@@ -437,9 +439,8 @@ impl KeeperCache {
         self.listing = None;
     }
 
-    /// Ends the back-off of failing calls, and makes the next pass list again: the operator has removed their cause.
+    /// Ends the back-off of failing calls: the operator has removed their cause.
     pub(super) fn forget_failures(&mut self, setup: &PoolSetup) {
-        self.distrust_list();
         self.retry_all();
         self.warming.forget_failures();
         setup.provider.forget_failures();

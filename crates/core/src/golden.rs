@@ -1,7 +1,7 @@
 //! Holds persisted types to recorded lines.
 //!
-//! `tests/fixtures/format-2/` of each package has lines that earlier versions of this program wrote in format 2. Every later version must
-//! read them, and write back what it read. A renamed field or variant, or a new field without a default, fails here.
+//! `tests/fixtures/format-2/` of each package has lines that earlier versions of this program wrote in format 2. Every later
+//! version must read them, and write back what it read. A renamed field or variant, or a new field without a default, fails here.
 //! Lines are only ever appended: a test prints those that are missing.
 
 #![expect(clippy::panic, reason = "tests fail by panicking, in helpers too")]

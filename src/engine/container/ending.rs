@@ -23,18 +23,15 @@ impl Engine {
     /// The caller holds the attempt's lease.
     pub async fn end_pulls(&self, attempt: &AttemptName, acquired: &Acquired) -> Result<(), ContainerError> {
         let ended = self.try_to_end_pulls(acquired).await;
-        if let Err(error) = &ended
-            && let Err(problem) = self.part_with(attempt, error).await
-        {
-            // The job log shows the cause. What stays behind ends with the attempt.
-            tracing::warn!(pool = %self.pool, %attempt, "cannot release its instance: {problem}");
+        if let Err(error) = &ended {
+            self.part_with(attempt, error).await;
         }
         ended
     }
 
     async fn try_to_end_pulls(&self, acquired: &Acquired) -> Result<(), ContainerError> {
         let assignment = &acquired.assignment;
-        let place = if assignment.is_static { EnginePlace::Account } else { EnginePlace::Root };
+        let place = EnginePlace::on(assignment.is_static);
         // Without root, nobody can have pulled there.
         let reader = match place {
             EnginePlace::Root => {

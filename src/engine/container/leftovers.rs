@@ -75,7 +75,7 @@ fn is_left_alone(instance: &Instance) -> bool {
 fn written(instance: &Instance, engine: ContainerEngine, call: &str) -> EngineScript {
     let of = if instance.is_static() { ContainerName::rootless } else { ContainerName::of };
     let kept: Vec<String> = instance.holders.keys().map(|attempt| of(attempt).to_string()).collect();
-    let place = if instance.is_static() { EnginePlace::Account } else { EnginePlace::Root };
+    let place = EnginePlace::on(instance.is_static());
     let input = format!(
         "engine={} shared=\"{}\" kept='{}' alone={}\n{ENDING}{SCRIPT}{call} </dev/null\n",
         engine.program(),

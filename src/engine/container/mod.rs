@@ -115,11 +115,8 @@ impl Engine {
         {
             tell(ContainerProgress::Remark(sentence));
         }
-        if let Err(error) = &prepared
-            && let Err(problem) = self.part_with(attempt, error).await
-        {
-            // The job log shows the cause. What stays behind ends with the attempt.
-            tracing::warn!(pool = %self.pool, %attempt, "cannot release its instance: {problem}");
+        if let Err(error) = &prepared {
+            self.part_with(attempt, error).await;
         }
         prepared
     }
@@ -191,7 +188,14 @@ impl Engine {
     }
 
     /// Releases the instance of a job that got no container, and has it checked if the fault may be its own.
-    async fn part_with(&self, attempt: &AttemptName, error: &ContainerError) -> Result<(), EngineError> {
+    async fn part_with(&self, attempt: &AttemptName, error: &ContainerError) {
+        if let Err(problem) = self.try_to_part(attempt, error).await {
+            // The job log shows the cause. What stays behind ends with the attempt.
+            tracing::warn!(pool = %self.pool, %attempt, "cannot release its instance: {problem}");
+        }
+    }
+
+    async fn try_to_part(&self, attempt: &AttemptName, error: &ContainerError) -> Result<(), EngineError> {
         if let ContainerError::Doubtful { kind, message } = error {
             self.commit(|state| stages::not_begun(state, attempt, (*kind, message), self.now())).await?;
         }

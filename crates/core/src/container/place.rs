@@ -41,7 +41,12 @@ pub enum EnginePlace {
 
 impl EnginePlace {
     pub fn of(name: &ContainerName) -> Self {
-        if name.is_rootless() { Self::Account } else { Self::Root }
+        Self::on(name.is_rootless())
+    }
+
+    /// On a static host, or on an instance that was launched. Static hosts stay, so no job may be root there.
+    pub fn on(is_static: bool) -> Self {
+        if is_static { Self::Account } else { Self::Root }
     }
 
     /// The directory of the engine's files, to be put in double quotes: `NAME.pid` has the number of a container's

@@ -194,10 +194,10 @@ fn unusable(hosts: &[Host<'_>], job: &Reservation) -> Option<UnusableHosts> {
 fn stays_bound(host: &Instance, input: &ScaleInput<'_>) -> bool {
     let attempts = &input.observed.attempts;
     let is_used = || {
-        let holders = host.holders.iter();
-        holders.map(|(name, holder)| (attempts.get(name), holder.manager)).any(|(seen, manager)| {
+        host.holders.iter().any(|(name, holder)| match attempts.get(name) {
+            Some(seen) => seen.used,
             // What another manager's job has done is not known here.
-            seen.map_or(!input.observed.is_own(manager), |seen| seen.used)
+            None => !input.observed.is_own(holder.manager),
         })
     };
     host.is_static() && host.domain.is_some() && (host.is_bound_by_use() || is_used())
