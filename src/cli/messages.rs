@@ -9,7 +9,7 @@ use crate::core::ids::{InstanceId, PoolName};
 use crate::core::report::{FailedBoot, WaitingOn};
 use crate::core::start::StartAccount;
 use crate::core::time::{Pretty, Stamp};
-use crate::engine::acquire::{BootStep, Progress};
+use crate::engine::progress::{BootStep, Progress};
 use crate::gitlab::stage::Stage;
 
 /// How many unavailable offerings a line names at most.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 
+use super::progress::{BootStep, Progress};
 use super::{Engine, EngineError};
 use crate::core::attempt::{Closed, End};
 use crate::core::availability::Unavailable;
@@ -20,7 +21,7 @@ use crate::core::plan::{
 };
 use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
-use crate::core::report::{FailedBoot, Note, WaitingOn};
+use crate::core::report::{Note, WaitingOn};
 use crate::core::reservation::Reservation;
 use crate::core::start::StartAccount;
 use crate::core::time::{Pretty, Stamp};
@@ -30,34 +31,6 @@ use crate::port::host_error::HostError;
 use crate::port::lock::Lock;
 use crate::port::store::StoreError;
 use crate::port::wakeups::{MailboxName, WakeReason};
-
-/// Progress of a waiting job, for the job log.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Progress {
-    /// A new reason to wait.
-    Waiting { on: WaitingOn, usual_boot: Option<Duration> },
-    /// The offerings that its launch would have preferred, but that are unavailable.
-    Unavailable(Vec<Unavailable>),
-    /// The instance on its way reached the next step. `offering`: how it was launched, if there are several ways.
-    Boot { instance: InstanceId, offering: Option<OfferingName>, step: BootStep, after: Duration },
-    /// The instance that was on its way will never be ready.
-    BootFailed(FailedBoot),
-    /// The instance that was checked or cleaned for the job is out of use.
-    Unfit { instance: InstanceId, reason: String },
-    /// The job has its instance, but no keeper could be started: the pool is not refilled.
-    NoKeeper { problem: String },
-    /// An idle instance did not respond; the job takes another one.
-    Broken { instance: InstanceId, problem: String },
-    /// The job has an instance, but a fault that is not the instance's prevents its use; the job tries again.
-    Held { problem: String },
-}
-
-/// Milestones of a boot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BootStep {
-    Launched,
-    Reachable,
-}
 
 /// An instance that responds, and how the job got it.
 #[derive(Debug)]
@@ -180,6 +153,8 @@ struct Call<'a> {
     awaited: Vec<InstanceId>,
     /// The fault on the runner host that was reported.
     fault: Option<String>,
+    /// When the last pass began that saw the attempt waiting.
+    seen: Option<Stamp>,
     /// Since when all static hosts of the pool are known to be out of service.
     without_hosts: Option<Stamp>,
 }
@@ -217,6 +192,7 @@ impl Engine {
             refusals: Vec::new(),
             awaited: Vec::new(),
             fault: None,
+            seen: None,
             without_hosts: None,
         };
         let outcome = call.until_answering(&ask, state).await;
@@ -271,27 +247,17 @@ struct Answering {
 
 impl Answering {
     fn acquired(self, lease: Lock, waited: Duration) -> Acquired {
-        let Self {
-            assignment,
-            account,
-            booted,
-            granted_after,
-            images,
-            shares_images,
-            capacity,
-            meets_others,
-        } = self;
         Acquired {
             lease,
-            assignment,
             waited,
-            account,
-            booted,
-            granted_after,
-            images,
-            shares_images,
-            capacity,
-            meets_others,
+            assignment: self.assignment,
+            account: self.account,
+            booted: self.booted,
+            granted_after: self.granted_after,
+            images: self.images,
+            shares_images: self.shares_images,
+            capacity: self.capacity,
+            meets_others: self.meets_others,
         }
     }
 }
@@ -346,9 +312,8 @@ impl Call<'_> {
                 return Err(AcquireError::of_order(refused));
             }
             let waiting = waiting.clone();
-            self.engine.summon().await?;
-            woken = true;
             self.explain(&state).await?;
+            woken = self.summon(&state).await?;
             state = self.wait(&waiting, &state).await?;
         }
     }
@@ -428,11 +393,22 @@ impl Call<'_> {
         Ok(self.engine.commit(decide).await?.state)
     }
 
+    /// Sees to it that a keeper runs, and wakes it unless a pass saw the attempt within the last poll: many waiting calls
+    /// then cause no more passes than one. True if the keeper was woken.
+    async fn summon(&self, state: &PoolState) -> Result<bool, HostError> {
+        let recent = self.seen.is_some_and(|at| !self.engine.now().reached(at.plus(poll_interval(state))));
+        if recent {
+            self.engine.ensure_keeper().await?;
+        } else {
+            self.engine.summon().await?;
+        }
+        Ok(!recent)
+    }
+
     /// Waits for a wake-up or the next poll, and returns the state as it is then.
     async fn wait(&mut self, waiting: &Reservation, state: &PoolState) -> Result<PoolState, AcquireError> {
-        let look = state.policy.as_ref().map_or(Duration::from_secs(1), |p| p.timing.waiter_poll_interval);
         let left = self.engine.now().until(waiting.deadline());
-        self.poll(look.min(left)).await?;
+        self.poll(poll_interval(state).min(left)).await?;
         let state = self.engine.store.load().await?;
         let granted = state.granted.contains_key(self.attempt);
         if !granted && self.engine.now().reached(waiting.deadline()) {
@@ -447,6 +423,7 @@ impl Call<'_> {
     /// boots that it waited for.
     async fn reason(&mut self, state: &PoolState) -> Option<WaitingOn> {
         let report = self.engine.last_report().await;
+        let at = report.as_ref().map(|report| report.at);
         let (waiting, notes) = report.map(|r| (r.waiting, r.notes)).unwrap_or_default();
         for note in notes {
             let (id, news) = match note {
@@ -460,6 +437,7 @@ impl Call<'_> {
             }
         }
         let on = waiting.into_iter().find(|(name, _)| name == self.attempt).map(|(_, on)| on);
+        self.seen = on.as_ref().and(at);
         on.or_else(|| plan::by_record(state, self.attempt, self.engine.now()))
     }
 
@@ -526,6 +504,11 @@ impl Call<'_> {
             (self.report)(Progress::Unavailable(news));
         }
     }
+}
+
+/// How long a waiting call sleeps unless it is woken.
+fn poll_interval(state: &PoolState) -> Duration {
+    state.policy.as_ref().map_or(Duration::from_secs(1), |policy| policy.timing.waiter_poll_interval)
 }
 
 fn stopped(woken: WakeReason) -> AcquireError {

@@ -18,6 +18,7 @@ mod obstacle;
 pub mod operate;
 mod order;
 mod pass;
+pub mod progress;
 pub mod reap;
 pub mod recheck;
 pub mod release;

@@ -1,8 +1,13 @@
 //! Many concurrent jobs on few instances.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt as _;
+use std::time::{Duration, Instant};
 
+use greenroom::core::report::Report;
+
+use crate::place::SOON;
+use crate::processes::wait_for;
 use crate::setting::Setting;
 use crate::support::job::Job;
 use crate::support::record::Outcome;
@@ -33,5 +38,45 @@ fn a_hundred_jobs_share_twenty_instances_and_each_has_one_to_itself() {
     assert_eq!(served.values().sum::<u32>(), 100);
     assert!(served.values().all(|grants| *grants == 1), "one grant for each job");
     place.wait_until_settled(0);
+    place.expect_sound();
+}
+
+/// Twenty jobs wait for one instance: each of them looks once a second, and together they cause no more passes than one
+/// would. A keeper that all of them wake has no processor left for others.
+#[test]
+fn twenty_waiting_jobs_cause_no_more_passes_than_one() {
+    let setting = Setting::new().pool("max_instances", 1);
+    let place = setting.timing("waiter_poll_interval", "1s").timing("pass_interval", "10s").open();
+    let _keeper = place.keep();
+    let held = place.prepared(1);
+    let runner = place.runner();
+    let waiting: Vec<_> = (2..22)
+        .map(|id| {
+            let attempt = runner.attempt(&Job::new(id));
+            assert_eq!(attempt.config().exit_code(), Some(0));
+            let call = attempt.start_prepare();
+            (attempt, call)
+        })
+        .collect();
+    let report = place.state_dir.join("pools/pool/report.json");
+    wait_for("a report that names twenty waiting jobs", SOON, || {
+        let text = std::fs::read(&report).ok()?;
+        let report: Report = serde_json::from_slice(&text).ok()?;
+        (report.waiting.len() == 20).then_some(())
+    });
+    let begun = Instant::now();
+    let mut passes = BTreeSet::new();
+    while begun.elapsed() < Duration::from_secs(5) {
+        passes.extend(std::fs::metadata(&report).map(|found| (found.mtime(), found.mtime_nsec())));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // One call alone causes five or six.
+    assert!(passes.len() <= 18, "{} passes in five seconds", passes.len());
+    for (attempt, call) in waiting {
+        attempt.cleanup();
+        call.wait(SOON);
+    }
+    held.cleanup();
+    place.wait_until_quiet();
     place.expect_sound();
 }
