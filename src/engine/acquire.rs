@@ -153,7 +153,7 @@ struct Call<'a> {
     awaited: Vec<InstanceId>,
     /// The fault on the runner host that was reported.
     fault: Option<String>,
-    /// When the last pass began that saw the attempt waiting.
+    /// When the last pass planned, if it saw the attempt waiting.
     seen: Option<Stamp>,
     /// Since when all static hosts of the pool are known to be out of service.
     without_hosts: Option<Stamp>,

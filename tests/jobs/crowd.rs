@@ -72,11 +72,6 @@ fn twenty_waiting_jobs_cause_no_more_passes_than_one() {
     }
     // One call alone causes five or six.
     assert!(passes.len() <= 18, "{} passes in five seconds", passes.len());
-    for (attempt, call) in waiting {
-        attempt.cleanup();
-        call.wait(SOON);
-    }
-    held.cleanup();
-    place.wait_until_quiet();
+    place.cancel(waiting, &held);
     place.expect_sound();
 }

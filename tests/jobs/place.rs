@@ -16,6 +16,7 @@ use crate::processes::{self, Kind, Process, wait_for};
 use crate::setting::Setting;
 use crate::support::attempt::Attempt;
 use crate::support::job::Job;
+use crate::support::process::LiveCall;
 use crate::support::program;
 use crate::support::record::JobResult;
 use crate::support::runner::Runner;
@@ -289,6 +290,17 @@ impl Place {
         let prepare = attempt.prepare();
         assert_eq!(prepare.exit_code(), Some(0), "{}", prepare.stderr_text());
         attempt
+    }
+
+    /// Ends jobs whose `prepare` waits, then the one that they wait for, until nothing is left of them.
+    #[track_caller]
+    pub fn cancel(&self, waiting: Vec<(Attempt, LiveCall)>, held: &Attempt) {
+        for (attempt, call) in waiting {
+            attempt.cleanup();
+            call.wait(SOON);
+        }
+        held.cleanup();
+        self.wait_until_quiet();
     }
 
     /// The instance that an attempt holds.

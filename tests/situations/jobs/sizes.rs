@@ -249,12 +249,7 @@ fn the_largest_jobs_wait_in_little_memory_and_little_state() {
     assert!(place.order(&["pool", "status"]).contains("10 "));
     let status = begun.elapsed();
     assert!(status < Duration::from_secs(3), "{status:?}");
-    for (attempt, call) in waiting {
-        attempt.cleanup();
-        call.wait(SOON);
-    }
-    held.cleanup();
-    place.wait_until_quiet();
+    place.cancel(waiting, &held);
     place.expect_sound();
 }
 
