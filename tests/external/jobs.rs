@@ -35,7 +35,8 @@ impl Deref for Site {
 }
 
 impl Site {
-    /// A pool of at most three machines, whose program fails in five of a hundred calls, and is killed in `kills` more.
+    /// A pool of at most three machines, whose program fails in five of a hundred calls, and is killed in `kills` more. A call is a
+    /// new process of an interpreter, which a busy machine takes ten seconds to start: the time limits leave room for that.
     fn faulty(name: &str, kills: u32, settings: &[(&str, &str)]) -> Self {
         let platform = Platform::new();
         let seed = number("GREENROOM_SEED", 1);
@@ -48,7 +49,7 @@ impl Site {
         let mut setting = Setting::new()
             .pool("builds_dir", path("builds"))
             .pool("cache_dir", path("cache"))
-            .timing("launch_timeout", "30s")
+            .timing("launch_timeout", "3m")
             .provider("kind", "external")
             .provider("program", program("faulty.sh").display().to_string())
             .provider(
@@ -57,7 +58,7 @@ impl Site {
             )
             .provider("user", account.unwrap().trim())
             .provider("settings", passed);
-        setting.patience = Duration::from_mins(2);
+        setting.patience = Duration::from_mins(10);
         Self { place: setting.open(), platform }
     }
 
@@ -114,7 +115,7 @@ fn a_keeper_and_its_program_killed_at_any_moment_leak_nothing_and_make_nothing_t
         script: "for i in 1 2 3; do sleep 0.05; done",
         blows: 3,
         pause: 0..400,
-        patience: Duration::from_secs(20),
+        patience: Duration::from_mins(2),
     };
     let last = onslaught.on(&site);
     site.reap();

@@ -69,8 +69,9 @@ fn an_attempt_with_a_damaged_file_fails_alone_and_keeps_its_instance() {
 
 #[test]
 fn a_report_that_cannot_be_read_replaces_no_cause_in_the_job_log() {
-    let place = Setting::new().pool("max_instances", 1).pool("acquire_timeout", "1s").open();
+    let place = Setting::new().pool("max_instances", 1).open();
     let holder = place.prepared(1);
+    place.let_jobs_wait_a_second();
     let report = place.state_dir.join("pools/pool/report.json");
     wait_for("a directory in the report's place", SOON, || {
         let _moved = std::fs::rename(&report, place.path().join("report"));

@@ -77,8 +77,9 @@ fn each_job_is_in_the_history_with_its_end_and_who_caused_it() {
 
 #[test]
 fn a_job_that_gets_no_instance_is_in_the_history_as_the_systems_fault() {
-    let place = Setting::new().pool("max_instances", 1).pool("acquire_timeout", "1s").open();
+    let place = Setting::new().pool("max_instances", 1).open();
     let holder = place.prepared(1);
+    place.let_jobs_wait_a_second();
     let late = place.runner().attempt(&Job::new(2));
     assert_eq!(late.config().exit_code(), Some(0));
     assert_eq!(late.prepare().exit_code(), Some(2));

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use greenroom::core::event::{Change, Event};
 use greenroom::core::ids::{AttemptName, InstanceId, PoolName};
 use greenroom::core::instance::{Instance, Phase};
+use greenroom::core::policy::Policy;
 use greenroom::core::pool::PoolState;
 use greenroom::port::store::{Diagnosis, OperatorStore as _, Store as _};
 use greenroom::store::file::{self, FileStore};
@@ -90,6 +91,18 @@ impl Place {
         let fresh = self.path().join("greenroom.toml.new");
         std::fs::write(&fresh, text).expect("the configuration can be written");
         std::fs::rename(&fresh, &self.config).expect("the configuration can be put in place");
+    }
+
+    /// Lowers `acquire_timeout` to a second, for all jobs that come from now on. A busy machine boots no instance in a second, so a
+    /// test does this once it has the instances that it needs.
+    #[track_caller]
+    pub fn let_jobs_wait_a_second(&self) {
+        self.write_config(&self.setting.clone().pool("acquire_timeout", "1s").text(&self.state_dir));
+        self.reap();
+        let is_second = |policy: &Policy| policy.timing.acquire_timeout == Duration::from_secs(1);
+        wait_for("the new policy", SOON, || {
+            self.state().policy.as_ref().filter(|policy| is_second(policy)).map(drop)
+        });
     }
 
     /// A runner whose calls name the configuration. Its own directories are outside the state directory.

@@ -206,11 +206,7 @@ fn time_left(place: &Place, id: u64) -> Vec<Duration> {
 fn a_wait_that_took_too_long_names_its_cause_and_is_not_started_again() {
     let place = Setting::new().pool("max_instances", 1).open();
     let holder = place.prepared(1);
-    let second = Duration::from_secs(1);
-    place.write_config(&place.setting.clone().pool("acquire_timeout", "1s").text(&place.state_dir));
-    place.reap();
-    let applied = || place.state().policy.is_some_and(|policy| policy.timing.acquire_timeout == second);
-    wait_for("the new policy", SOON, || applied().then_some(()));
+    place.let_jobs_wait_a_second();
     let result = place.run(&Job::new(2));
     result.expect_outcome(&Outcome::RunnerSystemFailure);
     let prepares: Vec<&CallRecord> = result.calls.iter().filter(|call| call.name() == "prepare").collect();
@@ -223,8 +219,12 @@ fn a_wait_that_took_too_long_names_its_cause_and_is_not_started_again() {
         assert!(last.contains("all 1 instances in use, limit 1 (`max_instances`)"), "{log:?}");
     }
     let took = prepares[0].took().expect("it ended");
-    assert!(took >= second, "{}", result.describe());
-    assert_eq!(time_left(&place, 2), [second, Duration::ZERO, Duration::ZERO], "the time is the job's");
+    assert!(took >= Duration::from_secs(1), "{}", result.describe());
+    assert_eq!(
+        time_left(&place, 2),
+        [Duration::from_secs(1), Duration::ZERO, Duration::ZERO],
+        "the time is the job's"
+    );
     assert!(place.state().waiting.is_empty());
     assert_eq!(holder.cleanup().exit_code(), Some(0));
 }
