@@ -9,15 +9,15 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use greenroom::core::endpoint::Endpoint;
-use greenroom::core::event::Change;
-use greenroom::core::ids::{AttemptName, Generation, InstanceId, JobKey, PoolName};
-use greenroom::core::images::{FoundImage, WantedImages};
-use greenroom::core::job::JobFacts;
-use greenroom::core::plan::request::{self, Ask};
-use greenroom::core::policy::Policy;
-use greenroom::core::pool::PoolState;
-use greenroom::core::time::{BootId, ManagerId, Stamp};
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::event::Change;
+use greenroom_core::ids::{AttemptName, Generation, InstanceId, JobKey, PoolName};
+use greenroom_core::images::{FoundImage, WantedImages};
+use greenroom_core::job::JobFacts;
+use greenroom_core::plan::request::{self, Ask};
+use greenroom_core::policy::Policy;
+use greenroom_core::pool::PoolState;
+use greenroom_core::time::{BootId, ManagerId, Stamp};
 
 const INSTANCES: u32 = 1_000;
 const ROUNDS: usize = 400;

@@ -15,24 +15,21 @@ use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use greenroom::core::attempt::End;
-use greenroom::core::endpoint::Endpoint;
-use greenroom::core::event::{Change, Event};
-use greenroom::core::ids::{
-    AttemptName, Generation, InstanceId, JobKey, OfferingName, PoolName, TrustDomain,
-};
-use greenroom::core::instance::{Answer, DrainReason, Release};
-use greenroom::core::job::JobFacts;
-use greenroom::core::job_end::{JobEnd, JobResult};
-use greenroom::core::plan::request::{self, Ask};
-use greenroom::core::policy::{IdlePolicy, Policy, Reuse};
-use greenroom::core::time::{ManagerId, Stamp};
-use greenroom::host::local::{StateDir, SystemClock};
-use greenroom::port::clock::Clock;
-use greenroom::port::store::Store;
-use greenroom::store::file::{self, FileStore, Options};
-
 use booted::booted;
+use greenroom_core::attempt::End;
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::event::{Change, Event};
+use greenroom_core::ids::{AttemptName, Generation, InstanceId, JobKey, OfferingName, PoolName, TrustDomain};
+use greenroom_core::instance::{Answer, DrainReason, Release};
+use greenroom_core::job::JobFacts;
+use greenroom_core::job_end::{JobEnd, JobResult};
+use greenroom_core::plan::request::{self, Ask};
+use greenroom_core::policy::{IdlePolicy, Policy, Reuse};
+use greenroom_core::time::{ManagerId, Stamp};
+use greenroom_manager::file_store::{self, FileStore, Options};
+use greenroom_manager::runner_host::{StateDir, SystemClock};
+use greenroom_ports::clock::Clock;
+use greenroom_ports::store::Store;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -83,7 +80,7 @@ fn eager() -> Options {
 }
 
 fn store(state: &Path, pool: &PoolName) -> Outcome<FileStore> {
-    Ok(file::open_dir(state)?.pool(pool, eager())?)
+    Ok(file_store::open_dir(state)?.pool(pool, eager())?)
 }
 
 async fn fill(state: &Path, pool: &PoolName, count: u32, key: &Path, endpoints: &[Endpoint]) -> Outcome<()> {
@@ -177,7 +174,7 @@ async fn acquire_once(dir: &Path, pool: &PoolName, round: u64, now: Stamp) -> Ou
 async fn history(state: &Path, pool: &PoolName, jobs: u32, period: Duration) -> Outcome<()> {
     const AT_ONCE: u32 = 25;
     StateDir::open(state)?;
-    let store = file::open_dir(state)?.pool(pool, Options::default())?;
+    let store = file_store::open_dir(state)?.pool(pool, Options::default())?;
     let now = SystemClock::new(ManagerId(1))?.now();
     let every = period / jobs.max(1);
     let begin = now.wall_ms - i64::try_from(period.as_millis())?;

@@ -9,19 +9,19 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use greenroom::core::attempt::{AttemptSeen, End, Presence};
-use greenroom::core::endpoint::Endpoint;
-use greenroom::core::event::{Change, Event};
-use greenroom::core::ids::{AttemptName, Generation, InstanceId, JobKey, Location, OwnerId, PoolName};
-use greenroom::core::instance::{Answer, Release};
-use greenroom::core::invariants::check;
-use greenroom::core::inventory::{Capabilities, Listed, Listing, Status, Tags};
-use greenroom::core::job::JobFacts;
-use greenroom::core::plan::request::{self, Ask};
-use greenroom::core::plan::{Fresh, Observed, Plan, View, plan};
-use greenroom::core::policy::{IdlePolicy, Policy};
-use greenroom::core::pool::PoolState;
-use greenroom::core::time::{BootId, ManagerId, Stamp};
+use greenroom_core::attempt::{AttemptSeen, End, Presence};
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::event::{Change, Event};
+use greenroom_core::ids::{AttemptName, Generation, InstanceId, JobKey, Location, OwnerId, PoolName};
+use greenroom_core::instance::{Answer, Release};
+use greenroom_core::invariants::check;
+use greenroom_core::inventory::{Capabilities, Listed, Listing, Status, Tags};
+use greenroom_core::job::JobFacts;
+use greenroom_core::plan::request::{self, Ask};
+use greenroom_core::plan::{Fresh, Observed, Plan, View, plan};
+use greenroom_core::policy::{IdlePolicy, Policy};
+use greenroom_core::pool::PoolState;
+use greenroom_core::time::{BootId, ManagerId, Stamp};
 
 const LIMIT: Duration = Duration::from_micros(10);
 
@@ -71,7 +71,7 @@ impl World {
             failing_calls: BTreeMap::new(),
             awaited: BTreeMap::new(),
             busy: BTreeSet::new(),
-            pulls: Some(greenroom::core::plan::Pulls::default()),
+            pulls: Some(greenroom_core::plan::Pulls::default()),
         };
         Self { state: PoolState::default(), observed, policy: Arc::new(policy), now, events: 0 }
     }

@@ -14,17 +14,16 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use greenroom::core::endpoint::Endpoint;
-use greenroom::core::event::{Change, Event};
-use greenroom::core::ids::{Generation, InstanceId, PoolName};
-use greenroom::core::policy::Policy;
-use greenroom::core::time::{ManagerId, Stamp};
-use greenroom::host::local::{StateDir, SystemClock};
-use greenroom::port::clock::Clock;
-use greenroom::port::store::Store;
-use greenroom::store::file::{self, Options};
-
 use booted::booted;
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::event::{Change, Event};
+use greenroom_core::ids::{Generation, InstanceId, PoolName};
+use greenroom_core::policy::Policy;
+use greenroom_core::time::{ManagerId, Stamp};
+use greenroom_manager::file_store::{self, Options};
+use greenroom_manager::runner_host::{StateDir, SystemClock};
+use greenroom_ports::clock::Clock;
+use greenroom_ports::store::Store;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -107,7 +106,7 @@ fn scrapes(state: &Path) -> Outcome<(Duration, Vec<Duration>, usize)> {
 
 /// Records idle instances.
 async fn fill(state: &Path, pool: &PoolName) -> Outcome<()> {
-    let store = file::open_dir(state)?.pool(pool, Options { compact_at: 0, ..Options::default() })?;
+    let store = file_store::open_dir(state)?.pool(pool, Options { compact_at: 0, ..Options::default() })?;
     let now = SystemClock::new(ManagerId(1))?.now();
     let generation = Generation::new("beacb0a7");
     let policy = Policy { max_instances: INSTANCES, ..Policy::default() };

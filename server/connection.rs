@@ -13,13 +13,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use greenroom_ssh::server::admission::LOGIN_WITHIN;
+use greenroom_ssh::server::peer::{self, Machine, Peer};
 use russh::keys::{PrivateKey, PublicKey};
 use serde::{Deserialize, Serialize};
 
 use super::account::Account;
-use super::admission::LOGIN_WITHIN;
 use super::note;
-use super::peer::{self, Machine, Peer};
 
 /// What the first process passes to it, through a socket.
 #[derive(Debug, Serialize, Deserialize)]
@@ -161,4 +161,8 @@ impl Machine for Pod {
     }
 
     fn started(&self, _pid: Option<u32>) {}
+
+    fn note(text: &str) {
+        note(text);
+    }
 }

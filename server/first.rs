@@ -10,6 +10,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use greenroom_ssh::server::admission::Waiting;
 use russh::keys::key::safe_rng;
 use russh::keys::ssh_key::LineEnding;
 use russh::keys::{Algorithm, PrivateKey};
@@ -19,7 +20,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::account::Account;
-use super::admission::Waiting;
 use super::connection::{self, Passed, Started};
 use super::settings::Settings;
 use super::{UNFIT, note};

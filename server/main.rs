@@ -13,19 +13,11 @@
 #![forbid(unsafe_code)]
 
 mod account;
-#[path = "../src/provider/local/server/admission.rs"]
-mod admission;
 mod connection;
 mod first;
 mod install;
 mod leader;
-#[path = "../src/provider/local/server/peer.rs"]
-mod peer;
-#[path = "../src/provider/local/server/session.rs"]
-mod session;
 mod settings;
-#[path = "../src/provider/local/server/spool.rs"]
-mod spool;
 
 use std::ffi::OsString;
 use std::io::Write as _;

@@ -3,10 +3,9 @@
 use std::error::Error as _;
 use std::sync::Arc;
 
+use greenroom_system::names;
 use reqwest::ClientBuilder;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
-
-use crate::names;
 
 /// A client without limits. Certificates are those of the system, or of `SSL_CERT_FILE`; the proxy is that of `HTTPS_PROXY`.
 pub fn client() -> ClientBuilder {

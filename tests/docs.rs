@@ -12,18 +12,16 @@ mod pictures;
 mod quotes;
 #[path = "docs/schema.rs"]
 mod schema;
-#[path = "support/skipped.rs"]
-mod skipped;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use greenroom::config;
-use greenroom::core::metrics::{Metric, catalogue};
-use greenroom::core::plan::table::ROWS;
-use greenroom::keys::Applies;
-use greenroom::keys::page;
 use greenroom::provider;
+use greenroom_core::metrics::{Metric, catalogue};
+use greenroom_core::plan::table::ROWS;
+use greenroom_keys::Applies;
+use greenroom_keys::page;
 
 fn path(name: &str) -> String {
     format!("{}/{name}", env!("CARGO_MANIFEST_DIR"))
@@ -189,7 +187,7 @@ fn each_code_that_a_page_names_is_in_the_list_of_codes() {
 fn the_picture_of_the_concepts_can_be_read_everywhere() {
     match pictures::faults(Path::new(&path("docs/concepts.svg"))) {
         Some(faults) => assert!(faults.is_empty(), "docs/concepts.svg: {faults:?}"),
-        None => skipped::skipped("`python3` is missing"),
+        None => greenroom_testkit::skipped::skipped("`python3` is missing"),
     }
 }
 

@@ -4,20 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
+use greenroom_testkit::program;
+use greenroom_testkit::skipped::skipped;
+
 #[path = "packages/host.rs"]
 mod host;
-#[path = "support/program.rs"]
-mod program;
-#[path = "support/settled.rs"]
-mod settled;
 #[path = "situations/packages/purge.rs"]
 mod situation_purge;
-#[path = "support/skipped.rs"]
-mod skipped;
-#[path = "support/systemd.rs"]
-mod systemd;
-
-use skipped::skipped;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use greenroom::keys::problem::Problem;
-use greenroom::keys::{Applies, Key, KeyTable, Takes, Unset, key, page, table};
 use greenroom::provider::{self, BuildContext, Built, Calls, Registration, WITHOUT_BACKENDS};
+use greenroom_keys::problem::Problem;
+use greenroom_keys::{Applies, Key, KeyTable, Takes, Unset, key, page, table};
 
 /// The keys of the table.
 const KEYS: &[KeyTable] =

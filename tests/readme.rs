@@ -5,17 +5,13 @@
 
 use std::path::Path;
 
+use greenroom_testkit::nft;
+use greenroom_testkit::program;
+use greenroom_testkit::skipped::skipped;
+
 #[expect(dead_code, reason = "only the folder is of use here")]
 #[path = "vm/images.rs"]
 mod images;
-#[path = "support/nft.rs"]
-mod nft;
-#[path = "support/program.rs"]
-mod program;
-#[path = "support/skipped.rs"]
-mod skipped;
-
-use skipped::skipped;
 
 /// A person's actions as shell functions: type a password, confirm, wait for an image.
 const INSTEAD: &str = r#"

@@ -2,16 +2,8 @@
 
 #[path = "support/units.rs"]
 mod package_units;
-#[path = "support/program.rs"]
-mod program;
 #[path = "support/service.rs"]
 mod service;
-#[path = "support/settled.rs"]
-mod settled;
-#[path = "support/skipped.rs"]
-mod skipped;
-#[path = "support/systemd.rs"]
-mod systemd;
 #[path = "service/units.rs"]
 mod units;
 

@@ -1,10 +1,10 @@
 //! An instance's life until it is idle, as events.
 
-use greenroom::core::endpoint::Endpoint;
-use greenroom::core::event::{Change, Event};
-use greenroom::core::ids::{Generation, InstanceId};
-use greenroom::core::instance::Answer;
-use greenroom::core::time::Stamp;
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::event::{Change, Event};
+use greenroom_core::ids::{Generation, InstanceId};
+use greenroom_core::instance::Answer;
+use greenroom_core::time::Stamp;
 
 /// Launched, reached and ready at the same moment, for any number of jobs, one at a time.
 pub(crate) fn booted(

@@ -1,10 +1,10 @@
 //! The lines of the job log while a job's containers are prepared.
 
-use crate::core::container::settings::PullPolicy;
-use crate::core::text::size;
-use crate::core::time::Pretty;
-use crate::engine::container::ContainerProgress;
-use crate::engine::container::debug::{skipped, written};
+use greenroom_core::container::settings::PullPolicy;
+use greenroom_core::text::size;
+use greenroom_core::time::Pretty;
+use greenroom_engine::container::ContainerProgress;
+use greenroom_engine::container::debug::{skipped, written};
 
 /// One line for each step of progress.
 pub(super) fn container_progress(progress: &ContainerProgress) -> String {

@@ -2,6 +2,27 @@
 
 use std::path::PathBuf;
 
+use greenroom_core::container::account::{
+    ContainerAccount, FailureAccount, FailureClass, ImageSource, ServiceStart,
+};
+use greenroom_core::container::daemon::runs_docker;
+use greenroom_core::container::engine::ContainerEngine;
+use greenroom_core::container::judge::{JobContext, judge};
+use greenroom_core::container::request::{ContainerRequest, ImageRequest};
+use greenroom_core::container::settings::{ContainerSettings, PullPolicy};
+use greenroom_core::container::spec::{ContainerJob, ServiceSpec};
+use greenroom_core::ids::PoolName;
+use greenroom_core::images::Images;
+use greenroom_core::secret::Secret;
+use greenroom_engine::Engine;
+use greenroom_engine::acquire::Acquired;
+use greenroom_engine::container::{ContainerError, ContainerProgress};
+use greenroom_engine::warm::{MARGIN, public_script};
+use greenroom_manager::gitlab::env::added_by_runner;
+use greenroom_manager::gitlab::response::JobResponse;
+use greenroom_ports::clock::Clock as _;
+use greenroom_ports::setup::{PublicPull, Pulls, Traces};
+
 use super::container_messages::container_progress;
 use super::error::CliError;
 use super::job::Call;
@@ -10,26 +31,6 @@ use super::messages::NoServices;
 use super::setup::objection;
 use super::{messages, orders, ui};
 use crate::config::{Config, PoolConfig};
-use crate::core::container::account::{
-    ContainerAccount, FailureAccount, FailureClass, ImageSource, ServiceStart,
-};
-use crate::core::container::daemon::runs_docker;
-use crate::core::container::engine::ContainerEngine;
-use crate::core::container::judge::{JobContext, judge};
-use crate::core::container::request::{ContainerRequest, ImageRequest};
-use crate::core::container::settings::{ContainerSettings, PullPolicy};
-use crate::core::container::spec::{ContainerJob, ServiceSpec};
-use crate::core::ids::PoolName;
-use crate::core::images::Images;
-use crate::core::secret::Secret;
-use crate::engine::Engine;
-use crate::engine::acquire::Acquired;
-use crate::engine::container::{ContainerError, ContainerProgress};
-use crate::engine::warm::{MARGIN, public_script};
-use crate::gitlab::env::added_by_runner;
-use crate::gitlab::response::JobResponse;
-use crate::port::clock::Clock as _;
-use crate::port::setup::{PublicPull, Pulls, Traces};
 use crate::provider::{self, Registration};
 
 /// The containers of a job, or `None` if it runs on the instance itself. Judged before the job takes an instance.
@@ -285,9 +286,10 @@ fn operators(settings: &ContainerSettings) -> Result<JobContext, CliError> {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_core::container::request::ServiceRequest;
+
     use super::*;
     use crate::cli::setup::tests::refused;
-    use crate::core::container::request::ServiceRequest;
 
     #[test]
     fn prepare_refuses_what_a_provider_cannot_do() {

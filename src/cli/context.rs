@@ -5,6 +5,18 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use greenroom_core::ids::PoolName;
+use greenroom_engine::Engine;
+use greenroom_engine::keeper::Pool;
+use greenroom_keys::near::name_one_of;
+use greenroom_manager::runner_host::{
+    KeeperCommand, LocalHost, Role, Signals, StateDir, Times, detached_command, replace_told,
+};
+use greenroom_ports::host::Host;
+use greenroom_ports::store::Stores;
+use greenroom_ssh::link::{LinkSettings, Linked};
+use greenroom_ssh::{Ssh, SshSettings};
+
 use super::args::{DEFAULT_CONFIG, GlobalOptions};
 use super::error::CliError;
 use super::locate::{CONFIG_NOTE, config_path, locate, read_config};
@@ -12,17 +24,6 @@ use super::program;
 use super::setup::{FileSetup, ProviderContext};
 use super::stores::{self, StoreOptions};
 use crate::config::{Config, PoolConfig};
-use crate::connector::ssh::link::{LinkSettings, Linked};
-use crate::connector::ssh::{Ssh, SshSettings};
-use crate::core::ids::PoolName;
-use crate::engine::Engine;
-use crate::engine::keeper::Pool;
-use crate::host::local::{
-    KeeperCommand, LocalHost, Role, Signals, StateDir, Times, detached_command, replace_told,
-};
-use crate::keys::near::name_one_of;
-use crate::port::host::Host;
-use crate::port::store::Stores;
 use crate::provider;
 
 /// What a command works with.
@@ -116,7 +117,7 @@ impl Context {
             store: self.stores()?.store(pool)?,
             host: Host::of(&self.host),
             connector: Rc::new(self.linked(pool)),
-            clock: Rc::clone(&self.host) as Rc<dyn crate::port::clock::Clock>,
+            clock: Rc::clone(&self.host) as Rc<dyn greenroom_ports::clock::Clock>,
         })
     }
 
@@ -144,7 +145,7 @@ impl Context {
         Ok(ProviderContext {
             state_dir: self.state_path.clone(),
             program: program::driver()?,
-            clock: Rc::clone(&self.host) as Rc<dyn crate::port::clock::Clock>,
+            clock: Rc::clone(&self.host) as Rc<dyn greenroom_ports::clock::Clock>,
         })
     }
 

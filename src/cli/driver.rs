@@ -5,29 +5,30 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use greenroom_core::attempt::End;
+use greenroom_core::container::account::{FailureAccount, FailureClass};
+use greenroom_core::container::spec::ContainerJob;
+use greenroom_core::execution::{Execution, Shell};
+use greenroom_core::ids::PoolName;
+use greenroom_core::job::JobFacts;
+use greenroom_core::job_end::{JobEnd, StageFailure, judge};
+use greenroom_engine::acquire::AcquireError;
+use greenroom_engine::stage::{StageError, StageKind};
+use greenroom_manager::gitlab::config_json::ConfigOutput;
+use greenroom_manager::gitlab::env::JobEnv;
+use greenroom_manager::gitlab::exit::Outcome;
+use greenroom_manager::gitlab::stage::Stage;
+use greenroom_ports::attempts::{AttemptRecord, Attempts as _, Closing};
+use greenroom_ports::clock::Clock as _;
+use greenroom_ports::connector::StageEnd;
+use greenroom_ssh::output::ProcessOutput;
+
 use super::args::{GlobalOptions, PoolOption};
 use super::error::{Blame, CliError};
 use super::job::{Call, choose, response_of};
 use super::job_dirs::JobDirs;
 use super::{containers, messages, orders, setup, summary, ui};
 use crate::config::Config;
-use crate::connector::output::ProcessOutput;
-use crate::core::attempt::End;
-use crate::core::container::account::{FailureAccount, FailureClass};
-use crate::core::container::spec::ContainerJob;
-use crate::core::execution::{Execution, Shell};
-use crate::core::ids::PoolName;
-use crate::core::job::JobFacts;
-use crate::core::job_end::{JobEnd, StageFailure, judge};
-use crate::engine::acquire::AcquireError;
-use crate::engine::stage::{StageError, StageKind};
-use crate::gitlab::config_json::ConfigOutput;
-use crate::gitlab::env::JobEnv;
-use crate::gitlab::exit::Outcome;
-use crate::gitlab::stage::Stage;
-use crate::port::attempts::{AttemptRecord, Attempts as _, Closing};
-use crate::port::clock::Clock as _;
-use crate::port::connector::StageEnd;
 
 /// `config`: one JSON document on standard output and nothing else. Writes nothing, opens no state.
 pub(super) fn config(place: &GlobalOptions, option: &PoolOption, env: &JobEnv) -> Result<Outcome, CliError> {

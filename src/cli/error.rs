@@ -3,10 +3,11 @@
 use std::error::Error;
 use std::fmt::Write as _;
 
+use greenroom_core::ids::PoolName;
+use greenroom_keys::near::nearest_or_all;
+
 use super::ui;
 use crate::config::ConfigError;
-use crate::core::ids::PoolName;
-use crate::keys::near::nearest_or_all;
 
 /// The cause of an error, which decides the exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,11 +3,11 @@
 use std::fmt::Display;
 use std::time::Duration;
 
+use greenroom_core::time::Stamp;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 use crate::cli::when::rfc3339;
-use crate::core::time::Stamp;
 
 /// A moment, or none: RFC 3339 in UTC.
 pub(super) fn moment<S: Serializer>(

@@ -3,22 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use greenroom_core::attempt::End;
+use greenroom_core::availability::Choice;
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::event::{Change, Event};
+use greenroom_core::failure::Failure;
+use greenroom_core::ids::{AttemptName, Generation, InstanceId, JobKey, Location, OfferingName, PoolName};
+use greenroom_core::instance::{Answer, Release};
+use greenroom_core::job::JobFacts;
+use greenroom_core::order::{Order, Ordered};
+use greenroom_core::policy::Policy;
+use greenroom_core::pool::PoolState;
+use greenroom_core::report::Report;
+use greenroom_core::time::{BootId, ManagerId, Stamp};
 use jiff::tz::TimeZone;
 
 use crate::cli::when::When;
-use crate::core::attempt::End;
-use crate::core::availability::Choice;
-use crate::core::endpoint::Endpoint;
-use crate::core::event::{Change, Event};
-use crate::core::failure::Failure;
-use crate::core::ids::{AttemptName, Generation, InstanceId, JobKey, Location, OfferingName, PoolName};
-use crate::core::instance::{Answer, Release};
-use crate::core::job::JobFacts;
-use crate::core::order::{Order, Ordered};
-use crate::core::policy::Policy;
-use crate::core::pool::PoolState;
-use crate::core::report::Report;
-use crate::core::time::{BootId, ManagerId, Stamp};
 
 /// Friday, 2026-11-20, 14:00:00 in Berlin, after `seconds`.
 pub(crate) fn at(seconds: f64) -> Stamp {

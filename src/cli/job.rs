@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
+use greenroom_core::ids::{AttemptName, PoolName};
+use greenroom_core::policy::Policy;
+use greenroom_manager::gitlab::env::JobEnv;
+use greenroom_manager::gitlab::response::JobResponse;
+use greenroom_manager::runner_host::Role;
+
 use super::args::GlobalOptions;
 use super::context::Context;
 use super::error::CliError;
 use crate::config::{JobTraits, PoolChoice, PoolConfig};
-use crate::core::ids::{AttemptName, PoolName};
-use crate::core::policy::Policy;
-use crate::gitlab::env::JobEnv;
-use crate::gitlab::response::JobResponse;
-use crate::host::local::Role;
 
 /// One driver call.
 #[derive(Debug)]

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
+use greenroom_core::ids::AttemptName;
+use greenroom_manager::gitlab::config_json::{BuildsLayout, RunnerSlot};
+use greenroom_manager::gitlab::env::JobEnv;
+use greenroom_manager::gitlab::response::JobResponse;
+
 use super::error::CliError;
 use crate::config::PoolConfig;
-use crate::core::ids::AttemptName;
-use crate::gitlab::config_json::{BuildsLayout, RunnerSlot};
-use crate::gitlab::env::JobEnv;
-use crate::gitlab::response::JobResponse;
 use crate::provider;
 
 /// The directories of one job, as its instance sees them.

@@ -2,6 +2,13 @@
 
 use std::time::Duration;
 
+use greenroom_core::ids::PoolName;
+use greenroom_core::report::Report;
+use greenroom_engine::keeper::{self, KeeperExit, KeeperMode, Pool};
+use greenroom_engine::reap::{self, Reaped};
+use greenroom_manager::runner_host::{Role, StateDir};
+use greenroom_ports::host::Host;
+
 use super::args::GlobalOptions;
 use super::context::Context;
 use super::error::CliError;
@@ -10,12 +17,6 @@ use super::notify::Notifier;
 use super::service::{self, Reloads};
 use super::{log, program, ui, watch};
 use crate::config::MetricsAddress;
-use crate::core::ids::PoolName;
-use crate::core::report::Report;
-use crate::engine::keeper::{self, KeeperExit, KeeperMode, Pool};
-use crate::engine::reap::{self, Reaped};
-use crate::host::local::{Role, StateDir};
-use crate::port::host::Host;
 
 /// How long `reap` waits for a running keeper's next pass.
 const KEEPERS_PASS: Duration = Duration::from_secs(10);
@@ -147,7 +148,7 @@ fn did_text(did: &[String]) -> String {
     if did.is_empty() { "nothing to do".to_owned() } else { did.join("; ") }
 }
 
-fn preview(pool: &PoolName, plan: &crate::core::plan::Plan) -> String {
+fn preview(pool: &PoolName, plan: &greenroom_core::plan::Plan) -> String {
     use std::fmt::Write as _;
     let mut text = String::new();
     let effects = plan.effects.iter().map(ToString::to_string);

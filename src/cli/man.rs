@@ -5,11 +5,11 @@ use std::path::Path;
 use clap::CommandFactory as _;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
+use greenroom_keys::near::nearest_or_all;
 
 use super::args::Cli;
 use super::error::CliError;
 use super::ui;
-use crate::keys::near::nearest_or_all;
 
 /// Prints the page of a command, or writes the pages of all commands into a directory.
 pub(super) fn man(command: &[String], dir: Option<&Path>) -> Result<(), CliError> {
@@ -47,7 +47,7 @@ fn spoken_name(command: &clap::Command) -> &str {
 
 fn write_all(command: &clap::Command, dir: &Path) -> Result<(), CliError> {
     let (name, text) = page(command)?;
-    crate::replace::replace(&dir.join(name), text.as_bytes(), 0o644)?;
+    greenroom_system::replace::replace(&dir.join(name), text.as_bytes(), 0o644)?;
     visible(command).try_for_each(|command| write_all(command, dir))
 }
 

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
+use greenroom_core::availability::Unavailable;
+use greenroom_core::container::daemon::NEEDS;
+use greenroom_core::ids::{InstanceId, PoolName};
+use greenroom_core::report::{FailedBoot, WaitingOn};
+use greenroom_core::start::StartAccount;
+use greenroom_core::time::{Pretty, Stamp};
+use greenroom_engine::progress::{BootStep, Progress};
+use greenroom_manager::gitlab::stage::Stage;
+
 use crate::cli::when::whole;
-use crate::core::availability::Unavailable;
-use crate::core::container::daemon::NEEDS;
-use crate::core::ids::{InstanceId, PoolName};
-use crate::core::report::{FailedBoot, WaitingOn};
-use crate::core::start::StartAccount;
-use crate::core::time::{Pretty, Stamp};
-use crate::engine::progress::{BootStep, Progress};
-use crate::gitlab::stage::Stage;
 
 /// How many unavailable offerings a line names at most.
 const OFFERINGS_NAMED: usize = 3;
@@ -167,14 +168,15 @@ pub(super) fn killed(stage: &Stage, signal: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_core::availability::Refusal;
+    use greenroom_core::failure::{ErrorClass, Failure};
+    use greenroom_core::ids::OfferingName;
+    use greenroom_core::instance::DrainReason;
+    use greenroom_core::obstacle;
+    use greenroom_core::start::Start;
+    use greenroom_core::time::{BootId, ManagerId};
+
     use super::*;
-    use crate::core::availability::Refusal;
-    use crate::core::failure::{ErrorClass, Failure};
-    use crate::core::ids::OfferingName;
-    use crate::core::instance::DrainReason;
-    use crate::core::obstacle;
-    use crate::core::start::Start;
-    use crate::core::time::{BootId, ManagerId};
 
     fn now() -> Stamp {
         Stamp { wall_ms: 0, manager: ManagerId(1), boot: BootId(1), uptime_ms: 0 }

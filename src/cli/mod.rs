@@ -47,14 +47,13 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use clap::{CommandFactory as _, Parser as _};
-
-use crate::connector::ssh::link;
-use crate::core::time::ManagerId;
-use crate::gitlab::env::JobEnv;
-use crate::host::local::SystemClock;
 use args::{Cli, Command, GlobalOptions, OperatorCommand, PoolCommand, RunnerCall};
+use clap::{CommandFactory as _, Parser as _};
 use error::CliError;
+use greenroom_core::time::ManagerId;
+use greenroom_manager::gitlab::env::JobEnv;
+use greenroom_manager::runner_host::SystemClock;
+use greenroom_ssh::link;
 
 /// The same, with the calls to clouds that this program was built with.
 #[cfg(feature = "backends")]
@@ -66,7 +65,7 @@ pub fn run_with_backends(args: impl Iterator<Item = OsString>) -> ExitCode {
         return notify::https::main();
     }
     #[cfg(feature = "kubernetes")]
-    if matches!(args.as_slice(), [_, only] if only == crate::port::forward::COMMAND) {
+    if matches!(args.as_slice(), [_, only] if only == greenroom_ports::forward::COMMAND) {
         core_dumps::forbid();
         return crate::provider::kubernetes::forward();
     }
@@ -121,7 +120,7 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
 
 /// The JSON Schema of the configuration, with the keys of all providers.
 fn schema() -> String {
-    format!("{:#}\n", crate::keys::schema::render(crate::config::KEYS, crate::provider::KEYS))
+    format!("{:#}\n", greenroom_keys::schema::render(crate::config::KEYS, crate::provider::KEYS))
 }
 
 /// Exit codes are the runner's own; an error is one sentence in the job log.
@@ -140,7 +139,7 @@ fn called_by_runner(place: &GlobalOptions, call: &RunnerCall) -> ExitCode {
 /// Exit status: 0 success, 1 negative result, 2 failure.
 fn called_by_operator(place: &GlobalOptions, command: OperatorCommand) -> ExitCode {
     exit_status(match command {
-        OperatorCommand::Keep { background: true, .. } => crate::host::local::detach()
+        OperatorCommand::Keep { background: true, .. } => greenroom_manager::runner_host::detach()
             .map_err(CliError::from)
             .and_then(|()| in_runtime(|| keep::keep(place, true, None))),
         other => in_runtime(|| ask(place, other)),

@@ -1,14 +1,15 @@
 //! `prepare`'s part for jobs that get an instance of their own, made of the images that they name.
 
+use greenroom_core::container::judge::JobContext;
+use greenroom_core::container::ordering::{JobOrder, OrderSettings};
+use greenroom_manager::gitlab::env::added_by_runner;
+use greenroom_manager::gitlab::response::JobResponse;
+
 use super::error::CliError;
 use super::job::Call;
 use super::job_dirs::JobDirs;
 use super::{containers, messages, ui};
 use crate::config::PoolConfig;
-use crate::core::container::judge::JobContext;
-use crate::core::container::ordering::{JobOrder, OrderSettings};
-use crate::gitlab::env::added_by_runner;
-use crate::gitlab::response::JobResponse;
 use crate::provider;
 
 /// What jobs may order in a pool; `None`: nothing.

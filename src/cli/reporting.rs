@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+use greenroom_core::ids::PoolName;
+use greenroom_core::notice::{Delivery, NoticeState, Notices};
+use greenroom_core::time::{Pretty, Stamp};
 use serde_json::{Value, json};
 
 use super::metrics::server::ADDRESS_FILE;
@@ -9,9 +12,6 @@ use super::notify;
 use super::pool::status::KeeperStatus;
 use super::ui::plural;
 use super::when::rfc3339;
-use crate::core::ids::PoolName;
-use crate::core::notice::{Delivery, NoticeState, Notices};
-use crate::core::time::{Pretty, Stamp};
 
 /// As the files of a state directory have it.
 #[derive(Debug, Default)]
@@ -102,9 +102,10 @@ fn deliveries(notices: &Notices, now: Stamp) -> Option<String> {
 mod tests {
     use std::time::Duration;
 
+    use greenroom_core::notation::NOW;
+    use greenroom_core::notice::{Condition, NoticeKind};
+
     use super::*;
-    use crate::core::notation::NOW;
-    use crate::core::notice::{Condition, NoticeKind};
 
     fn observed() -> Reporting {
         let (message, help) = (String::new(), String::new());

@@ -7,18 +7,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use greenroom_core::execution::StageShell;
+use greenroom_core::ids::PoolName;
+use greenroom_keys::problem::{Place, Problems};
+use greenroom_ports::clock::Clock;
+use greenroom_ports::host_keys::HostKeys;
+use greenroom_ports::setup::{CLOUD_INIT, Cleaning, PoolSetup, Pulls, Recheck, Setup};
 
 use super::containers::PoolPulls;
 use super::error::CliError;
 use super::job_dirs::builds_root;
 use super::program::calls;
 use crate::config::{Config, ConfigError, Diagnostics, PoolConfig, ProviderFacts};
-use crate::core::execution::StageShell;
-use crate::core::ids::PoolName;
-use crate::keys::problem::{Place, Problems};
-use crate::port::clock::Clock;
-use crate::port::host_keys::HostKeys;
-use crate::port::setup::{CLOUD_INIT, Cleaning, PoolSetup, Pulls, Recheck, Setup};
 use crate::provider::{self, BuildContext, Calls, CleanDirs, Registration, StaticHostCalls};
 
 /// What a provider is built from, beside its table.
@@ -298,9 +298,10 @@ fn one_line(error: &ConfigError) -> String {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use greenroom_ports::setup::Traces;
+    use greenroom_testkit::clock::ManualClock;
+
     use super::*;
-    use crate::port::clock::tests::ManualClock;
-    use crate::port::setup::Traces;
 
     /// Configurations that their provider cannot satisfy, each with the error that all commands show.
     pub(in crate::cli) fn refused() -> Vec<(String, &'static str)> {

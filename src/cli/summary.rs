@@ -5,13 +5,14 @@
 
 use std::time::Duration;
 
+use greenroom_core::container::account::{ContainerAccount, ImageSource};
+use greenroom_core::summary::{SummaryRow, table};
+use greenroom_engine::acquire::Acquired;
+use greenroom_manager::gitlab::exit::Outcome;
+use greenroom_manager::gitlab::stage::Stage;
+
 use super::job::Call;
 use super::ui;
-use crate::core::container::account::{ContainerAccount, ImageSource};
-use crate::core::summary::{SummaryRow, table};
-use crate::engine::acquire::Acquired;
-use crate::gitlab::exit::Outcome;
-use crate::gitlab::stage::Stage;
 
 /// Begins the summary of a job that has its instance. `containers`: how long they took, if the job has any.
 pub(super) fn begin(call: &Call, acquired: &Acquired, containers: Option<Duration>) {

@@ -11,14 +11,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anstyle::AnsiColor;
 use fs_err as fs;
+use greenroom_core::instance::Instance;
+use greenroom_core::time::Pretty;
+use greenroom_manager::runner_host::Role;
 
 use super::args::{GlobalOptions, TryOptions};
 use super::context::Context;
 use super::error::CliError;
 use super::{program, ui};
-use crate::core::instance::Instance;
-use crate::core::time::Pretty;
-use crate::host::local::Role;
 
 /// The server of the jobs of `try`. No other job has it, so their IDs never collide with those of a real GitLab.
 const SERVER: &str = "http://greenroom.invalid";

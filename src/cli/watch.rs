@@ -4,6 +4,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
+use greenroom_core::ids::PoolName;
+use greenroom_engine::keeper::Pool;
+use greenroom_ports::wakeups::WakeUps as _;
+
 use super::context::Context;
 use super::error::CliError;
 use super::program;
@@ -11,9 +15,6 @@ use super::service::{self, Reloads};
 use super::setup;
 use super::ui::plural;
 use crate::config::Config;
-use crate::core::ids::PoolName;
-use crate::engine::keeper::Pool;
-use crate::port::wakeups::WakeUps as _;
 
 /// Wakes the pools when the file has changed, or at a request. Resolves when the new configuration needs another process:
 /// for a new pool, or for calls that only `greenroom-backends` can make.

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
+use greenroom_core::time::{Pretty, Stamp};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-
-use crate::core::time::{Pretty, Stamp};
 
 /// The present moment and the time zone of the reader.
 #[derive(Debug, Clone)]
@@ -95,8 +94,9 @@ fn timestamp(at: Stamp) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_core::time::{BootId, ManagerId};
+
     use super::*;
-    use crate::core::time::{BootId, ManagerId};
 
     fn at(utc: &str) -> Stamp {
         let wall: Timestamp = utc.parse().unwrap();

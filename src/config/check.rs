@@ -5,11 +5,11 @@
 
 use std::time::Duration;
 
-use crate::core::policy::IdlePolicy;
-use crate::core::time::Pretty;
-use crate::keys::got::Got;
-use crate::keys::problem::Problem;
-use crate::keys::table::Table;
+use greenroom_core::policy::IdlePolicy;
+use greenroom_core::time::Pretty;
+use greenroom_keys::got::Got;
+use greenroom_keys::problem::Problem;
+use greenroom_keys::table::Table;
 
 const SHORTEST_LIFETIME: Duration = Duration::from_secs(1);
 

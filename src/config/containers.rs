@@ -4,19 +4,19 @@ mod syntax;
 
 use std::path::PathBuf;
 
-use crate::core::container::engine::ContainerEngine;
-use crate::core::container::image::ImageName;
-use crate::core::container::pattern;
-use crate::core::container::settings::{
+use greenroom_core::container::engine::ContainerEngine;
+use greenroom_core::container::image::ImageName;
+use greenroom_core::container::pattern;
+use greenroom_core::container::settings::{
     ContainerSettings, EngineOptions, Mode, Privileged, PullPolicy, Umask,
 };
-use crate::core::execution::Shell;
-use crate::core::glob::Glob;
-use crate::core::policy::{Policy, Reuse};
-use crate::keys::Chosen;
-use crate::keys::got::Got;
-use crate::keys::problem::{Place, Problem, join};
-use crate::keys::table::Table;
+use greenroom_core::execution::Shell;
+use greenroom_core::glob::Glob;
+use greenroom_core::policy::{Policy, Reuse};
+use greenroom_keys::Chosen;
+use greenroom_keys::got::Got;
+use greenroom_keys::problem::{Place, Problem, join};
+use greenroom_keys::table::Table;
 
 use super::keys::{ENGINE, MODE, UMASK};
 

@@ -5,8 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
-
-use crate::keys::problem::{Problem, printable};
+use greenroom_keys::problem::{Problem, printable};
 
 /// Shows at most this many diagnostics; a binary file would have thousands.
 const SHOWN: usize = 10;

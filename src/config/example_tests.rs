@@ -1,8 +1,9 @@
 //! The example is valid and shows true defaults, and the tables of keys are complete.
 
+use greenroom_keys::{Key, KeyTable, Takes, Unset};
+
 use super::keys::{CONTAINERS, NOTIFY, POLICY, POOL, PROVIDER, RULE, TIMING, TOP};
 use super::*;
-use crate::keys::{Key, KeyTable, Takes, Unset};
 
 const EXAMPLE: &str = include_str!("../../examples/config.toml");
 /// The keys of `[pool.NAME.containers]` have an example of their own.

@@ -23,22 +23,20 @@ use std::hash::{DefaultHasher, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::core::ids::PoolName;
-use crate::core::policy::Timing;
-use crate::keys::problem::{Place, Problem, Problems, join};
-use crate::keys::table;
-
 use diagnostic::Diagnostic;
-use origin::Origins;
-use rule::{Named, Rules};
-
 pub use diagnostic::Diagnostics;
+use greenroom_core::ids::PoolName;
+use greenroom_core::policy::Timing;
+use greenroom_keys::problem::{Place, Problem, Problems, join};
+use greenroom_keys::table;
 pub use keys::TABLES as KEYS;
 pub use metrics::MetricsAddress;
 pub use notify::{Notify, Webhook};
 pub use objection::ProviderFacts;
+use origin::Origins;
 pub use pool::{PoolConfig, ProviderTable};
 pub use rule::{JobTraits, PoolChoice};
+use rule::{Named, Rules};
 pub use timing::HostTiming;
 
 /// All settings of the operator.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::keys::table::Table;
+use greenroom_keys::table::Table;
 
 const MIN_INTERVAL: Duration = Duration::from_mins(10);
 

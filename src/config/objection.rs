@@ -1,8 +1,9 @@
 //! Mistakes in a pool's settings that depend on what its provider can do.
 
+use greenroom_keys::problem::{Place, Problem, join};
+
 use super::diagnostic::Diagnostics;
 use super::{Config, PoolConfig, containers};
-use crate::keys::problem::{Place, Problem, join};
 
 /// What a provider can do, as far as a pool's settings depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use greenroom_keys::problem::{Part, Place, Problems, join};
 use toml::de::{DeInteger, DeTable, DeValue};
 use toml::{Table, Value};
 
 use super::diagnostic::{Diagnostics, Span, line_and_column};
-use crate::keys::problem::{Part, Place, Problems, join};
 
 /// The positions of all keys of one file.
 #[derive(Clone)]

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use crate::core::container::engine::ContainerEngine;
-use crate::core::container::settings::ContainerSettings;
-use crate::core::execution::{Shell, StageShell};
-use crate::core::ids::PoolName;
-use crate::core::policy::{IdlePolicy, Lifetime, Policy, Reuse, ScheduledIdle, Timing};
-use crate::core::warm::WarmPolicy;
-use crate::keys::problem::{Place, Problem, join};
-use crate::keys::table::Table;
+use greenroom_core::container::engine::ContainerEngine;
+use greenroom_core::container::settings::ContainerSettings;
+use greenroom_core::execution::{Shell, StageShell};
+use greenroom_core::ids::PoolName;
+use greenroom_core::policy::{IdlePolicy, Lifetime, Policy, Reuse, ScheduledIdle, Timing};
+use greenroom_core::warm::WarmPolicy;
+use greenroom_keys::problem::{Place, Problem, join};
+use greenroom_keys::table::Table;
 
 use super::check::{self, IdleDraft, PoolDraft};
 use super::containers::{self, Surroundings};

@@ -5,12 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::core::glob::Glob;
-use crate::core::ids::PoolName;
-use crate::keys::got::Got;
-use crate::keys::near::nearest;
-use crate::keys::problem::{Place, Problem, printable};
-use crate::keys::table::Table;
+use greenroom_core::glob::Glob;
+use greenroom_core::ids::PoolName;
+use greenroom_keys::got::Got;
+use greenroom_keys::near::nearest;
+use greenroom_keys::problem::{Place, Problem, printable};
+use greenroom_keys::table::Table;
 
 use super::pool::PoolConfig;
 

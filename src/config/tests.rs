@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::core::execution::{Shell, StageShell};
-use crate::core::policy::{Lifetime, Policy, Reuse};
+use greenroom_core::execution::{Shell, StageShell};
+use greenroom_core::policy::{Lifetime, Policy, Reuse};
 
 use super::*;
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::core::policy::Timing;
-use crate::keys::got::Got;
-use crate::keys::table::Table;
+use greenroom_core::policy::Timing;
+use greenroom_keys::got::Got;
+use greenroom_keys::table::Table;
 
 use super::check;
 

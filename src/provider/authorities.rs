@@ -1,8 +1,7 @@
 //! The keys of SSH certificate authorities that a table states.
 
+use greenroom_core::endpoint::without_comment;
 use russh::keys::{Algorithm, PublicKey};
-
-use crate::core::endpoint::without_comment;
 
 /// Reads one key, without its comment. The error continues the sentence *the value …*.
 pub fn read(text: &str) -> Result<String, String> {

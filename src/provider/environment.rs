@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use crate::keys::problem::{Place, Problem, join};
-use crate::keys::table::Table;
+use greenroom_keys::problem::{Place, Problem, join};
+use greenroom_keys::table::Table;
 
 /// What every program gets, if it is set here. They name places and languages.
 const ALWAYS: &[&str] = &["PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"];

@@ -4,15 +4,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
+use greenroom_core::ids::{Generation, InstanceId, OwnerId, PoolName};
+use greenroom_core::inventory::Tags;
+use greenroom_core::time::Stamp;
+use greenroom_ports::provider::{InstanceKeys, LaunchRequest, ProviderError};
+use greenroom_system::threads::disk::Lane;
+use greenroom_testkit::faulty::{Action, Ended, act, listed, with_each_error};
 
 use super::instance_dir::{InstanceDir, Launched, Life};
 use super::launch::{Admitted, Launcher, Recipe, Server, instances};
-use crate::core::ids::{Generation, InstanceId, OwnerId, PoolName};
-use crate::core::inventory::Tags;
-use crate::core::time::Stamp;
-use crate::faulty::{Action, Ended, act, listed, with_each_error};
-use crate::port::provider::{InstanceKeys, LaunchRequest, ProviderError};
-use crate::threads::disk::Lane;
 
 const ACTIONS: [Action; 4] = [
     Action { name: "an instance", prepare: |_| (), act: make, judge: judge_launched },

@@ -11,16 +11,15 @@ use std::path::{Path, PathBuf};
 
 use fs_err as fs;
 use fs_err::os::unix::fs::OpenOptionsExt;
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::ids::InstanceId;
+use greenroom_core::inventory::{Status, Tags};
+use greenroom_core::time::Stamp;
+use greenroom_ports::provider::{InstanceKeys, LaunchRequest};
 use rustix::fs::FlockOperation;
 use rustix::process::{Flock, FlockOffsetType, FlockType, Pid};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-
-use crate::core::endpoint::Endpoint;
-use crate::core::ids::InstanceId;
-use crate::core::inventory::{Status, Tags};
-use crate::core::time::Stamp;
-use crate::port::provider::{InstanceKeys, LaunchRequest};
 
 /// The mark of a requested termination: the file itself, whatever it contains.
 const TERMINATING: &str = "terminating";

@@ -2,11 +2,10 @@
 
 use std::fmt::Debug;
 
+use greenroom_keys::problem::{Place, Problem, Problems, join};
+use greenroom_keys::table::opened_by;
+use greenroom_keys::{Key, KeyTable, Takes, Unset};
 use toml::{Table, Value};
-
-use crate::keys::problem::{Place, Problem, Problems, join};
-use crate::keys::table::opened_by;
-use crate::keys::{Key, KeyTable, Takes, Unset};
 
 /// A name that no key has or resembles.
 const UNKNOWN: &str = "0000";

@@ -9,17 +9,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fs_err as fs;
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::text::hex;
+use greenroom_ports::provider::{LaunchRequest, ProviderError};
+use greenroom_system::remove;
+use greenroom_system::threads::disk::Lane;
+use greenroom_system::threads::flock::{self, Kind};
 use tokio::io::AsyncReadExt;
 
 use super::console;
 use super::halt::{self, halt_point};
 use super::instance_dir::{InstanceDir, Life, is_plain_name, make_private};
-use crate::core::failure::ErrorClass;
-use crate::core::text::hex;
-use crate::port::provider::{LaunchRequest, ProviderError};
-use crate::remove;
-use crate::threads::disk::Lane;
-use crate::threads::flock::{self, Kind};
 
 /// The only environment variables that Greenroom's long-lived processes inherit; never a job's variable.
 const PASSED_ON: &[&str] = &["PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ"];

@@ -1,7 +1,7 @@
 //! The mistakes of a provider's table as findings.
 
-use crate::keys::problem::{Place, Problem, Problems};
-use crate::port::finding::{Finding, Severity};
+use greenroom_keys::problem::{Place, Problem, Problems};
+use greenroom_ports::finding::{Finding, Severity};
 
 /// One finding for each mistake.
 pub fn findings(code: &'static str, problems: &Problems) -> Vec<Finding> {

@@ -10,17 +10,17 @@ use std::rc::Rc;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::core::container::ordering::OrderSettings;
-use crate::core::endpoint::Endpoint;
-use crate::core::ids::{InstanceId, PoolName};
-use crate::keys::KeyTable;
-use crate::keys::near::nearest_or_all;
-use crate::keys::problem::{Problem, Problems};
-use crate::port::clock::Clock;
-use crate::port::finding::Finding;
-use crate::port::host_keys::HostKeys;
-use crate::port::provider::Provider;
-use crate::port::setup::{Cleaning, Pulls};
+use greenroom_core::container::ordering::OrderSettings;
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::ids::{InstanceId, PoolName};
+use greenroom_keys::KeyTable;
+use greenroom_keys::near::nearest_or_all;
+use greenroom_keys::problem::{Problem, Problems};
+use greenroom_ports::clock::Clock;
+use greenroom_ports::finding::Finding;
+use greenroom_ports::host_keys::HostKeys;
+use greenroom_ports::provider::Provider;
+use greenroom_ports::setup::{Cleaning, Pulls};
 
 pub mod as_json;
 pub mod authorities;
@@ -222,8 +222,8 @@ impl BuildContext {
             program: "/bin/true".into(),
             containers: false,
             pulls: None,
-            clock: Rc::new(crate::port::clock::tests::ManualClock::default()),
-            host_keys: Rc::new(crate::port::host_keys::Unconnected),
+            clock: Rc::new(greenroom_testkit::clock::ManualClock::default()),
+            host_keys: Rc::new(greenroom_ports::host_keys::Unconnected),
         }
     }
 }

@@ -8,6 +8,14 @@ use std::process::Stdio;
 use std::rc::Rc;
 use std::time::Duration;
 
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::{InstanceId, Location, PoolName};
+use greenroom_core::inventory::{Listed, Listing};
+use greenroom_ports::clock::Clock;
+use greenroom_ports::provider::{LaunchRequest, ProviderError, Termination};
+use greenroom_system::remove;
+use greenroom_system::threads::disk::Lane;
 use rustix::process::Signal;
 
 use super::console;
@@ -15,14 +23,6 @@ use super::instance_dir::{InstanceDir, Life, is_plain_name};
 use super::launch::{self, Launcher, Recipe, Server};
 use super::process::{self, Process};
 use super::scope;
-use crate::core::endpoint::Endpoint;
-use crate::core::failure::ErrorClass;
-use crate::core::ids::{InstanceId, Location, PoolName};
-use crate::core::inventory::{Listed, Listing};
-use crate::port::clock::Clock;
-use crate::port::provider::{LaunchRequest, ProviderError, Termination};
-use crate::remove;
-use crate::threads::disk::Lane;
 
 /// How long an instance may take to terminate before it is killed.
 const KILL_AFTER: Duration = Duration::from_secs(10);

@@ -6,12 +6,12 @@ use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use fs_err as fs;
+use greenroom_system::remove;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::halt::halt_point;
 use super::instance_dir::{InstanceDir, Served};
 use super::process;
-use crate::remove;
 
 /// Interval at which the process checks that the lock's path still names the file that it has locked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);

@@ -6,68 +6,51 @@ use super::Finding;
 use super::paths::{absolute, module_of, paths};
 use super::source::{Source, crate_of, is_word};
 
-/// Every layer and what it may use besides itself. `X/*` is any adapter of a family; `*` is everything. A layer that is a crate
-/// of its own uses what its manifest names, which Cargo enforces.
-const ARROWS: &[(&str, &[&str])] = &[
-    ("port", &["core"]),
-    ("names", &[]),
-    ("https", &["names"]),
-    ("threads", &[]),
-    ("remove", &[]),
-    ("replace", &[]),
-    ("rsa", &["skipped"]),
+/// Each crate of the workspace and the crates that its program code may use. Cargo refuses circles; this table says which of the
+/// other arrows are meant. The package `greenroom` has the layers below.
+const CRATES: &[(&str, &[&str])] = &[
+    ("core", &[]),
     ("keys", &[]),
-    // What unit tests need of the machine, and where they note that it is missing.
-    ("skipped", &[]),
-    ("shells", &["skipped"]),
-    // Errors that unit tests inject into system calls.
-    ("write_errors", &["skipped"]),
-    ("faulty", &["write_errors"]),
-    // A server that unit tests talk to.
-    ("metadata_service", &[]),
+    ("ports", &["core"]),
+    ("system", &[]),
+    ("engine", &["core", "ports"]),
+    ("manager", &["core", "ports", "system"]),
+    ("ssh", &["core", "ports", "system"]),
+    ("testkit", &["core", "ports"]),
+    ("sim", &["core", "engine", "ports", "testkit"]),
+    // The test kit is optional there: only the tests' own plugin needs it, which no package contains.
+    ("greenroom", &["core", "engine", "keys", "manager", "ports", "ssh", "system", "testkit"]),
+];
+
+/// Every layer of the package `greenroom`, and what it may use besides itself: layers and crates. `X/*` is any adapter of a family;
+/// `*` is everything. All may use the test kit, because Cargo keeps it away from everything but tests.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("https", &["system"]),
     ("config", &["core", "keys"]),
-    ("gitlab", &["core", "faulty"]),
-    (
-        "provider/*",
-        &[
-            "core", "port", "names", "https", "remove", "replace", "rsa", "threads", "keys", "provider",
-            "skipped", "shells", "faulty",
-        ],
-    ),
-    (
-        "connector/*",
-        &["core", "port", "names", "rsa", "threads", "connector", "shells", "skipped", "metadata_service"],
-    ),
-    ("store/*", &["core", "port", "threads", "store"]),
-    ("host/*", &["core", "port", "remove", "threads", "host"]),
+    ("provider/*", &["core", "ports", "https", "ssh", "system", "keys", "provider"]),
     // A family's own file: the list of its adapters and what they have in common.
-    ("provider", &["core", "port", "remove", "threads", "keys", "provider/*", "faulty"]),
-    ("connector", &["core", "port", "connector/*"]),
-    ("store", &["core", "port", "store/*"]),
-    ("host", &["core", "port", "host/*"]),
-    ("engine", &["core", "port", "shells"]),
-    ("sim", &["core", "port", "engine", "store/memory", "host/memory"]),
+    ("provider", &["core", "ports", "system", "keys", "provider/*"]),
     ("cli", &["*"]),
     ("bin", &["cli"]),
 ];
 
-/// Adapters that `cli` uses in one file only, the one that chooses them.
-const CHOSEN_IN: &[(&str, &str)] = &[("store/file", "src/cli/stores.rs")];
+/// Modules of crates that one file only uses, the one that chooses between them and others.
+const CHOSEN_IN: &[(&str, &str)] = &[("manager::file_store", "src/cli/stores.rs")];
 
 /// Folders of a family that are no adapter, but what some of its adapters have in common.
 const COMMONS: &[&str] = &["provider/cloud", "provider/program"];
 
 /// Families of adapters.
-const FAMILIES: &[&str] = &["provider", "connector", "store", "host"];
+const FAMILIES: &[&str] = &["provider"];
 
-/// The adapters there are: each folder of a family, and the in-memory ones. Other files belong to the family.
+/// The adapters there are: each folder of a family. Other files belong to the family.
 pub(crate) fn adapters<'a>(files: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
     let mut adapters = BTreeSet::new();
     for file in files {
         let module = module_of(file);
         if let [family, name, ..] = module.as_slice()
             && FAMILIES.contains(&family.as_str())
-            && (module.len() > 2 || file.ends_with("/mod.rs") || name == "memory")
+            && (module.len() > 2 || file.ends_with("/mod.rs"))
             && !COMMONS.contains(&format!("{family}/{name}").as_str())
         {
             adapters.insert(format!("{family}/{name}"));
@@ -96,7 +79,7 @@ fn may_use(from: &str, to: &str) -> Result<bool, String> {
         .find(|(layer, _)| *layer == from)
         .or_else(|| ARROWS.iter().find(|(layer, _)| covers(layer, from)))
         .ok_or_else(|| format!("`{from}` is no layer"))?;
-    Ok(from == to || allowed.iter().any(|pattern| covers(pattern, to)))
+    Ok(from == to || to == "testkit" || allowed.iter().any(|pattern| covers(pattern, to)))
 }
 
 /// Paths that lead from a layer to one that it may not use.
@@ -113,20 +96,36 @@ pub(crate) fn arrows(source: &Source, adapters: &BTreeSet<String>) -> Vec<Findin
     }
     let mut found = Vec::new();
     for path in paths(source) {
-        let Some(to) = absolute(source, &path).and_then(|target| layer(&target, adapters)) else { continue };
-        if may_use(&from, &to) == Ok(false) {
-            let what = format!("`{from}` may not use `{to}` ({})", path.parts.join("::"));
-            found.push((to, finding(source.line(path.at), what)));
-        } else if let Some((_, only)) = CHOSEN_IN.iter().find(|(adapter, _)| from == "cli" && *adapter == to)
-            && *only != source.path
-        {
-            let what = format!("only `{only}` may use `{to}`");
-            found.push((to, finding(source.line(path.at), what)));
-        }
+        let Some(target) = absolute(source, &path) else { continue };
+        let Some(to) = layer(&target, adapters) else { continue };
+        let named = target.join("::");
+        let chosen =
+            CHOSEN_IN.iter().find(|(module, file)| named.starts_with(module) && *file != source.path);
+        let what = match chosen {
+            Some((module, file)) => format!("only `{file}` may use `{module}`"),
+            None if may_use(&from, &to) == Ok(false) => {
+                format!("`{from}` may not use `{to}` ({})", path.parts.join("::"))
+            }
+            None => continue,
+        };
+        found.push((to, finding(source.line(path.at), what)));
     }
     // `use a::{self, b}` is one arrow.
     found.dedup_by(|(to, a), (other, b)| to == other && a.line == b.line);
     found.into_iter().map(|(_, finding)| finding).collect()
+}
+
+/// Crates of the workspace that the program code of another one may not use, and crates that are missing in the table.
+pub(crate) fn wrong_crates(package: &str, manifest: &str) -> Vec<Finding> {
+    let folder = if package == "greenroom" { String::new() } else { format!("crates/{package}/") };
+    let finding = |what| Finding { file: format!("{folder}Cargo.toml"), line: 1, what };
+    let Some((_, allowed)) = CRATES.iter().find(|(name, _)| *name == package) else {
+        return vec![finding(format!("`{package}` is no crate of the table"))];
+    };
+    let used = super::tree::shipped_dependencies(manifest);
+    let ours = used.iter().filter_map(|name| name.strip_prefix("greenroom_"));
+    let wrong = ours.filter(|name| !allowed.contains(name));
+    wrong.map(|name| finding(format!("the crate `{package}` may not use `{name}`"))).collect()
 }
 
 /// What the core may not name, as paths: everything at or below them, and every import of a whole module above.

@@ -6,33 +6,30 @@ use super::source::Source;
 use super::{Finding, layers, paths, report, sizes, source, tree, words};
 
 fn arrows(path: &str, text: &str) -> String {
-    let adapters: BTreeSet<String> =
-        ["provider/local", "provider/ec2", "store/memory", "store/file", "host/memory"]
-            .map(str::to_owned)
-            .into();
+    let adapters: BTreeSet<String> = ["provider/local", "provider/ec2"].map(str::to_owned).into();
     report(&layers::arrows(&Source::new(path, text), &adapters))
 }
 
 #[test]
 fn a_wrong_arrow_is_reported_with_file_and_line() {
     assert_eq!(
-        arrows("src/engine/pass/mod.rs", "//! x\n\nuse crate::config::pool::Pool;\n"),
-        "src/engine/pass/mod.rs:3: `engine` may not use `config` (crate::config::pool::Pool)"
+        arrows("src/provider/local/a.rs", "//! x\n\nuse crate::config::pool::Pool;\n"),
+        "src/provider/local/a.rs:3: `provider/local` may not use `config` (crate::config::pool::Pool)"
     );
 }
 
 #[test]
 fn an_arrow_is_found_however_it_is_written() {
     for (path, text, arrow) in [
-        ("src/engine/a.rs", "fn f() { crate::cli::run(); }", "`engine` may not use `cli`"),
-        ("src/engine/a.rs", "use crate::{core::x, config::Config};", "`engine` may not use `config`"),
+        ("src/config/a.rs", "fn f() { crate::cli::run(); }", "`config` may not use `cli`"),
+        ("src/config/a.rs", "use crate::{config::x, provider::Config};", "`config` may not use `provider`"),
         (
-            "src/engine/a.rs",
-            "use crate::{\n    core::{a, b::{c, d}},\n    gitlab::{self, env},\n};",
-            "`engine` may not use `gitlab`",
+            "src/config/a.rs",
+            "use crate::{\n    config::{a, b::{c, d}},\n    cli::{self, env},\n};",
+            "`config` may not use `cli`",
         ),
-        ("src/engine/mod.rs", "use super::store;", "`engine` may not use `store`"),
-        ("src/engine/a.rs", "use super::super::sim::World;", "`engine` may not use `sim`"),
+        ("src/config/mod.rs", "use super::provider;", "`config` may not use `provider`"),
+        ("src/config/a.rs", "use super::super::cli::World;", "`config` may not use `cli`"),
         (
             "src/provider/local/a.rs",
             "use super::super::ec2::X;",
@@ -43,22 +40,24 @@ fn an_arrow_is_found_however_it_is_written() {
             "use crate::provider::ec2::X;",
             "`provider/local` may not use `provider/ec2`",
         ),
-        ("src/provider/local/mod.rs", "use crate::store::file;", "`provider/local` may not use `store/file`"),
-        ("src/config/mod.rs", "use crate::gitlab::secret::Secret;", "`config` may not use `gitlab`"),
-        ("src/sim/a.rs", "use crate::store::file::FileStore;", "`sim` may not use `store/file`"),
         (
-            "src/port/a.rs",
-            "#[cfg(test)]\nmod tests {\n    use super::super::super::sim::x;\n}",
-            "`port` may not use `sim`",
+            "src/provider/local/mod.rs",
+            "use greenroom_manager::runner_host;",
+            "`provider/local` may not use `manager`",
         ),
-        ("src/keys/mod.rs", "use crate::core::ids::PoolName;", "`keys` may not use `core`"),
-        ("src/keys/mod.rs", "use greenroom_core::ids::PoolName;", "`keys` may not use `core`"),
-        ("src/bin/greenroom.rs", "fn main() { greenroom::engine::run() }", "`bin` may not use `engine`"),
-        ("src/port/a.rs", "type X = Vec<crate::engine::Y>;", "`port` may not use `engine`"),
+        ("src/config/mod.rs", "use greenroom_manager::gitlab::env::Env;", "`config` may not use `manager`"),
+        (
+            "src/config/a.rs",
+            "#[cfg(test)]\nmod tests {\n    use super::super::super::cli::x;\n}",
+            "`config` may not use `cli`",
+        ),
+        ("src/https.rs", "use greenroom_core::ids::PoolName;", "`https` may not use `core`"),
+        ("src/bin/greenroom.rs", "fn main() { greenroom_engine::run() }", "`bin` may not use `engine`"),
+        ("src/config/a.rs", "type X = Vec<crate::cli::Y>;", "`config` may not use `cli`"),
         (
             "src/cli/doctor/a.rs",
-            "use crate::store::file::FileStore;",
-            "only `src/cli/stores.rs` may use `store/file`",
+            "use greenroom_manager::file_store::FileStore;",
+            "only `src/cli/stores.rs` may use `manager::file_store`",
         ),
         ("src/utils/mod.rs", "", "`utils` is no layer"),
     ] {
@@ -70,26 +69,22 @@ fn an_arrow_is_found_however_it_is_written() {
 #[test]
 fn right_arrows_are_left_alone() {
     for (path, text) in [
-        ("src/port/a.rs", "use crate::core::ids::PoolName; use greenroom_core::ids::JobKey;"),
+        ("src/config/a.rs", "use crate::config::pool::Pool; use greenroom_core::ids::JobKey;"),
         (
             "src/provider/local/a.rs",
-            "use super::b::X; use crate::provider::launch::Server; use crate::port::provider;",
+            "use super::b::X; use crate::provider::launch::Server; use greenroom_ports::provider;",
         ),
         ("src/provider/mod.rs", "pub mod local; use local::X; use crate::provider::local::Y;"),
         (
-            "src/sim/a.rs",
-            "use crate::store::memory::Memory; use crate::host::memory; use crate::engine::Engine;",
+            "src/cli/a.rs",
+            "use crate::{config, provider::local}; use greenroom_manager::{gitlab, runner_host};",
         ),
-        ("src/cli/a.rs", "use crate::{engine, sim, config, gitlab, store::memory, provider::local};"),
-        ("src/cli/stores.rs", "use crate::store::file::FileStores;"),
-        (
-            "src/port/a.rs",
-            "//! see crate::engine\n// use crate::engine;\nconst A: &str = \"crate::engine::x\";",
-        ),
-        ("src/port/a.rs", "#[cfg(test)]\nmod tests {\n    use super::*;\n    use super::super::ids::X;\n}"),
-        ("src/port/a/mod.rs", "use super::ids::X; use self::b::Y; pub(in crate::port) fn f() {}"),
+        ("src/cli/stores.rs", "use greenroom_manager::file_store::FileStores;"),
+        ("src/config/a.rs", "//! see crate::cli\n// use crate::cli;\nconst A: &str = \"crate::cli::x\";"),
+        ("src/config/a.rs", "#[cfg(test)]\nmod tests {\n    use greenroom_testkit::clock::ManualClock;\n}"),
+        ("src/config/a/mod.rs", "use super::ids::X; use self::b::Y; pub(in crate::config) fn f() {}"),
         ("crates/core/src/a.rs", "use crate::plan::plan; use super::pool::PoolState;"),
-        ("tests/lifecycle.rs", "use greenroom::engine::Engine;"),
+        ("tests/lifecycle.rs", "use greenroom_engine::Engine;"),
         ("src/lib.rs", "pub use crate::cli::run;"),
     ] {
         assert_eq!(arrows(path, text), "", "{path}: {text}");
@@ -97,11 +92,26 @@ fn right_arrows_are_left_alone() {
 }
 
 #[test]
+fn a_crate_that_uses_the_wrong_one_is_reported() {
+    let wrong = |package: &str, manifest: &str| report(&layers::wrong_crates(package, manifest));
+    let engine = |line: &str| format!("[dependencies]\ngreenroom-core.workspace = true\n{line}\n");
+    assert_eq!(wrong("engine", &engine("[dev-dependencies]\ngreenroom-testkit = \"1\"")), "");
+    for (planted, name) in [
+        ("greenroom-keys.workspace = true", "keys"),
+        ("greenroom-testkit = { workspace = true, optional = true }", "testkit"),
+        ("[target.'cfg(unix)'.dependencies]\ngreenroom-sim = \"1\"", "sim"),
+    ] {
+        let found = wrong("engine", &engine(planted));
+        assert_eq!(found, format!("crates/engine/Cargo.toml:1: the crate `engine` may not use `{name}`"));
+    }
+    assert_eq!(wrong("utils", ""), "crates/utils/Cargo.toml:1: `utils` is no crate of the table");
+}
+
+#[test]
 fn a_folder_is_an_adapter_and_a_file_belongs_to_the_family() {
-    let files =
-        ["src/provider/mod.rs", "src/provider/launch.rs", "src/provider/local/mod.rs", "src/store/memory.rs"];
+    let files = ["src/provider/mod.rs", "src/provider/launch.rs", "src/provider/local/mod.rs"];
     let adapters: Vec<String> = layers::adapters(files.into_iter()).into_iter().collect();
-    assert_eq!(adapters, ["provider/local", "store/memory"]);
+    assert_eq!(adapters, ["provider/local"]);
 }
 
 #[test]
@@ -202,15 +212,6 @@ fn a_function_of_101_lines_is_reported_with_its_line() {
     );
     let declared = format!("trait A {{\n    fn a(&self);\n{}}}\n", "\n".repeat(200));
     assert_eq!(sizes::long_functions(&Source::new("src/a.rs", &declared)), []);
-}
-
-#[test]
-fn a_high_median_is_reported_and_one_long_file_is_not() {
-    let file = |name: &str, lines: usize| Source::new(name, &"// x\n".repeat(lines));
-    let fine = [file("a", 10), file("b", 150), file("c", 599)];
-    assert_eq!(sizes::high_median(fine.iter()), []);
-    let fat = [file("a", 10), file("b", 151), file("c", 151)];
-    assert_eq!(sizes::high_median(fat.iter()).len(), 1);
 }
 
 #[test]

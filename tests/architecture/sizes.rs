@@ -7,8 +7,6 @@ use super::source::{Source, closing};
 pub(crate) const LONGEST_FILE: usize = 600;
 /// Lines of a function, signature and braces included.
 pub(crate) const LONGEST_FUNCTION: usize = 100;
-/// Half of the files are no longer than this, without their tests.
-pub(crate) const MEDIAN_FILE: usize = 150;
 
 /// Lines that are not compiled for tests only.
 pub(crate) fn own_lines(source: &Source) -> usize {
@@ -53,17 +51,4 @@ fn body(code: &str, after: usize) -> Option<usize> {
         }
     }
     None
-}
-
-pub(crate) fn high_median<'a>(sources: impl Iterator<Item = &'a Source>) -> Vec<Finding> {
-    let mut sizes: Vec<(usize, &str)> =
-        sources.map(|source| (own_lines(source), source.path.as_str())).collect();
-    sizes.sort_unstable();
-    match sizes.get(sizes.len() / 2) {
-        Some((lines, path)) if *lines > MEDIAN_FILE => {
-            let what = format!("the file in the middle has {lines} lines, at most {MEDIAN_FILE} are wanted");
-            vec![Finding { file: (*path).to_owned(), line: 1, what }]
-        }
-        _ => Vec::new(),
-    }
 }

@@ -10,8 +10,8 @@ use super::source::Source;
 /// Everything that is, or is about to be, part of the repository.
 pub(crate) struct Tree {
     pub(crate) manifest: String,
-    /// The manifest of the crate `core`.
-    pub(crate) core: String,
+    /// The manifests of the crates, by the names of their folders.
+    pub(crate) crates: BTreeMap<String, String>,
     pub(crate) lock: String,
     /// Rust files.
     pub(crate) sources: Vec<Source>,
@@ -34,13 +34,14 @@ impl Tree {
         let sources: Vec<Source> = rust.map(|(path, text)| Source::new(path, text)).collect();
         let has = |path: &str| sources.iter().any(|source| source.path == path);
         assert!(has("src/lib.rs"), "the package's files are found");
+        let text = |name: &str| std::fs::read_to_string(root.join(name)).unwrap_or_default();
+        let mut crates = BTreeMap::new();
         for name in std::fs::read_dir(root.join("crates")).expect("the folder of the crates") {
             let name = name.expect("a crate").file_name().to_string_lossy().into_owned();
             assert!(has(&format!("crates/{name}/src/lib.rs")), "the files of the crate `{name}` are found");
+            crates.insert(name.clone(), text(&format!("crates/{name}/Cargo.toml")));
         }
-        let text = |name: &str| std::fs::read_to_string(root.join(name)).unwrap_or_default();
-        let core = text("crates/core/Cargo.toml");
-        Self { manifest: text("Cargo.toml"), core, lock: text("Cargo.lock"), sources, texts }
+        Self { manifest: text("Cargo.toml"), crates, lock: text("Cargo.lock"), sources, texts }
     }
 }
 
@@ -78,18 +79,21 @@ fn walked(root: &Path) -> Vec<String> {
 
 /// The crates that the manifest names, as they are called in code.
 pub(crate) fn dependencies(manifest: &str) -> Vec<String> {
-    let mut inside = false;
-    let mut found = Vec::new();
-    for line in manifest.lines() {
-        if line.starts_with('[') {
-            inside = line.ends_with("dependencies]");
-            let own_table = line.trim_end_matches(']').split_once("dependencies.");
-            found.extend(own_table.map(|(_, name)| name.replace('-', "_")));
-        } else if let (true, Some((name, _))) = (inside, line.split_once(['.', ' '])) {
-            found.push(name.replace('-', "_"));
-        }
-    }
-    found
+    named(manifest, &["dependencies", "dev-dependencies", "build-dependencies"])
+}
+
+/// The same without those of tests.
+pub(crate) fn shipped_dependencies(manifest: &str) -> Vec<String> {
+    named(manifest, &["dependencies", "build-dependencies"])
+}
+
+fn named(manifest: &str, tables: &[&str]) -> Vec<String> {
+    let manifest: toml::Table = manifest.parse().expect("the manifest is TOML");
+    let targets = manifest.get("target").and_then(toml::Value::as_table);
+    let places = targets.into_iter().flat_map(|targets| targets.values().filter_map(toml::Value::as_table));
+    let places: Vec<&toml::Table> = std::iter::once(&manifest).chain(places).collect();
+    let found = tables.iter().flat_map(|name| places.iter().filter_map(|place| place.get(*name)?.as_table()));
+    found.flat_map(|table| table.keys().map(|name| name.replace('-', "_"))).collect()
 }
 
 /// A `mod name;` and the file it stands for.

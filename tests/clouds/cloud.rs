@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use greenroom::core::failure::ErrorClass;
+use greenroom_core::failure::ErrorClass;
 use serde_json::{Value, json};
 use toml::Table;
 

@@ -1,9 +1,10 @@
 //! User data for a machine's first boot: its host key, and the user that logs in.
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
+
 use crate::cloud::Cloud;
 use crate::site::{Site, pool};
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 /// A whole job, with a user that the first boot creates. Only the host key from Greenroom is accepted.
 fn a_job_runs(cloud: Cloud, user_data: &str) {

@@ -7,10 +7,10 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use greenroom::core::ids::{InstanceId, PoolName};
-use greenroom::port::clock::Clock;
-use greenroom::port::provider::{InstanceKeys, Provider};
 use greenroom::provider::{BuildContext, WITH_BACKENDS};
+use greenroom_core::ids::{InstanceId, PoolName};
+use greenroom_ports::clock::Clock;
+use greenroom_ports::provider::{InstanceKeys, Provider};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -48,7 +48,7 @@ impl CloudFixture {
             containers: false,
             pulls: None,
             clock: self.clock(),
-            host_keys: Rc::new(greenroom::port::host_keys::Unconnected),
+            host_keys: Rc::new(greenroom_ports::host_keys::Unconnected),
         };
         let table = self.cloud.table(&self.lab, &self.lab.url(), self.buy);
         let provider =

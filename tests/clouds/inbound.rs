@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
+use greenroom_testkit::skipped::skipped;
 use serde_json::Value;
 use tempfile::TempDir;
 use toml::Table;
@@ -14,7 +15,6 @@ use toml::Table;
 use crate::cloud::{Buy, Cloud};
 use crate::place::DRIVER;
 use crate::site::{Site, pool};
-use crate::skipped::skipped;
 
 /// An executable script of `sh` that ends as the driver.
 fn driver_after(dir: &TempDir, prepared: &str) -> PathBuf {

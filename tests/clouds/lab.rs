@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
+use greenroom_testkit::dice::number;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::credentials;
 use crate::http;
-use crate::support::dice::number;
 use crate::truth::{Request, Truth};
 
 /// Emulators that no test uses.

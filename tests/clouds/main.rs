@@ -26,8 +26,6 @@ mod notices;
 #[path = "../jobs/onslaught.rs"]
 mod onslaught;
 mod operation;
-#[path = "../support/pace.rs"]
-mod pace;
 #[path = "../jobs/place.rs"]
 #[expect(dead_code, reason = "jobs in clouds use a part of it")]
 mod place;
@@ -39,8 +37,4 @@ mod provider;
 #[path = "../jobs/setting.rs"]
 mod setting;
 mod site;
-#[path = "../support/skipped.rs"]
-mod skipped;
-#[path = "../support/mod.rs"]
-mod support;
 mod truth;

@@ -2,15 +2,15 @@
 
 use std::net::{Ipv6Addr, TcpListener};
 
-use greenroom::core::event::Change;
+use greenroom_core::event::Change;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
+use greenroom_testkit::skipped::skipped;
 use serde_json::{Value, json};
 use toml::Table;
 
 use crate::cloud::Cloud;
 use crate::site::{Site, pool};
-use crate::skipped::skipped;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 /// Two zones of EC2's default network, with a group there.
 fn by_zones(table: &mut Table, world: &Value) {

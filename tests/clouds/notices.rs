@@ -2,7 +2,7 @@
 
 #![cfg(test)]
 
-use greenroom::core::inventory::Status;
+use greenroom_core::inventory::Status;
 use serde_json::json;
 
 use crate::cloud::{Buy, Cloud};

@@ -5,9 +5,11 @@ use std::ops::Deref;
 use std::path::Path;
 use std::time::Duration;
 
-use greenroom::core::event::Change;
-use greenroom::core::ids::InstanceId;
-use greenroom::core::pool::PoolState;
+use greenroom_core::event::Change;
+use greenroom_core::ids::InstanceId;
+use greenroom_core::pool::PoolState;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::{CallRecord, Outcome};
 use serde_json::Value;
 use toml::Table;
 
@@ -15,8 +17,6 @@ use crate::cloud::{Buy, Cloud, Launch, instance_name, machine};
 use crate::lab::Taken;
 use crate::place::{DRIVER, Place};
 use crate::setting::Setting;
-use crate::support::job::Job;
-use crate::support::record::{CallRecord, Outcome};
 use crate::truth::Machine;
 
 /// Limit for any wait: an emulated instance boots in half a second, but this machine may be busy.

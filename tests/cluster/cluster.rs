@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::skipped::skipped;
+use greenroom_testkit::skipped::skipped;
 
 /// How long a wait lasts at most. Each ends with its event, so that the limit only finds what never comes.
 pub const PATIENCE: Duration = Duration::from_mins(2);

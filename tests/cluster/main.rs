@@ -11,5 +11,3 @@ mod ends;
 mod machines;
 mod manifests;
 mod recording;
-#[path = "../support/skipped.rs"]
-mod skipped;

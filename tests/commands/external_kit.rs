@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use greenroom_testkit::skipped::skipped;
+
 use super::pages;
-use super::skipped::skipped;
 
 const PAGE: &str = "docs/providers/external-kit.md";
 

@@ -4,6 +4,8 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use greenroom_testkit::program;
+use greenroom_testkit::settled::await_settled;
 use tempfile::TempDir;
 
 mod external_kit;
@@ -11,14 +13,7 @@ mod getting_started;
 mod jobs_pages;
 mod operations;
 mod pages;
-#[path = "../support/program.rs"]
-mod program;
-#[path = "../support/settled.rs"]
-mod settled;
-#[path = "../support/skipped.rs"]
-mod skipped;
 mod vocabulary;
-use settled::await_settled;
 
 /// A configuration with a `local` pool, its state beside it. Dropping it ends what runs there.
 struct Place {

@@ -1,12 +1,12 @@
 //! What operators see of jobs in containers: `pool status` and `explain`.
 
+use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::{Value, json};
 
 use crate::engine::engine;
 use crate::place::Place;
 use crate::pool::{containers, job, plain, setting};
 use crate::site::site;
-use crate::support::record::Outcome;
 
 /// What a command prints, without the line breaks of a terminal.
 fn said(place: &Place, arguments: &[&str]) -> String {

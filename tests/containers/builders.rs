@@ -1,12 +1,13 @@
 //! The example of docs/building-images.md, as it stands there: Debian's buildah in a container without privileges.
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
+use greenroom_testkit::skipped::skipped;
+
 use crate::examples;
 use crate::images::{Image, PLAIN, publish};
 use crate::pool::containers;
 use crate::site::{ACCOUNT, HOST, MIRROR, PASSWORD, has, site};
-use crate::skipped::skipped;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 use crate::yaml;
 
 const POLICY: &str = "{\"default\": [{\"type\": \"insecureAcceptAnything\"}]}\n";

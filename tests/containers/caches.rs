@@ -5,15 +5,15 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
+use greenroom_testkit::skipped::skipped;
 use serde_json::Value;
 
 use crate::images::lab;
 use crate::place::SOON;
 use crate::pool::{job, setting};
 use crate::site::{Site, site};
-use crate::skipped::skipped;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 /// What GitLab Runner calls the cache of these jobs.
 const KEY: &str = "runner/lab-rec/project/1/k";

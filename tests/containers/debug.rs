@@ -1,11 +1,11 @@
 //! `CI_DEBUG_SERVICES`: what services write, in the job log.
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::json;
 
 use crate::pool::{job, plain, setting};
 use crate::site::site;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 /// Writes with control characters and a secret, and answers; then writes a line for each connection.
 const TALKER: &str = "printf '\\033[31mred\\033[0m %s\\n' \"$SECRET\"; \

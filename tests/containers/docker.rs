@@ -1,13 +1,13 @@
 //! Tests once more, with Debian's Docker: each machine has a daemon of its own. And its mirrors.
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::json;
 
 use crate::engine::on_docker;
 use crate::place::Place;
 use crate::pool::{containers, job, plain, setting};
 use crate::site::{PLAIN, STOPPED, Site, site};
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 use crate::{
     accounts, debug, examples, limits, owners, pipelines, platforms, registries, secrets, services, shells,
     situation_apart, starts, stopping,

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use greenroom::core::container::engine::ContainerEngine;
+use greenroom_core::container::engine::ContainerEngine;
 
 thread_local! {
     static ENGINE: Cell<ContainerEngine> = const { Cell::new(ContainerEngine::Podman) };

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use greenroom_testkit::gitlab_runner::record::{CallRecord, JobResult, Outcome};
 use serde_json::{Value, json};
 
 use crate::place::{DRIVER, Place, SOON};
 use crate::pool::{job, plain, setting};
 use crate::processes::wait_for;
 use crate::site::site;
-use crate::support::record::{CallRecord, JobResult, Outcome};
 
 const ROUNDS: usize = 20;
 const NO_OP: &str = "set -o errexit\nset -o pipefail\nset +o noclobber\n:\nexit 0\n";

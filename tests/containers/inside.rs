@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use greenroom::core::ids::InstanceId;
+use greenroom_core::ids::InstanceId;
+use greenroom_testkit::gitlab_runner::attempt::Attempt;
+use greenroom_testkit::program;
 
 use crate::place::Place;
 use crate::processes::wait_for;
-use crate::support::attempt::Attempt;
-use crate::support::program;
 
 /// The machine of an attempt, as long as it lives.
 #[derive(Debug)]

@@ -1,12 +1,12 @@
 //! Limits and devices of a pool, as the engine is given them. The kernel of these machines cannot enforce them all.
 
+use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::json;
 
 use crate::engine::engine;
 use crate::inside::Inside;
 use crate::pool::{containers, job, plain};
 use crate::site::site;
-use crate::support::record::Outcome;
 
 /// Records how the engine is called, and leaves out what these machines cannot do.
 const ENGINE: &str = r#"#!/bin/bash

@@ -1,8 +1,9 @@
 //! The lab itself: Podman works on its machines, and finds the registries.
 
+use greenroom_testkit::gitlab_runner::job::Job;
+
 use crate::setting::Setting;
 use crate::site::{ACCOUNT, MIRROR, PASSWORD, PLAIN, site};
-use crate::support::job::Job;
 
 #[test]
 fn a_machine_of_the_lab_has_podman_registries_and_a_network() {

@@ -47,13 +47,11 @@ mod situation_sick;
 mod situation_surroundings;
 #[path = "../situations/containers/variables.rs"]
 mod situation_variables;
-#[path = "../support/skipped.rs"]
-mod skipped;
 mod starts;
 mod stopping;
 mod stores;
-#[path = "../support/mod.rs"]
-mod support;
 mod waiting;
 mod warm;
 mod yaml;
+
+greenroom_testkit::runner_process!();

@@ -1,9 +1,10 @@
 //! Names of images that variables complete.
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
+
 use crate::pool::setting;
 use crate::site::{HOST, site};
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 #[test]
 fn the_image_of_a_job_may_have_variables_in_its_name() {

@@ -2,12 +2,13 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
+use greenroom_testkit::gitlab_runner::repository::repository;
+
 use crate::place::Place;
 use crate::pool::{containers, job, setting};
 use crate::site::{Site, site};
-use crate::support::job::Job;
-use crate::support::record::Outcome;
-use crate::support::repository::repository;
 
 /// What fails if any file, the checkout or the directory of file variables belongs to another user or is open to all.
 const OWNED: &str = "id -u; ls -ld . .git README.md \"$KEY\" | awk '{ print $1, $3 }'";

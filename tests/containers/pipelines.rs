@@ -1,13 +1,13 @@
 //! Ordinary jobs of ordinary pipelines.
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::{JobResult, Outcome};
+use greenroom_testkit::gitlab_runner::repository::repository;
 use serde_json::json;
 
 use crate::engine::engine;
 use crate::pool::{containers, job, plain, run_all, setting};
 use crate::site::site;
-use crate::support::job::Job;
-use crate::support::record::{JobResult, Outcome};
-use crate::support::repository::repository;
 
 /// The job passed, and its log has these lines.
 #[track_caller]

@@ -1,10 +1,10 @@
 //! Images for several architectures, and for others than the machine's.
 
+use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::{Value, json};
 
 use crate::pool::{job, run_all, setting};
 use crate::site::site;
-use crate::support::record::Outcome;
 
 fn platform(name: &str) -> Value {
     json!({"docker": {"platform": name, "user": ""}, "kubernetes": {"user": ""}})

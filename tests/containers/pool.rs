@@ -1,14 +1,14 @@
 //! A pool whose machines have an engine.
 
+use greenroom_testkit::gitlab_runner::handle::Handle;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::JobResult;
 use toml::{Table, Value};
 
 use crate::engine::engine;
 use crate::place::Place;
 use crate::setting::Setting;
 use crate::site::{HOST, MIRROR, Site};
-use crate::support::handle::Handle;
-use crate::support::job::Job;
-use crate::support::record::JobResult;
 
 /// Three machines, each for one job. Images of Docker Hub come from a mirror.
 pub fn setting(site: &Site) -> Setting {

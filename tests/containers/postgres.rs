@@ -4,13 +4,13 @@
 
 use std::process::{Command, Stdio};
 
+use greenroom_testkit::gitlab_runner::record::Outcome;
+use greenroom_testkit::skipped::skipped;
 use serde_json::{Value, json};
 
 use crate::images::{Image, PLAIN, publish};
 use crate::pool::{job, plain, run_all, setting};
 use crate::site::{Site, site};
-use crate::skipped::skipped;
-use crate::support::record::Outcome;
 
 /// Makes a database and serves it, as the official image does.
 const SERVE: &str = r#"#!/bin/bash

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::{JobResult, Outcome};
 use serde_json::json;
 
 use crate::place::Place;
 use crate::pool::{containers, job, plain, setting};
 use crate::proxy::{Fault, Proxy};
 use crate::site::{ACCOUNT, PASSWORD, STOPPED, TLS, site};
-use crate::support::job::Job;
-use crate::support::record::{JobResult, Outcome};
 
 const FAILED: Outcome = Outcome::ScriptFailure { exit_code: 1 };
 

@@ -1,5 +1,6 @@
 //! Where the secrets of a job in a container must not be seen.
 
+use greenroom_testkit::gitlab_runner::job::Job;
 use serde_json::json;
 
 use crate::engine::engine;
@@ -7,7 +8,6 @@ use crate::inside::Inside;
 use crate::place::SOON;
 use crate::pool::{plain, setting};
 use crate::site::{ACCOUNT, PASSWORD, site};
-use crate::support::job::Job;
 
 const TOKEN: &str = "hush-4f1d9c";
 

@@ -1,10 +1,10 @@
 //! Services beside a job: their names, their ends, and what they know.
 
+use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::json;
 
 use crate::pool::{job, plain, setting};
 use crate::site::site;
-use crate::support::record::Outcome;
 
 #[test]
 pub fn services_reach_each_other_and_the_job_reaches_both_by_all_their_names() {

@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::{Value, json};
 
 use crate::pool::{job, run_all, setting};
 use crate::site::site;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 const FAILED: Outcome = Outcome::ScriptFailure { exit_code: 1 };
 

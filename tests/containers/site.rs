@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
-use greenroom::core::container::engine::ContainerEngine;
+use greenroom_core::container::engine::ContainerEngine;
+use greenroom_testkit::skipped::skipped;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::engine::engine;
 use crate::images::{self, lab};
-use crate::skipped::skipped;
 
 /// The name of the site's first machine, on which all registries are.
 pub const HOST: &str = "registry.test";

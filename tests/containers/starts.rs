@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use greenroom_testkit::gitlab_runner::record::Outcome;
+
 use crate::engine::engine;
 use crate::inside::Inside;
 use crate::pool::{job, setting};
 use crate::site::site;
-use crate::support::record::Outcome;
 
 /// Replaces the engine of a machine by one that hangs, with a process of its own that holds its output.
 const HUNG: &str = "printf '#!/bin/sh\\nsleep 1000 &\\nwait\\n' >/usr/local/bin/ENGINE; chmod 755 /usr/local/bin/ENGINE; \

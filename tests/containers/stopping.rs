@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use greenroom_testkit::gitlab_runner::attempt::Attempt;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::process::LiveCall;
+use greenroom_testkit::gitlab_runner::record::{CallRecord, Outcome};
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -11,10 +15,6 @@ use crate::place::{Place, SOON};
 use crate::pool::{job, plain, setting};
 use crate::processes::{Kind, wait_for};
 use crate::site::site;
-use crate::support::attempt::Attempt;
-use crate::support::job::Job;
-use crate::support::process::LiveCall;
-use crate::support::record::{CallRecord, Outcome};
 
 /// Arguments that no other process has.
 const MARK: &str = "sleep 47.11";

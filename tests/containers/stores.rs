@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use greenroom_testkit::skipped::skipped;
 use serde_json::Value;
 
 use crate::images::{Image, PLAIN, publish};
 use crate::pool::plain;
 use crate::processes::wait_for;
 use crate::site::{Site, has, site};
-use crate::skipped::skipped;
 
 /// Names registries and their settings as machines of the site have them. Podman writes beside the settings.
 const ON_THE_SITE: &str = "mount --bind \"$1/hosts\" /etc/hosts; mount -t tmpfs own /mnt; cp \"$1/etc/\"* /mnt; \

@@ -1,12 +1,12 @@
 //! What the job log shows while a job waits for its containers.
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
+use serde_json::json;
+
 use crate::pool::{containers, job, plain, setting};
 use crate::proxy::{Fault, Proxy};
 use crate::site::site;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
-
-use serde_json::json;
 
 #[test]
 fn a_pull_without_data_is_shown_while_it_waits() {

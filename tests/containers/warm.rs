@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use greenroom::core::ids::InstanceId;
-use greenroom::core::images::ImageFact;
-use greenroom::core::plan::warm::AT_MOST;
+use greenroom_core::ids::InstanceId;
+use greenroom_core::images::ImageFact;
+use greenroom_core::plan::warm::AT_MOST;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::Value;
 use toml::Table;
 
@@ -16,7 +17,6 @@ use crate::processes::wait_for;
 use crate::proxy::{Fault, Proxy};
 use crate::setting::Setting;
 use crate::site::{ACCOUNT, PASSWORD, STOPPED, Site, site};
-use crate::support::record::Outcome;
 
 /// A pool that keeps so many idle machines with these images.
 fn warm(site: &Site, idle: u32, images: &[String]) -> Setting {

@@ -4,12 +4,11 @@
 
 use std::path::Path;
 
-use greenroom::connector::ssh::{Ssh, SshSettings};
-use greenroom::core::ids::InstanceId;
-use greenroom::port::connector::{ConnectError, Connector as _};
-use greenroom::port::provider::InstanceKeys;
-
-use crate::faulty::{Action, Ended, act, listed, with_each_error};
+use greenroom_core::ids::InstanceId;
+use greenroom_ports::connector::{ConnectError, Connector as _};
+use greenroom_ports::provider::InstanceKeys;
+use greenroom_ssh::{Ssh, SshSettings};
+use greenroom_testkit::faulty::{Action, Ended, act, listed, with_each_error};
 
 const ACTIONS: [Action; 3] = [
     Action { name: "the first keys of all", prepare: |_| (), act: obtain, judge },

@@ -11,16 +11,16 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use greenroom::connector::ssh::{Ssh, SshSettings};
-use greenroom::core::endpoint::Endpoint;
-use greenroom::core::execution::Shell;
-use greenroom::core::ids::InstanceId;
-use greenroom::port::connector::{ConnectError, Connector as _, StageEnd};
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::execution::Shell;
+use greenroom_core::ids::InstanceId;
+use greenroom_ports::connector::{ConnectError, Connector as _, StageEnd};
+use greenroom_ssh::{Ssh, SshSettings};
+use greenroom_testkit::skipped::skipped;
 use rustix::process::{Pid, Signal, getuid, kill_process};
 
 use crate::connector::sshd::account;
 use crate::connector::support::{Kept, children_of, eventually, kill, never, stage};
-use crate::skipped::skipped;
 
 pub(crate) const WITHIN: Duration = Duration::from_secs(20);
 /// Cargo names it also where it does not build it.

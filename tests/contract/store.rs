@@ -17,10 +17,10 @@ mod support;
 
 use std::cell::Cell;
 
-use greenroom::core::pool::PoolState;
-use greenroom::port::store::{OperatorStore, Store as _};
-use greenroom::store::file::{Options, open_dir};
-use greenroom::store::memory::MemoryStore;
+use greenroom_core::pool::PoolState;
+use greenroom_manager::file_store::{Options, open_dir};
+use greenroom_ports::store::{OperatorStore, Store as _};
+use greenroom_testkit::memory_store::MemoryStore;
 use support::{at, block_on, commit, eager, pool, request, requests};
 
 /// Runs every clause of the contract against stores made by `fresh`; each call makes an empty one, and a second handle

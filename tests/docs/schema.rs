@@ -2,9 +2,9 @@
 
 use boon::{Compiler, Draft, SchemaIndex, Schemas};
 use greenroom::config::{self, Config};
-use greenroom::core::ids::PoolName;
-use greenroom::keys::{Key, KeyTable, Takes, Unset, duration, schema, size};
 use greenroom::provider;
+use greenroom_core::ids::PoolName;
+use greenroom_keys::{Key, KeyTable, Takes, Unset, duration, schema, size};
 use serde_json::{Value, json};
 
 use super::{path, read};

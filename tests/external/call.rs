@@ -8,8 +8,6 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use greenroom::core::failure::ErrorClass;
-use greenroom::port::clock::Clock as _;
 use greenroom::provider::environment::Environment;
 use greenroom::provider::external::process::{Called, Program};
 use greenroom::provider::external::protocol::Verb;
@@ -17,6 +15,8 @@ use greenroom::provider::external::protocol::answers::ListAnswer;
 use greenroom::provider::external::protocol::requests::{Nothing, ProgramSettings, Request};
 use greenroom::provider::held::Ending;
 use greenroom::provider::program::{self, Exit};
+use greenroom_core::failure::ErrorClass;
+use greenroom_ports::clock::Clock as _;
 use tokio::sync::Semaphore;
 
 use crate::fixture::GREENROOM;

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
-use greenroom::port::provider::Demand;
+use greenroom_ports::provider::Demand;
 
 use crate::fixture::{Pool, registration};
 

@@ -7,10 +7,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use greenroom::connector::ssh::{Ssh, SshSettings};
-use greenroom::port::connector::Connector as _;
-use greenroom::port::provider::{LaunchRequest, Provider};
 use greenroom::provider::WITH_BACKENDS;
+use greenroom_ports::connector::Connector as _;
+use greenroom_ports::provider::{LaunchRequest, Provider};
+use greenroom_ssh::{Ssh, SshSettings};
 
 use crate::fixture::{Pool, registration};
 use crate::provider::{Fixture as _, gone, listed, request, until};

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use greenroom::core::failure::ErrorClass;
-use greenroom::core::ids::{InstanceId, PoolName};
-use greenroom::port::clock::Clock;
-use greenroom::port::provider::{InstanceKeys, Provider};
 use greenroom::provider::{BuildContext, Registration, WITH_BACKENDS};
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::{InstanceId, PoolName};
+use greenroom_ports::clock::Clock;
+use greenroom_ports::provider::{InstanceKeys, Provider};
 
 use crate::here::{HereAndNow, make_keys, read_keys};
 use crate::platform::Platform;
@@ -60,7 +60,7 @@ impl Pool {
             containers: false,
             pulls: None,
             clock: self.clock(),
-            host_keys: Rc::new(greenroom::port::host_keys::Unconnected),
+            host_keys: Rc::new(greenroom_ports::host_keys::Unconnected),
         }
     }
 

@@ -5,9 +5,9 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use greenroom::core::endpoint::Endpoint;
-use greenroom::core::failure::ErrorClass;
-use greenroom::port::provider::ProviderError;
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::failure::ErrorClass;
+use greenroom_ports::provider::ProviderError;
 
 use crate::fixture::{Pool, registration};
 use crate::provider::request;

@@ -19,8 +19,6 @@ mod jobs;
 mod kit;
 #[path = "../jobs/onslaught.rs"]
 mod onslaught;
-#[path = "../support/pace.rs"]
-mod pace;
 mod page;
 #[path = "../jobs/place.rs"]
 #[expect(dead_code, reason = "jobs on machines of programs use a part of it")]
@@ -35,10 +33,6 @@ mod provider;
 mod setting;
 #[path = "../situations/external/empty_list.rs"]
 mod situation_empty_list;
-#[path = "../support/skipped.rs"]
-mod skipped;
-#[path = "../support/mod.rs"]
-mod support;
 mod throttled;
 mod unanswered;
 mod wrong;

@@ -6,8 +6,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use greenroom::core::inventory::Status;
-use greenroom::port::provider::Termination;
+use greenroom_core::inventory::Status;
+use greenroom_ports::provider::Termination;
 
 use crate::fixture::{Pool, registration};
 use crate::provider::{Fixture as _, listed, request};

@@ -7,8 +7,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use greenroom::core::failure::ErrorClass;
-use greenroom::port::provider::Provider;
+use greenroom_core::failure::ErrorClass;
+use greenroom_ports::provider::Provider;
 
 use crate::fixture::{Pool, registration};
 use crate::provider::Fixture as _;

@@ -5,8 +5,8 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use greenroom::core::failure::ErrorClass;
-use greenroom::port::provider::Provider;
+use greenroom_core::failure::ErrorClass;
+use greenroom_ports::provider::Provider;
 
 use crate::fixture::Pool;
 use crate::provider::{Fixture as _, class, leave_nothing, listed, request, until};

@@ -6,9 +6,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::rc::Rc;
 
-use greenroom::core::failure::ErrorClass;
-use greenroom::core::ids::InstanceId;
-use greenroom::port::provider::{Provider, ProviderError};
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::InstanceId;
+use greenroom_ports::provider::{Provider, ProviderError};
 
 use crate::fixture::{Pool, registration};
 use crate::provider::{Fixture as _, class, request};

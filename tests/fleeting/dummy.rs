@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-use greenroom::core::ids::PoolName;
 use greenroom::provider::environment::Environment;
 use greenroom::provider::fleeting::group::{CallErrorKind, Group as _, State};
 use greenroom::provider::fleeting::plugin::{Connector, Deadlines, Pauses, Plugin, PluginSettings};
+use greenroom_core::ids::PoolName;
+use greenroom_testkit::skipped::skipped;
 use serde_json::{Value, json};
 
 use crate::fixture::{GREENROOM, Place, at, failed, listed};
-use crate::skipped::skipped;
 
 /// What is built: with every call of the protocol.
 const MODULE: &str = "module greenroom/dummy

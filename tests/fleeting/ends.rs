@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use greenroom::provider::fleeting::group::{CallErrorKind, Group as _};
 use greenroom::provider::fleeting::plugin::Plugin;
+use greenroom_testkit::dice::{Dice, number};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::fixture::{GREENROOM, Place, TEST_PLUGIN, failed, settings, until};
-use crate::support::dice::{Dice, number};
 
 /// Names the directory of the place for the process that is killed.
 const PLACE: &str = "FLEETING_PLACE";

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use greenroom_testkit::program;
+
 use crate::dummy::dummy;
 use crate::fixture::{GREENROOM, TEST_PLUGIN};
-use crate::support::program;
 
 const POOLS: usize = 5;
 /// How long the keepers run before the measurement, and how long it takes.

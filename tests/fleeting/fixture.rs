@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use greenroom::core::ids::PoolName;
 use greenroom::provider::environment::Environment;
 use greenroom::provider::fleeting::group::{CallError, Group as _, Seen, State};
 use greenroom::provider::fleeting::plugin::{Connector, Deadlines, Pauses, Plugin, PluginSettings};
+use greenroom_core::ids::PoolName;
 use serde_json::{Value, json};
 
 pub const GREENROOM: &str = env!("CARGO_BIN_EXE_greenroom");

@@ -9,6 +9,10 @@ use std::ops::Deref;
 use std::time::Duration;
 use std::{fs, process};
 
+use greenroom_testkit::dice::number;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
+use greenroom_testkit::skipped::skipped;
 use toml::Value;
 
 use crate::fixture::TEST_PLUGIN;
@@ -17,10 +21,6 @@ use crate::place::Place;
 use crate::platform::Platform;
 use crate::processes::{Kind, wait_for};
 use crate::setting::Setting;
-use crate::skipped::skipped;
-use crate::support::dice::number;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 const PASSWORD: &str = "hunter2 and more";
 

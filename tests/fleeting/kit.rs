@@ -9,12 +9,12 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use greenroom_testkit::skipped::skipped;
 use serde_json::{Value, json};
 
 use crate::dummy::dummy;
 use crate::fixture::{GREENROOM, TEST_PLUGIN};
 use crate::platform::Platform;
-use crate::skipped::skipped;
 
 /// Long enough for every machine on a busy host.
 const AMPLE: &str = "60";
@@ -75,7 +75,7 @@ fn config_table(config: &Value) -> toml::Table {
 fn kit(home: &Path, plugin: &Path, table: &toml::Table, arguments: &[&str]) -> Command {
     let file = home.join("pool.toml");
     fs::write(&file, table.to_string()).unwrap();
-    let mut command = crate::support::program::command(GREENROOM, home);
+    let mut command = greenroom_testkit::program::command(GREENROOM, home);
     command.args(["plugin", "test"]).arg(plugin).args(["--json", "--table"]).arg(file).args(arguments);
     // A killed run leaves its directory.
     command.current_dir(home).env("TMPDIR", home);
@@ -366,7 +366,7 @@ fn bad_tables_are_explained() {
         ("host_keys = \"ca\"", "`host_key_ca` is missing"),
     ] {
         fs::write(&file, text).unwrap();
-        let mut command = crate::support::program::command(GREENROOM, site.home.path());
+        let mut command = greenroom_testkit::program::command(GREENROOM, site.home.path());
         let output = command.args(["plugin", "test", TEST_PLUGIN, "--table"]).arg(&file).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(said.contains(expected), "{text}: {said}");

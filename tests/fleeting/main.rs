@@ -23,8 +23,6 @@ mod logs;
 mod mended;
 #[path = "../jobs/onslaught.rs"]
 mod onslaught;
-#[path = "../support/pace.rs"]
-mod pace;
 #[path = "../jobs/place.rs"]
 #[expect(dead_code, reason = "jobs on machines of plugins use a part of it")]
 mod place;
@@ -39,8 +37,4 @@ mod processes;
 mod provider;
 #[path = "../jobs/setting.rs"]
 mod setting;
-#[path = "../support/skipped.rs"]
-mod skipped;
 mod starts;
-#[path = "../support/mod.rs"]
-mod support;

@@ -9,15 +9,16 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use greenroom::connector::ssh::{HostKey, Ssh, SshSettings};
-use greenroom::core::endpoint::{certified, on_first_use};
-use greenroom::core::failure::ErrorClass;
-use greenroom::core::ids::{InstanceId, PoolName};
-use greenroom::port::clock::Clock;
-use greenroom::port::provider::{InstanceKeys, LaunchRequest, Provider};
 use greenroom::provider::fleeting::wire::client::Client;
 use greenroom::provider::fleeting::wire::messages::{Empty, State, UpdateResponse};
 use greenroom::provider::{BuildContext, WITH_BACKENDS, authorities};
+use greenroom_core::endpoint::{certified, on_first_use};
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::{InstanceId, PoolName};
+use greenroom_ports::clock::Clock;
+use greenroom_ports::provider::{InstanceKeys, LaunchRequest, Provider};
+use greenroom_ssh::{HostKey, Ssh, SshSettings};
+use greenroom_testkit::skipped::skipped;
 use russh::keys::PrivateKey;
 use serde_json::{Value, json};
 
@@ -26,7 +27,6 @@ use crate::fixture::{GREENROOM, TEST_PLUGIN};
 use crate::here::{HereAndNow, make_keys, read_keys};
 use crate::platform::Platform;
 use crate::provider::{Behaviour, Fixture, Part};
-use crate::skipped::skipped;
 
 const POOL: &str = "linux";
 /// Longest wait for a process that is being started, and for the plugin's answer.

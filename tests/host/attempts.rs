@@ -1,6 +1,7 @@
 //! The contract of `port::attempts`.
 
-use super::pace::Pace;
+use greenroom_testkit::pace::Pace;
+
 use super::*;
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Processes that die: what the others see of them.
 
-use super::skipped::skipped;
+use greenroom_testkit::skipped::skipped;
+
 use super::*;
 
 #[tokio::test]

@@ -1,8 +1,10 @@
 //! The state directory and its owner.
 
-use super::skipped::skipped;
-use super::*;
 use std::collections::BTreeSet;
+
+use greenroom_testkit::skipped::skipped;
+
+use super::*;
 
 #[test]
 fn twenty_processes_that_open_a_new_directory_agree_on_one_owner() {

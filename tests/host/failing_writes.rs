@@ -1,9 +1,9 @@
 //! The files of attempts, reports and owners, with each error of the table in each of their writes.
 
-use greenroom::core::time::Stamp;
+use greenroom_core::time::Stamp;
+use greenroom_testkit::faulty::{Action, Ended, act, listed, with_each_error};
 
 use super::attempts::assignment;
-use super::faulty::{Action, Ended, act, listed, with_each_error};
 use super::*;
 
 const ACTIONS: [Action; 15] = [

@@ -15,20 +15,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use greenroom::core::attempt::{AttemptSeen, End, Presence};
-use greenroom::core::endpoint::Endpoint;
-use greenroom::core::execution::{Execution, Shell};
-use greenroom::core::ids::{AttemptName, InstanceId, JobKey, PoolName};
-use greenroom::core::job::JobFacts;
-use greenroom::core::order::LaunchOrder;
-use greenroom::core::report::Report;
-use greenroom::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir, Times, detach};
-use greenroom::port::attempts::{Assignment, AttemptRecord, Attempts as _, StageTimeouts};
-use greenroom::port::clock::Clock;
-use greenroom::port::host_error::HostError;
-use greenroom::port::leadership::Leadership as _;
-use greenroom::port::reports::Reports as _;
-use greenroom::port::wakeups::{MailboxName, WakeReason, WakeUps as _};
+use greenroom_core::attempt::{AttemptSeen, End, Presence};
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::execution::{Execution, Shell};
+use greenroom_core::ids::{AttemptName, InstanceId, JobKey, PoolName};
+use greenroom_core::job::JobFacts;
+use greenroom_core::order::LaunchOrder;
+use greenroom_core::report::Report;
+use greenroom_manager::runner_host::{KeeperCommand, LocalHost, Role, Signals, StateDir, Times, detach};
+use greenroom_ports::attempts::{Assignment, AttemptRecord, Attempts as _, StageTimeouts};
+use greenroom_ports::clock::Clock;
+use greenroom_ports::host_error::HostError;
+use greenroom_ports::leadership::Leadership as _;
+use greenroom_ports::reports::Reports as _;
+use greenroom_ports::wakeups::{MailboxName, WakeReason, WakeUps as _};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -37,17 +37,9 @@ mod builds;
 mod deaths;
 mod directory;
 mod failing_writes;
-#[path = "../support/faulty.rs"]
-mod faulty;
 mod leadership;
-#[path = "../support/pace.rs"]
-mod pace;
 mod refusals;
-#[path = "../support/skipped.rs"]
-mod skipped;
 mod wakeups;
-#[path = "../support/write_errors.rs"]
-mod write_errors;
 
 const DEADLINE: Duration = Duration::from_secs(30);
 const ROLE: &str = "GREENROOM_TEST_ROLE";

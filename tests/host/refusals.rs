@@ -1,6 +1,6 @@
 //! Jobs that were refused lately.
 
-use greenroom::core::ids::{JobKey, PoolName};
+use greenroom_core::ids::{JobKey, PoolName};
 
 use crate::{home, operator};
 

@@ -1,12 +1,12 @@
 //! What is left on a host after a job: nothing.
 
-use greenroom::core::instance::Phase;
+use greenroom_core::instance::Phase;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 
 use crate::machine::{Hosts, Machine, Make, possible};
 use crate::place::{Place, SOON};
 use crate::processes::wait_for;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 /// Starts processes in every way that a shell knows, none of which ends by itself or minds a TERM.
 const LINGERERS: &str = "trap '' TERM; for how in '' setsid 'env -i' 'nohup'; do \

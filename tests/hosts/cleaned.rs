@@ -1,6 +1,6 @@
 //! How a host's cleaning ended.
 
-use greenroom::core::instance::Phase;
+use greenroom_core::instance::Phase;
 
 use crate::place::Place;
 use crate::processes::wait_for;

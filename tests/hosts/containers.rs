@@ -1,5 +1,8 @@
 //! Jobs in containers on static hosts, without root there.
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
+use greenroom_testkit::skipped::skipped;
 use serde_json::json;
 
 use crate::cleaned::cleaned;
@@ -8,9 +11,6 @@ use crate::images::{Image, PLAIN, publish};
 use crate::machine::{Machine, Make};
 use crate::place::{Place, SOON};
 use crate::processes::wait_for;
-use crate::skipped::skipped;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 fn job(id: u64) -> Job {
     Job::new(id).image(IMAGE)

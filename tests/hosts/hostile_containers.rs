@@ -1,12 +1,13 @@
 //! Jobs that fight back with containers, on hosts that root cleans: the next trust domain finds nothing of them.
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
+use greenroom_testkit::skipped::skipped;
+
 use crate::cleaned::cleaned;
 use crate::engine::{CONTENT, IMAGE, hosts, setting};
 use crate::hostile::{Attack, others, rounds, sure, withstand};
 use crate::machine::Make;
-use crate::skipped::skipped;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 /// What each attack begins with: `own` runs a container as the job's own engine, past Greenroom.
 macro_rules! own {

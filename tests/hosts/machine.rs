@@ -11,12 +11,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use greenroom_testkit::program;
+use greenroom_testkit::skipped::skipped;
 use toml::{Table, Value};
 
 use crate::processes::wait_for;
 use crate::setting::Setting;
-use crate::skipped::skipped;
-use crate::support::program;
 
 /// The first subordinate id of `ci`.
 pub const SUBORDINATE: u32 = 200_000;

@@ -19,8 +19,6 @@ mod hostile_containers;
 mod images;
 mod machine;
 mod operators;
-#[path = "../support/pace.rs"]
-mod pace;
 #[path = "../jobs/place.rs"]
 #[expect(dead_code, reason = "what only jobs on other providers need")]
 mod place;
@@ -42,10 +40,8 @@ mod situation_login;
 mod situation_profiles;
 #[path = "../situations/hosts/true_reason.rs"]
 mod situation_true_reason;
-#[path = "../support/skipped.rs"]
-mod skipped;
 mod sudo;
-#[path = "../support/mod.rs"]
-mod support;
 mod unbegun;
 mod users_machine;
+
+greenroom_testkit::runner_process!();

@@ -1,13 +1,13 @@
 //! What an operator does with hosts: pins their keys, has them examined, takes one out for maintenance.
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 use rustix::process::Signal;
 use toml::Value;
 
 use crate::machine::{Hosts, Machine, Make, possible};
 use crate::place::{Place, SOON};
 use crate::processes::wait_for;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 /// What `doctor` says, without its line breaks; whatever its exit status.
 fn doctor(place: &Place, arguments: &[&str]) -> String {

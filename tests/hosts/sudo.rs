@@ -1,9 +1,10 @@
 //! Cleaning by an account that a rule of `sudo` makes root for one script, as `doctor` prints rule and script.
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
+use greenroom_testkit::skipped::skipped;
+
 use crate::machine::{Hosts, Make, possible};
-use crate::skipped::skipped;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 #[test]
 fn the_rule_that_doctor_prints_is_enough_and_allows_nothing_else() {

@@ -1,10 +1,10 @@
 //! A host that responds and begins no stages: jobs of two trust domains take it out of service.
 
-use greenroom::core::instance::Phase;
+use greenroom_core::instance::Phase;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 
 use crate::machine::{Hosts, Make, possible};
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 const LOGIN: &str = "cat > /mnt/login <<'END'
 [ ! -e /mnt/broken ] || case \"$SSH_ORIGINAL_COMMAND\" in *greenroom-session-*) exit 97;; esac

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use crate::pace::Pace;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::pace::Pace;
+
 use crate::place::SOON;
 use crate::setting::Setting;
-use crate::support::job::Job;
 
 #[test]
 fn a_job_reads_the_console_of_an_instance_that_did_not_come_up() {

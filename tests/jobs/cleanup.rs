@@ -4,14 +4,15 @@ use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use greenroom_testkit::gitlab_runner::attempt::Attempt;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
+use greenroom_testkit::pace::Pace;
+
 use crate::frozen::Frozen;
-use crate::pace::Pace;
 use crate::place::{DRIVER, Place, SOON};
 use crate::processes::{Kind, wait_for};
 use crate::setting::Setting;
-use crate::support::attempt::Attempt;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 /// A `cleanup` call of this attempt with streams of the test's own.
 fn call(place: &Place, attempt: &Attempt) -> Command {

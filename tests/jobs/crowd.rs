@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, Instant};
 
-use greenroom::core::report::Report;
+use greenroom_core::report::Report;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 
 use crate::place::SOON;
 use crate::processes::wait_for;
 use crate::setting::Setting;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 /// The last of them waits for all the others, possibly on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(5);

@@ -4,12 +4,13 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
+use greenroom_testkit::gitlab_runner::attempt::Attempt;
+use greenroom_testkit::gitlab_runner::exit_code::Failure;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::skipped::skipped;
+
 use crate::place::{DRIVER, Place};
 use crate::setting::Setting;
-use crate::skipped::skipped;
-use crate::support::attempt::Attempt;
-use crate::support::exit_code::Failure;
-use crate::support::job::Job;
 
 /// A prepared job whose `run` calls go through a wrapper, which first reads a script of the test's.
 fn prepared() -> (Place, Attempt, PathBuf) {

@@ -1,12 +1,12 @@
 //! A job is recorded as GitLab states it, whatever the pipeline's own variables contain.
 
-use greenroom::core::event::Change;
-use greenroom::core::job::JobFacts;
+use greenroom_core::event::Change;
+use greenroom_core::job::JobFacts;
+use greenroom_testkit::gitlab_runner::job::Job;
 use serde_json::Value;
 
 use crate::place::Place;
 use crate::setting::Setting;
-use crate::support::job::Job;
 
 /// A job whose pipeline overrides everything that is recorded.
 fn job(id: u64, protected: Option<bool>) -> Job {

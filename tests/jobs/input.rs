@@ -3,9 +3,10 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 
+use greenroom_testkit::gitlab_runner::job::{Job, RawResponse};
+use greenroom_testkit::gitlab_runner::record::Outcome;
+
 use crate::setting::Setting;
-use crate::support::job::{Job, RawResponse};
-use crate::support::record::Outcome;
 
 /// A job under an invalid configuration is a system failure with the reason; once it is corrected, jobs run again.
 #[test]

@@ -3,18 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use greenroom::core::event::Change;
-use greenroom::core::instance::Phase;
+use greenroom_core::event::Change;
+use greenroom_core::instance::Phase;
+use greenroom_testkit::gitlab_runner::attempt::Attempt;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::process::LiveCall;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 use rustix::process::Signal;
 use toml::Table;
 
 use crate::place::{DRIVER, Place, SOON, Service};
 use crate::processes::{Kind, Process, wait_for};
 use crate::setting::Setting;
-use crate::support::attempt::Attempt;
-use crate::support::job::Job;
-use crate::support::process::LiveCall;
-use crate::support::record::Outcome;
 
 /// Kills every keeper that is running; returns them.
 fn kill_keepers(place: &Place) -> Vec<Process> {

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
+
 use crate::onslaught::Onslaught;
 use crate::processes::Kind;
 use crate::setting::Setting;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 /// Jobs run two at a time while Greenroom's processes are killed; after the grace nothing is leaked, nothing is lost,
 /// and no failure is attributed to a script.

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use greenroom::core::ids::InstanceId;
+use greenroom_core::ids::InstanceId;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 
 use crate::place::{Place, SOON};
 use crate::setting::Setting;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 /// How many jobs each instance served.
 fn uses(place: &Place) -> BTreeMap<InstanceId, u32> {

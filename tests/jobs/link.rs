@@ -4,18 +4,18 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use greenroom::connector::ssh::link::{Figures, Found, LinkStatus, Survey};
-use greenroom::core::ids::InstanceId;
+use greenroom_core::ids::InstanceId;
+use greenroom_ssh::link::{Figures, Found, LinkStatus, Survey};
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::process::LiveCall;
+use greenroom_testkit::gitlab_runner::record::{CallRecord, Outcome};
+use greenroom_testkit::pace::Pace;
+use greenroom_testkit::skipped::skipped;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::pace::Pace;
 use crate::place::{DRIVER, Place, SOON};
 use crate::processes::{is_gone, wait_for};
 use crate::setting::Setting;
-use crate::skipped::skipped;
-use crate::support::job::Job;
-use crate::support::process::LiveCall;
-use crate::support::record::{CallRecord, Outcome};
 
 /// Prints its number and continues until it is stopped, with a child in the background.
 const BUSY: &str = "echo shell $$\n(while :; do sleep 0.1; done) &\nwhile :; do sleep 0.1; done\n";
@@ -126,7 +126,7 @@ fn a_run_that_is_killed_frees_the_runner_and_ends_its_processes_in_the_guest() {
 
 /// The next stage of this attempt runs, and finds nothing of the previous one.
 #[track_caller]
-fn expect_swept(attempt: &crate::support::attempt::Attempt, shell: u32) {
+fn expect_swept(attempt: &greenroom_testkit::gitlab_runner::attempt::Attempt, shell: u32) {
     assert!(!is_gone(shell), "nobody could stop it yet");
     let stat = format!("$(cat /proc/{shell}/stat 2>/dev/null)");
     let look = format!("case \"{stat}\" in ''|*') Z '*) echo gone;; *) echo still there;; esac\n");

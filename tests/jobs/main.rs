@@ -24,8 +24,6 @@ mod kill;
 mod limits;
 mod link;
 mod onslaught;
-#[path = "../support/pace.rs"]
-mod pace;
 mod pass;
 mod place;
 mod prepare;
@@ -48,13 +46,11 @@ mod situation_ready;
 mod situation_sick;
 #[path = "../situations/jobs/sizes.rs"]
 mod situation_sizes;
-#[path = "../support/skipped.rs"]
-mod skipped;
 mod status;
 mod stop;
 mod superseded;
-#[path = "../support/mod.rs"]
-mod support;
 mod trust;
 mod unbegun;
 mod users_machine;
+
+greenroom_testkit::runner_process!();

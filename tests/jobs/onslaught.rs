@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use greenroom_testkit::dice::{Dice, number};
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
+
 use crate::place::Place;
 use crate::processes::Kind;
-use crate::support::dice::{Dice, number};
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 /// What is killed, and when. `GREENROOM_SEED` replays a seed.
 #[derive(Debug)]

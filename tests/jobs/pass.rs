@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::{Exit, Outcome};
+use greenroom_testkit::gitlab_runner::repository::repository;
+
 use crate::place::{Place, SOON};
 use crate::processes::Kind;
 use crate::setting::Setting;
-use crate::support::job::Job;
-use crate::support::record::{Exit, Outcome};
-use crate::support::repository::repository;
 
 #[test]
 fn a_job_clones_its_sources_and_passes() {
@@ -147,7 +148,7 @@ fn two_jobs_of_one_project_at_the_same_time_have_directories_of_their_own() {
     let runner = place.runner();
     let handles =
         [runner.start(&Job::new(1).script(script(1, 2))), runner.start(&Job::new(2).script(script(2, 1)))];
-    let results = handles.map(crate::support::handle::Handle::finish);
+    let results = handles.map(greenroom_testkit::gitlab_runner::handle::Handle::finish);
     let directories = results.each_ref().map(|result| {
         result.expect_outcome(&Outcome::Success);
         result.call("build_script").ci_project_dir.clone()

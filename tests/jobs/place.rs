@@ -4,23 +4,23 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use greenroom::core::event::{Change, Event};
-use greenroom::core::ids::{AttemptName, InstanceId, PoolName};
-use greenroom::core::instance::{Instance, Phase};
-use greenroom::core::policy::Policy;
-use greenroom::core::pool::PoolState;
-use greenroom::port::store::{Diagnosis, OperatorStore as _, Store as _};
-use greenroom::store::file::{self, FileStore};
+use greenroom_core::event::{Change, Event};
+use greenroom_core::ids::{AttemptName, InstanceId, PoolName};
+use greenroom_core::instance::{Instance, Phase};
+use greenroom_core::policy::Policy;
+use greenroom_core::pool::PoolState;
+use greenroom_manager::file_store::{self, FileStore};
+use greenroom_ports::store::{Diagnosis, OperatorStore as _, Store as _};
+use greenroom_testkit::gitlab_runner::attempt::Attempt;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::process::LiveCall;
+use greenroom_testkit::gitlab_runner::record::JobResult;
+use greenroom_testkit::gitlab_runner::runner::Runner;
+use greenroom_testkit::program;
 use rustix::process::Signal;
 
 use crate::processes::{self, Kind, Process, wait_for};
 use crate::setting::Setting;
-use crate::support::attempt::Attempt;
-use crate::support::job::Job;
-use crate::support::process::LiveCall;
-use crate::support::program;
-use crate::support::record::JobResult;
-use crate::support::runner::Runner;
 
 pub const DRIVER: &str = env!("CARGO_BIN_EXE_greenroom");
 /// Time limit for anything in a place, even on a busy machine.
@@ -182,8 +182,9 @@ impl Place {
     }
 
     fn store(&self) -> FileStore {
-        let dir = file::open_dir(&self.state_dir).expect("the state directory can be opened");
-        dir.pool(&PoolName::new("pool"), file::Options::default()).expect("the pool's files can be opened")
+        let dir = file_store::open_dir(&self.state_dir).expect("the state directory can be opened");
+        dir.pool(&PoolName::new("pool"), file_store::Options::default())
+            .expect("the pool's files can be opened")
     }
 
     /// The recorded state.
@@ -196,8 +197,8 @@ impl Place {
     fn let_keeper_turn_over(&self) {
         let until = Instant::now() + Duration::from_secs(5);
         let pool = || {
-            let dir = file::open_dir(&self.state_dir).ok()?;
-            let store = dir.pool(&PoolName::new("pool"), file::Options::default()).ok()?;
+            let dir = file_store::open_dir(&self.state_dir).ok()?;
+            let store = dir.pool(&PoolName::new("pool"), file_store::Options::default()).ok()?;
             Self::block_on(async { store.load().await }).ok()
         };
         let is_busy =

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use greenroom::core::event::Change;
-use greenroom::core::pool::PoolState;
+use greenroom_core::event::Change;
+use greenroom_core::pool::PoolState;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::{CallRecord, Outcome};
 use rustix::process::Signal;
 
 use crate::place::{Place, SOON};
 use crate::processes::Kind;
 use crate::processes::wait_for;
 use crate::setting::Setting;
-use crate::support::job::Job;
-use crate::support::record::{CallRecord, Outcome};
 
 /// Greenroom's lines: each a sentence for the job log.
 fn lines(call: &CallRecord) -> Vec<String> {

@@ -3,10 +3,11 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use greenroom_testkit::gitlab_runner::job::Job;
+
 use crate::place::SOON;
 use crate::processes::Kind;
 use crate::setting::Setting;
-use crate::support::job::Job;
 
 const SECRET: &str = "hush-4f1d9c";
 

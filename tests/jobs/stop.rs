@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
+use greenroom_testkit::gitlab_runner::handle::Handle;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::{CallRecord, JobResult, Outcome};
+use greenroom_testkit::pace::Pace;
 use rustix::process::Signal;
 
-use crate::pace::Pace;
 use crate::place::{Place, SOON};
 use crate::processes::{Kind, Process, wait_for};
 use crate::setting::Setting;
-use crate::support::handle::Handle;
-use crate::support::job::Job;
-use crate::support::record::{CallRecord, JobResult, Outcome};
 
 /// Busy until it is stopped; sleeps in short pieces, with a child in the background.
 const BUSY: &str =

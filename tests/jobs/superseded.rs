@@ -1,14 +1,14 @@
 //! A job that is prepared again: its newer attempt supersedes the older one, whose calls report that.
 
+use greenroom_testkit::gitlab_runner::attempt::Attempt;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::process::LiveCall;
+use greenroom_testkit::gitlab_runner::record::CallRecord;
 use rustix::process::Signal;
 
 use crate::place::{Place, SOON};
 use crate::processes::wait_for;
 use crate::setting::Setting;
-use crate::support::attempt::Attempt;
-use crate::support::job::Job;
-use crate::support::process::LiveCall;
-use crate::support::record::CallRecord;
 
 /// The call ended as a system failure, and its last line names a newer attempt as the cause.
 #[track_caller]

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use greenroom::core::event::Change;
+use greenroom_core::event::Change;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 
 use crate::place::Place;
 use crate::setting::Setting;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 /// Instances that serve any number of jobs.
 fn reusing() -> Setting {

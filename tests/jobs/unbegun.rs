@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use greenroom::core::event::Change;
-use greenroom::core::instance::DrainReason;
+use greenroom_core::event::Change;
+use greenroom_core::instance::DrainReason;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::skipped::skipped;
 
 use crate::place::{Place, SOON};
 use crate::processes::wait_for;
 use crate::setting::Setting;
-use crate::skipped::skipped;
-use crate::support::job::Job;
 
 const SSHD: &str = "/usr/sbin/sshd";
 

@@ -18,7 +18,7 @@ const NOT_OFFERED: [&str; 7] = [
 fn passes(language: &str) {
     let Some(site) = Site::new(language) else { return };
     // The author's way: the script beside the program.
-    let mut script = super::program::command(site.path().join("test"), site.path());
+    let mut script = greenroom_testkit::program::command(site.path().join("test"), site.path());
     script
         .env("GREENROOM", GREENROOM)
         .env("GOCACHE", site.path().join(".cache"))

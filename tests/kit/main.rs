@@ -3,8 +3,4 @@
 mod broken;
 mod good;
 mod interrupted;
-#[path = "../support/program.rs"]
-mod program;
 mod site;
-#[path = "../support/skipped.rs"]
-mod skipped;

@@ -5,11 +5,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use greenroom_testkit::program;
+use greenroom_testkit::skipped::skipped;
 use serde_json::Value;
 use tempfile::TempDir;
-
-use super::program;
-use super::skipped::skipped;
 
 pub(crate) const GREENROOM: &str = env!("CARGO_BIN_EXE_greenroom");
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use greenroom::port::provider::{Demand, Provider};
+use greenroom_ports::provider::{Demand, Provider};
 use serde_json::{Value, json};
 
 use crate::fixture::Pool;

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use greenroom::core::inventory::{Listed, Status};
+use greenroom_core::inventory::{Listed, Status};
 use serde_json::json;
 
 use crate::fixture::Pool;

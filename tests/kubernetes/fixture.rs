@@ -6,16 +6,16 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use greenroom::core::failure::ErrorClass;
-use greenroom::core::ids::{InstanceId, PoolName};
-use greenroom::port::clock::Clock;
-use greenroom::port::provider::{InstanceKeys, LaunchRequest, Provider};
 use greenroom::provider::{BuildContext, Registration, WITH_BACKENDS};
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::{InstanceId, PoolName};
+use greenroom_ports::clock::Clock;
+use greenroom_ports::provider::{InstanceKeys, LaunchRequest, Provider};
+use greenroom_testkit::skipped::skipped;
 use serde_json::{Value, json};
 
 use crate::here::{HereAndNow, make_keys, read_keys};
 use crate::provider::{Behaviour, Fixture};
-use crate::skipped::skipped;
 use crate::standin::{self, StandIn};
 
 pub fn registration() -> &'static Registration {
@@ -51,7 +51,7 @@ impl Pool {
             containers: false,
             pulls: None,
             clock: self.clock(),
-            host_keys: Rc::new(greenroom::port::host_keys::Unconnected),
+            host_keys: Rc::new(greenroom_ports::host_keys::Unconnected),
         }
     }
 

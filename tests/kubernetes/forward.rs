@@ -5,9 +5,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use greenroom::connector::ssh::{Ssh, SshSettings};
-use greenroom::core::endpoint::{Endpoint, Forward};
-use greenroom::port::connector::ConnectError;
+use greenroom_core::endpoint::{Endpoint, Forward};
+use greenroom_ports::connector::ConnectError;
+use greenroom_ssh::{Ssh, SshSettings};
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -16,8 +18,6 @@ use crate::here::{command_lines, kill};
 use crate::jobs::{PATIENCE, Site, sentences};
 use crate::processes::{Kind, wait_for};
 use crate::provider::{gone, request, running, until};
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 /// A script that runs until it is stopped.
 const ENDLESS: &str = "for i in $(seq 1000); do echo tick; sleep 0.2; done";

@@ -7,17 +7,17 @@
 use std::ops::Deref;
 use std::time::Duration;
 
+use greenroom_testkit::dice::number;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::{JobResult, Outcome};
+use greenroom_testkit::skipped::skipped;
 use serde_json::json;
 
 use crate::onslaught::Onslaught;
 use crate::place::Place;
 use crate::processes::{Kind, wait_for};
 use crate::setting::Setting;
-use crate::skipped::skipped;
 use crate::standin::{self, StandIn};
-use crate::support::dice::number;
-use crate::support::job::Job;
-use crate::support::record::{JobResult, Outcome};
 
 pub const PATIENCE: Duration = Duration::from_mins(2);
 

@@ -2,10 +2,10 @@
 
 #![cfg(test)]
 
-use greenroom::core::failure::ErrorClass;
-use greenroom::core::ids::{InstanceId, OfferingName, OwnerId};
-use greenroom::core::inventory::Status;
-use greenroom::port::provider::LaunchRequest;
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::{InstanceId, OfferingName, OwnerId};
+use greenroom_core::inventory::Status;
+use greenroom_ports::provider::LaunchRequest;
 use serde_json::json;
 
 use crate::fixture::{Pool, metadata};

@@ -29,8 +29,6 @@ mod manifests;
 #[path = "../jobs/onslaught.rs"]
 mod onslaught;
 mod orders;
-#[path = "../support/pace.rs"]
-mod pace;
 #[path = "../jobs/place.rs"]
 #[expect(dead_code, reason = "jobs on pods use a part of it")]
 mod place;
@@ -47,8 +45,4 @@ mod silence;
 mod situation_gone;
 #[path = "../situations/kubernetes/orders.rs"]
 mod situation_orders;
-#[path = "../support/skipped.rs"]
-mod skipped;
 mod standin;
-#[path = "../support/mod.rs"]
-mod support;

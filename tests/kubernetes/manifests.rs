@@ -5,8 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use greenroom::port::finding::Severity;
-use greenroom::port::provider::Demand;
+use greenroom_ports::finding::Severity;
+use greenroom_ports::provider::Demand;
 use serde_json::{Value, json};
 
 use crate::fixture::Pool;

@@ -4,10 +4,12 @@
 
 use std::time::{Duration, Instant};
 
-use greenroom::core::failure::ErrorClass;
-use greenroom::core::inventory::Status;
-use greenroom::core::order::{LaunchOrder, OrderService};
-use greenroom::port::provider::LaunchRequest;
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::inventory::Status;
+use greenroom_core::order::{LaunchOrder, OrderService};
+use greenroom_ports::provider::LaunchRequest;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::{JobResult, Outcome};
 use serde_json::{Value, json};
 
 use crate::fixture::Pool;
@@ -15,8 +17,6 @@ use crate::jobs::{PATIENCE, Site, sentences};
 use crate::processes::{Kind, wait_for};
 use crate::provider::{Fixture as _, gone, listed, request, running, until};
 use crate::setting::Setting;
-use crate::support::job::Job;
-use crate::support::record::{JobResult, Outcome};
 
 const SERVER: &str = "server_image = 'greenroom-server/server:1'\nimage_from_job = true";
 /// Answers each connection with one line.
@@ -97,8 +97,8 @@ fn the_pools_own_image_is_that_of_a_job_with_services_only() {
     let result = site.run(&Job::new(1).service(json!({ "name": "tools/sleeper" })).script(["id -u"]));
     result.expect_outcome(&Outcome::Success);
     site.run(&Job::new(2).image("ci:12")).expect_outcome(&Outcome::Success);
-    let of_pools = |change: &greenroom::core::event::Change| {
-        matches!(change, greenroom::core::event::Change::LaunchIntended { ordered: None, .. })
+    let of_pools = |change: &greenroom_core::event::Change| {
+        matches!(change, greenroom_core::event::Change::LaunchIntended { ordered: None, .. })
     };
     assert_eq!(
         site.events().iter().filter(|event| of_pools(&event.change)).count(),

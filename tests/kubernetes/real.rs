@@ -27,12 +27,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use greenroom::core::failure::ErrorClass;
-use greenroom::core::ids::{InstanceId, PoolName};
-use greenroom::core::inventory::Status;
-use greenroom::port::clock::Clock;
-use greenroom::port::provider::{InstanceKeys, LaunchRequest, Provider};
 use greenroom::provider::BuildContext;
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::{InstanceId, PoolName};
+use greenroom_core::inventory::Status;
+use greenroom_ports::clock::Clock;
+use greenroom_ports::provider::{InstanceKeys, LaunchRequest, Provider};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};
 
@@ -178,7 +178,7 @@ impl Namespace {
             containers: false,
             pulls: None,
             clock: self.clock(),
-            host_keys: Rc::new(greenroom::port::host_keys::Unconnected),
+            host_keys: Rc::new(greenroom_ports::host_keys::Unconnected),
         }
     }
 

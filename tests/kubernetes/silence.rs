@@ -7,20 +7,20 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use greenroom::connector::ssh::{Ssh, SshSettings};
-use greenroom::core::endpoint::Endpoint;
-use greenroom::core::execution::Shell;
-use greenroom::core::ids::InstanceId;
-use greenroom::port::connector::{ConnectError, Connector as _, Reader, Stage, StageEnd};
-use greenroom::port::tail::Tail;
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::execution::Shell;
+use greenroom_core::ids::InstanceId;
+use greenroom_ports::connector::{ConnectError, Connector as _, Reader, Stage, StageEnd};
+use greenroom_ports::tail::Tail;
+use greenroom_ssh::{Ssh, SshSettings};
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 
 use crate::fixture::Pool;
 use crate::idle::IdleProxy;
 use crate::jobs::Site;
 use crate::provider::{gone, request, running, until};
 use crate::standin::StandIn;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 /// What many load balancers allow.
 const LIMIT: Duration = Duration::from_mins(1);

@@ -5,10 +5,11 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
+use greenroom_testkit::program;
+use greenroom_testkit::skipped::skipped;
 use rustix::process::Signal;
 
-use super::{Home, PROGRAM, program, signal};
-use crate::skipped::skipped;
+use super::{Home, PROGRAM, signal};
 
 /// A mount namespace in which the state directory is a small file system of its own. It ends with this value.
 pub(super) struct SmallDisk {

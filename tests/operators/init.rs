@@ -6,7 +6,9 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use super::{PROGRAM, program};
+use greenroom_testkit::program;
+
+use super::PROGRAM;
 
 /// A runner's file as `gitlab-runner register` leaves it, and an operator's comments in it.
 const RUNNER: &str = include_str!("../fixtures/runner-config.toml");

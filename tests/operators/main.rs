@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use greenroom_testkit::program;
+use greenroom_testkit::settled::await_settled;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -18,13 +20,6 @@ mod init;
 mod leaks;
 mod metrics;
 mod notify;
-#[path = "../support/program.rs"]
-mod program;
-#[path = "../support/settled.rs"]
-mod settled;
-#[path = "../support/skipped.rs"]
-mod skipped;
-use settled::await_settled;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_greenroom");
 const DEADLINE: Duration = Duration::from_mins(1);

@@ -9,10 +9,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use greenroom_testkit::program;
+use greenroom_testkit::skipped::skipped;
 use rustix::process::Signal;
 
-use super::skipped::skipped;
-use super::{DEADLINE, Home, Keeper, program, signal};
+use super::{DEADLINE, Home, Keeper, signal};
 
 const REQUEST: &str = "GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n";
 

@@ -4,8 +4,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::settled::await_settled;
-use crate::systemd::Systemd;
+use greenroom_testkit::settled::await_settled;
+use greenroom_testkit::systemd::Systemd;
+
 use crate::{STUB, cannot_package, package, programs, text};
 
 /// Far more than any step needs.

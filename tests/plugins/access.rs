@@ -4,12 +4,12 @@ use std::net::TcpListener;
 use std::process::Command;
 
 use base64ct::{Base64, Encoding as _};
+use greenroom_testkit::skipped::skipped;
 use serde_json::json;
 
 use crate::artifact::{plugin, publish};
 use crate::proxy::{Mode, Proxy};
 use crate::site::{ACCOUNT, GREENROOM, Protection, Site, expect_failure, has};
-use crate::skipped::skipped;
 
 /// Writes Docker's file.
 fn log_in(site: &Site, registry: &str, password: &str) {

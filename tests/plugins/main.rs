@@ -10,5 +10,3 @@ mod interrupted;
 mod locked;
 mod proxy;
 mod site;
-#[path = "../support/skipped.rs"]
-mod skipped;

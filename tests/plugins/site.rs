@@ -5,9 +5,8 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use greenroom_testkit::skipped::skipped;
 use serde_json::Value;
-
-use crate::skipped::skipped;
 
 /// The program under test. `greenroom-backends` is beside it.
 pub const GREENROOM: &str = env!("CARGO_BIN_EXE_greenroom");

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::{Exit, Outcome};
 use rustix::process::Signal;
 
 use crate::driver::Lab;
-use crate::support::job::Job;
-use crate::support::record::{Exit, Outcome};
 
 const SOON: Duration = Duration::from_secs(30);
 

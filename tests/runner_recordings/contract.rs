@@ -4,11 +4,12 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
+use greenroom_testkit::gitlab_runner::job::{Job, RawResponse};
+use greenroom_testkit::gitlab_runner::record::{Exit, JobResult, Outcome};
+use greenroom_testkit::gitlab_runner::repository::repository;
+use greenroom_testkit::pace::Pace;
+
 use crate::driver::Lab;
-use crate::pace::Pace;
-use crate::support::job::{Job, RawResponse};
-use crate::support::record::{Exit, JobResult, Outcome};
-use crate::support::repository::repository;
 
 const SYSTEM: Outcome = Outcome::RunnerSystemFailure;
 const TIMEOUT: Outcome = Outcome::JobExecutionTimeout;

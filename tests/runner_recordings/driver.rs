@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::runner::Runner;
+use greenroom_testkit::gitlab_runner::runner::Runner;
 
 /// A directory with the driver, its records, and the runner's directories.
 #[derive(Debug)]

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use greenroom_testkit::gitlab_runner::record::JobResult;
 use serde_json::Value;
 
 use crate::driver::{Lab, Sighting};
 use crate::recording::{Recording, directory};
-use crate::support::record::JobResult;
 
 /// The lab of the recordings, played once more with the job whose samples were kept.
 fn sampled() -> (Lab, Vec<Sighting>, JobResult) {

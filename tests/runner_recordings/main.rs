@@ -10,10 +10,8 @@ mod by_hand;
 mod contract;
 mod driver;
 mod facts;
-#[path = "../support/pace.rs"]
-mod pace;
 mod recording;
 mod scenarios;
-#[path = "../support/mod.rs"]
-mod support;
 mod users_machine;
+
+greenroom_testkit::runner_process!();

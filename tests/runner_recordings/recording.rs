@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
+use greenroom_testkit::gitlab_runner::repository::repository;
 use serde_json::Value;
 
 use crate::driver::{Lab, Sighting};
-use crate::support::job::Job;
-use crate::support::record::Outcome;
-use crate::support::repository::repository;
 
 pub fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/runner-19.4")

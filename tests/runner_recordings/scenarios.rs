@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use greenroom_testkit::gitlab_runner::handle::Handle;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::{JobResult, Outcome};
+use greenroom_testkit::gitlab_runner::runner::Runner;
+use greenroom_testkit::pace::Pace;
+
 use crate::driver::Lab;
-use crate::pace::Pace;
 use crate::recording::{Recording, Seen, Span, directory, played};
-use crate::support::handle::Handle;
-use crate::support::job::Job;
-use crate::support::record::{JobResult, Outcome};
-use crate::support::runner::Runner;
 
 /// Every scenario is played; one that could not be would be listed here with the reason.
 const NOT_PLAYED: [(&str, &str); 0] = [];

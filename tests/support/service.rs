@@ -5,8 +5,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::settled::await_settled;
-use crate::systemd::Systemd;
+use greenroom_testkit::settled::await_settled;
+use greenroom_testkit::systemd::Systemd;
 
 const GREENROOM: &str = env!("CARGO_BIN_EXE_greenroom");
 /// Far more than a stop needs, also on a loaded machine that emulates virtual machines.

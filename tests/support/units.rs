@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::settled::await_settled;
-use crate::systemd::Systemd;
+use greenroom_testkit::settled::await_settled;
+use greenroom_testkit::systemd::Systemd;
 
 const GREENROOM: &str = env!("CARGO_BIN_EXE_greenroom");
 pub(crate) const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/systemd");

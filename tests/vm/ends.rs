@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use greenroom::core::failure::ErrorClass;
-use greenroom::core::inventory::Status;
-use greenroom::port::provider::Provider;
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::inventory::Status;
+use greenroom_ports::provider::Provider;
 
 use crate::clones::SOON;
 use crate::fixture::{Guest, VmFixture};

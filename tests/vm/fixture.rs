@@ -13,12 +13,12 @@ use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use greenroom::core::endpoint::Endpoint;
-use greenroom::core::ids::{InstanceId, PoolName};
-use greenroom::port::clock::Clock;
-use greenroom::port::provider::{InstanceKeys, Provider};
-use greenroom::port::setup::Pulls;
 use greenroom::provider::{BuildContext, find};
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::ids::{InstanceId, PoolName};
+use greenroom_ports::clock::Clock;
+use greenroom_ports::provider::{InstanceKeys, Provider};
+use greenroom_ports::setup::Pulls;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -111,7 +111,7 @@ impl VmFixture {
             containers: false,
             pulls: self.pulls.clone(),
             clock: self.clock(),
-            host_keys: Rc::new(greenroom::port::host_keys::Unconnected),
+            host_keys: Rc::new(greenroom_ports::host_keys::Unconnected),
         }
     }
 

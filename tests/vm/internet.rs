@@ -13,6 +13,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use greenroom::provider::find;
+use greenroom_testkit::skipped::skipped;
 use rustix::process::Signal;
 
 use crate::fixture::{Guest, VmFixture};
@@ -20,7 +21,6 @@ use crate::here::kill;
 use crate::images::{folder, turn};
 use crate::isolation::status;
 use crate::provider::{gone, leave_nothing, until};
-use crate::skipped::skipped;
 
 /// Set for the test that runs inside.
 const INSIDE: &str = "GREENROOM_TEST_INTERNET";
@@ -70,7 +70,7 @@ fn a_guest_reaches_the_internet_and_nothing_near() {
             "network namespaces cannot be made (`unshare --net --mount --pid --fork ip netns list`)",
         );
     }
-    if let Some(why) = crate::nft::obstacle() {
+    if let Some(why) = greenroom_testkit::nft::obstacle() {
         return skipped(why);
     }
     // The image is built with the network of this machine.

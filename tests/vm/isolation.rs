@@ -8,9 +8,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use greenroom_testkit::skipped::skipped;
+
 use crate::fixture::{Guest, VmFixture};
 use crate::provider::leave_nothing;
-use crate::skipped::skipped;
 
 /// A server on this machine's loopback; it counts who gets through and says hello.
 struct Server {

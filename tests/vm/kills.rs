@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use greenroom::core::failure::ErrorClass;
-use greenroom::core::inventory::Status;
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::inventory::Status;
 use rustix::process::Signal;
 
 use crate::clones::SOON;

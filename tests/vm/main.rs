@@ -22,12 +22,8 @@ mod jobs;
 mod kills;
 mod kinds;
 mod machine;
-#[path = "../support/nft.rs"]
-mod nft;
 #[path = "../jobs/onslaught.rs"]
 mod onslaught;
-#[path = "../support/pace.rs"]
-mod pace;
 #[path = "../support/units.rs"]
 mod package_units;
 #[path = "../jobs/place.rs"]
@@ -43,22 +39,12 @@ mod published;
 mod service;
 #[path = "../jobs/setting.rs"]
 mod setting;
-#[path = "../support/settled.rs"]
-mod settled;
-#[path = "../support/skipped.rs"]
-mod skipped;
 mod stores;
-#[path = "../support/mod.rs"]
-mod support;
 #[path = "../support/service.rs"]
 mod support_service;
 mod sweep;
-#[path = "../support/systemd.rs"]
-mod systemd;
 mod templates;
 mod warm;
-
-use support::program;
 
 mod contract {
     use crate::fixture::VmFixture;

@@ -7,13 +7,13 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use greenroom_testkit::skipped::skipped;
 use serde_json::Value;
 
 use crate::fixture::VmFixture;
 use crate::images;
 use crate::provider::{Fixture as _, leave_nothing, request};
 use crate::published::{Image, PLAIN, publish};
-use crate::skipped::skipped;
 
 /// Images that differ in a word.
 pub(crate) const ONE: Image = Image { name: "library/one:1", files: &[("etc/word", "the first\n")], ..PLAIN };

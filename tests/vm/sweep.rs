@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use std::process::Child;
 use std::time::{Duration, SystemTime};
 
-use greenroom::core::inventory::Status;
-use greenroom::port::provider::Provider;
+use greenroom_core::inventory::Status;
+use greenroom_ports::provider::Provider;
 use rustix::process::Signal;
 
 use crate::fixture::VmFixture;

@@ -8,13 +8,14 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use greenroom::core::container::engine::ContainerEngine;
-use greenroom::core::container::judge::{JobContext, judge};
-use greenroom::core::container::request::{ContainerRequest, ImageRequest};
-use greenroom::core::container::settings::{ContainerSettings, PullPolicy};
-use greenroom::core::container::spec::ContainerJob;
-use greenroom::engine::warm::public_script;
-use greenroom::port::setup::{PublicPull, Pulls, Traces};
+use greenroom_core::container::engine::ContainerEngine;
+use greenroom_core::container::judge::{JobContext, judge};
+use greenroom_core::container::request::{ContainerRequest, ImageRequest};
+use greenroom_core::container::settings::{ContainerSettings, PullPolicy};
+use greenroom_core::container::spec::ContainerJob;
+use greenroom_engine::warm::public_script;
+use greenroom_ports::setup::{PublicPull, Pulls, Traces};
+use greenroom_testkit::skipped::skipped;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -23,7 +24,6 @@ use crate::here::{command_lines, kill};
 use crate::images;
 use crate::jobs::registry::Registries;
 use crate::provider::{leave_nothing, request, until};
-use crate::skipped::skipped;
 
 /// How long a template may take that a guest pulls images for, emulated, while others keep the processors busy.
 const PATIENCE: Duration = Duration::from_mins(10);

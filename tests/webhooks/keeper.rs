@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use greenroom_testkit::settled::await_settled;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::SECRET;
 use crate::server::{Certificates, Reply, Server};
-use crate::settled::await_settled;
 
 const GREENROOM: &str = env!("CARGO_BIN_EXE_greenroom");
 const DEADLINE: Duration = Duration::from_mins(1);

@@ -3,10 +3,6 @@
 
 mod keeper;
 mod server;
-#[path = "../support/settled.rs"]
-mod settled;
-#[path = "../support/skipped.rs"]
-mod skipped;
 
 use std::io::Write as _;
 use std::net::TcpListener;

@@ -6,11 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
+use greenroom_testkit::skipped::skipped;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
-
-use crate::skipped::skipped;
 
 /// `good`, `elsewhere` (for another name) and `expired`, of one authority; and another authority.
 pub(crate) struct Certificates {

@@ -1,12 +1,13 @@
 //! `doctor --clean-script`: prints what an operator installs on a host whose cleaning account needs `sudo`.
 
+use greenroom_manager::runner_host::Role;
+
 use super::pin::find;
 use crate::cli::args::GlobalOptions;
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
 use crate::cli::setup::cleaning;
 use crate::cli::ui;
-use crate::host::local::Role;
 use crate::provider;
 
 /// Always true: nothing is examined.

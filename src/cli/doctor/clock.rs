@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use greenroom_core::time::Stamp;
+use greenroom_ports::finding::Finding;
+
 use super::code;
 use crate::cli::when::{rfc3339, whole};
-use crate::core::time::Stamp;
-use crate::port::finding::Finding;
 
 /// The clocks of one machine drift, and time synchronization moves them by seconds.
 const TOLERANCE: Duration = Duration::from_mins(1);
@@ -82,9 +83,10 @@ fn duration(ms: i64) -> Duration {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use greenroom_core::time::BootId;
+
     use super::*;
     use crate::cli::fixture::at;
-    use crate::core::time::BootId;
 
     fn facts(now: Stamp, installed: Option<Stamp>, newest: Option<Stamp>) -> ClockFacts {
         ClockFacts { now: Ok(now), installed_ms: installed.map(|at| at.wall_ms), newest }

@@ -3,7 +3,7 @@
 //! A code and its severity are stable, because scripts and search engines use them. docs/doctor.md lists the same ones:
 //! a test compares the two, and another provokes each. Providers have codes of their own, which begin with their kind.
 
-use crate::port::finding::{Finding, Severity};
+use greenroom_ports::finding::{Finding, Severity};
 
 /// One kind of finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,9 +3,10 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use greenroom_ports::finding::Finding;
+
 use super::code;
 use crate::config::{Config, ConfigError};
-use crate::port::finding::Finding;
 
 /// Reads the file the way every call does.
 pub(super) fn check(path: &Path) -> (Option<Config>, Vec<Finding>) {

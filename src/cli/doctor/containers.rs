@@ -4,15 +4,15 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use greenroom_core::container::image::ImageName;
+use greenroom_core::container::settings::{ContainerSettings, Privileged};
+use greenroom_core::glob::Glob;
+use greenroom_ports::finding::Finding;
 use serde_json::Value;
 
 use super::code;
 use crate::cli::containers::jobs_meet;
 use crate::config::PoolConfig;
-use crate::core::container::image::ImageName;
-use crate::core::container::settings::{ContainerSettings, Privileged};
-use crate::core::glob::Glob;
-use crate::port::finding::Finding;
 use crate::provider;
 use crate::provider::qemu::store_use::PoolStore;
 

@@ -6,6 +6,22 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use greenroom_core::ids::PoolName;
+use greenroom_core::instance::Instance;
+use greenroom_core::policy::Policy;
+use greenroom_core::pool::PoolState;
+use greenroom_core::report::Report;
+use greenroom_core::time::{ManagerId, Stamp};
+use greenroom_manager::runner_host::{KeeperCommand, LocalHost, Role, Signals, StateDir, SystemClock};
+use greenroom_ports::attempts::Attempts as _;
+use greenroom_ports::clock::Clock;
+use greenroom_ports::finding::Finding;
+use greenroom_ports::host_keys::Unconnected;
+use greenroom_ports::leadership::Leadership as _;
+use greenroom_ports::provider::{Demand, Provider};
+use greenroom_ports::reports::Reports as _;
+use greenroom_ports::store::{OperatorStore, StoreError};
+use greenroom_ssh::link::Survey;
 
 use super::clock::ClockFacts;
 use super::keeper::KeeperFacts;
@@ -27,22 +43,6 @@ use crate::cli::setup::ProviderContext;
 use crate::cli::stores::{self, PoolStore, StoreOptions};
 use crate::cli::when::When;
 use crate::config::{Config, MetricsAddress, PoolConfig};
-use crate::connector::ssh::link::Survey;
-use crate::core::ids::PoolName;
-use crate::core::instance::Instance;
-use crate::core::policy::Policy;
-use crate::core::pool::PoolState;
-use crate::core::report::Report;
-use crate::core::time::{ManagerId, Stamp};
-use crate::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir, SystemClock};
-use crate::port::attempts::Attempts as _;
-use crate::port::clock::Clock;
-use crate::port::finding::Finding;
-use crate::port::host_keys::Unconnected;
-use crate::port::leadership::Leadership as _;
-use crate::port::provider::{Demand, Provider};
-use crate::port::reports::Reports as _;
-use crate::port::store::{OperatorStore, StoreError};
 
 /// The state directory, unless the command line or the configuration names another.
 const STATE_DIR: &str = "/var/lib/greenroom";

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use greenroom_core::container::place::EnginePlace;
+use greenroom_core::ids::PoolName;
+use greenroom_core::text::clean_line;
+use greenroom_ports::connector::{Connector as _, RemoteCommand};
+use greenroom_ports::finding::Finding;
+use greenroom_ports::tail::Tail;
+use greenroom_ssh::Ssh;
+
 use super::code;
-use crate::connector::ssh::Ssh;
-use crate::core::container::place::EnginePlace;
-use crate::core::ids::PoolName;
-use crate::core::text::clean_line;
-use crate::port::connector::{Connector as _, RemoteCommand};
-use crate::port::finding::Finding;
-use crate::port::tail::Tail;
 use crate::provider::NamedHost;
 
 const SCRIPT: &str = include_str!("host_containers.sh");
@@ -68,9 +69,10 @@ fn judge(host: &NamedHost, pool: &PoolName, said: &str, end: &str) -> Vec<Findin
 
 #[cfg(test)]
 pub(super) mod tests {
+    use greenroom_core::endpoint::Endpoint;
+    use greenroom_core::ids::InstanceId;
+
     use super::*;
-    use crate::core::endpoint::Endpoint;
-    use crate::core::ids::InstanceId;
 
     const SOUND: &str = "driver overlay\nover yes\n";
     /// An output, and the code that it leads to.

@@ -4,21 +4,21 @@ use std::fmt;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::execution::{Shell, StageShell};
+use greenroom_core::ids::PoolName;
+use greenroom_core::text::{clean_line, quoted};
+use greenroom_core::time::Pretty;
+use greenroom_ports::connector::{ConnectError, Connector as _, RemoteCommand, StageEnd, Step};
+use greenroom_ports::finding::Finding;
+use greenroom_ports::setup::{RootCleaning, SudoRule};
+use greenroom_ports::tail::Tail;
+use greenroom_ssh::{Inspected, Ssh};
 
 use super::{code, host_containers};
 use crate::cli::setup::{cleaning, stage_shell, unbinds};
 use crate::cli::ui::plural;
 use crate::config::PoolConfig;
-use crate::connector::ssh::{Inspected, Ssh};
-use crate::core::endpoint::Endpoint;
-use crate::core::execution::{Shell, StageShell};
-use crate::core::ids::PoolName;
-use crate::core::text::{clean_line, quoted};
-use crate::core::time::Pretty;
-use crate::port::connector::{ConnectError, Connector as _, RemoteCommand, StageEnd, Step};
-use crate::port::finding::Finding;
-use crate::port::setup::{RootCleaning, SudoRule};
-use crate::port::tail::Tail;
 use crate::provider::{self, BuildContext, NamedHost};
 
 /// How long each step of a check may take.
@@ -355,8 +355,9 @@ fn judge(host: &NamedHost, needs: &Needs<'_>, seen: &Inspected, login: Option<&s
 
 #[cfg(test)]
 pub(super) mod tests {
+    use greenroom_core::ids::InstanceId;
+
     use super::*;
-    use crate::core::ids::InstanceId;
 
     fn host(pin: bool) -> NamedHost {
         NamedHost {

@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use greenroom_core::ids::PoolName;
+use greenroom_core::time::Stamp;
+use greenroom_ports::finding::Finding;
+
 use super::code;
 use crate::cli::pool::status::KeeperStatus;
 use crate::cli::ui::plural;
 use crate::cli::when::{When, whole};
-use crate::core::ids::PoolName;
-use crate::core::time::Stamp;
-use crate::port::finding::Finding;
 
 /// A keeper that is this late is not delayed: it hangs.
 const LATE: Duration = Duration::from_mins(1);

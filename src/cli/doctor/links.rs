@@ -1,12 +1,13 @@
 //! The links: whether each responds, and has a recorded instance.
 
+use greenroom_core::ids::PoolName;
+use greenroom_core::pool::PoolState;
+use greenroom_ports::finding::Finding;
+use greenroom_ssh::link::{Found, LinkStatus, Survey};
+
 use super::code;
 use crate::cli::pool::status::links::{end, summary};
 use crate::cli::ui::plural;
-use crate::connector::ssh::link::{Found, LinkStatus, Survey};
-use crate::core::ids::PoolName;
-use crate::core::pool::PoolState;
-use crate::port::finding::Finding;
 
 /// `state`: `None` where it cannot be read.
 pub(super) fn check(pool: &PoolName, state: Option<&PoolState>, survey: &Survey) -> Vec<Finding> {
@@ -57,10 +58,11 @@ fn process(link: &Found) -> String {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use greenroom_core::policy::Policy;
+
     use super::*;
     use crate::cli::fixture::{EventFixture, id, pool};
     use crate::cli::pool::status::links::tests::{figures, found};
-    use crate::core::policy::Policy;
 
     fn state() -> PoolState {
         EventFixture::of(Policy::default()).ready(1, 1.0).state.clone()
@@ -71,7 +73,7 @@ pub(super) mod tests {
     }
 
     fn problems() -> Survey {
-        Survey::from_links([
+        Survey::from_iter([
             (id(1), found(0, LinkStatus::Unresponsive)),
             (id(1), Found { pid: None, ..found(1, LinkStatus::Unresponsive) }),
             (id(7), found(2, LinkStatus::Closing)),
@@ -80,7 +82,7 @@ pub(super) mod tests {
 
     #[test]
     fn links_that_answer_are_told_in_a_line_and_are_no_finding() {
-        let survey = Survey::from_links([(id(1), found(0, LinkStatus::Figures(figures())))]);
+        let survey = Survey::from_iter([(id(1), found(0, LinkStatus::Figures(figures())))]);
         assert_eq!(messages(&survey), [""; 0]);
         let expected = "links of pool `linux`: 1, 412 KiB of memory, the oldest connected for 2m 20s, round trip 0.15 ms";
         assert_eq!(line(&pool(), &survey).unwrap(), expected);

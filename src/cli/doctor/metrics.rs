@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 
+use greenroom_ports::finding::Finding;
+
 use super::code;
 use crate::cli::pool::status::KeeperStatus;
 use crate::config::{MetricsAddress, PoolConfig};
-use crate::port::finding::Finding;
 use crate::provider;
 
 /// Findings about an address at which metrics are served. The tables of these pools build.

@@ -24,10 +24,9 @@ pub mod runner;
 mod text;
 mod trial;
 
+use greenroom_ports::finding::{Finding, Severity};
 use serde::Serialize;
 use serde_json::Value;
-
-use crate::port::finding::{Finding, Severity};
 
 /// What was checked, and the findings, as text and as JSON. Field names are stable.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]

@@ -2,13 +2,14 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
+use greenroom_core::notice::Notices;
+use greenroom_core::time::{Pretty, Stamp};
+use greenroom_ports::finding::Finding;
+
 use super::code;
 use crate::cli::notify::helper;
 use crate::cli::ui::plural;
 use crate::config::Notify;
-use crate::core::notice::Notices;
-use crate::core::time::{Pretty, Stamp};
-use crate::port::finding::Finding;
 
 /// Runs none of them.
 pub(super) fn check(notify: &Notify) -> impl Iterator<Item = Finding> {
@@ -56,9 +57,10 @@ pub(super) fn deliveries(notices: &Notices, now: Stamp) -> Option<Finding> {
 pub(super) mod tests {
     use std::time::Duration;
 
+    use greenroom_core::notation::NOW;
+    use greenroom_core::notice::{Condition, NoticeKind};
+
     use super::*;
-    use crate::core::notation::NOW;
-    use crate::core::notice::{Condition, NoticeKind};
 
     fn failed() -> Notices {
         let (message, help) = (String::new(), String::new());

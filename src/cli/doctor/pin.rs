@@ -5,18 +5,19 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::time::Duration;
 
+use greenroom_core::ids::PoolName;
+use greenroom_keys::near::nearest_or_all;
+use greenroom_manager::runner_host::Role;
+use greenroom_ports::host_keys::Unconnected;
+use greenroom_ports::wakeups::WakeUps as _;
+use greenroom_ssh::HostKey;
+use greenroom_system::replace::replace;
+
 use crate::cli::args::{DoctorOptions, GlobalOptions};
 use crate::cli::context::{self, Context};
 use crate::cli::error::CliError;
 use crate::cli::ui;
-use crate::connector::ssh::HostKey;
-use crate::core::ids::PoolName;
-use crate::host::local::Role;
-use crate::keys::near::nearest_or_all;
-use crate::port::host_keys::Unconnected;
-use crate::port::wakeups::WakeUps as _;
 use crate::provider::{self, NamedHost};
-use crate::replace::replace;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 

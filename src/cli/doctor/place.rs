@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use greenroom_manager::runner_host::{StateDir, StateDirError};
+use greenroom_ports::finding::Finding;
+use greenroom_ports::host_error::HostError;
+use greenroom_ports::leadership::Identity;
+
 use super::code;
-use crate::host::local::{StateDir, StateDirError};
-use crate::port::finding::Finding;
-use crate::port::host_error::HostError;
-use crate::port::leadership::Identity;
 
 /// Opens the directory without making or changing anything. `None`: nothing further can be checked.
 pub(super) fn open(path: &Path) -> (Option<StateDir>, Vec<Finding>) {
@@ -105,8 +106,9 @@ pub(super) mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
 
+    use greenroom_core::ids::OwnerId;
+
     use super::*;
-    use crate::core::ids::OwnerId;
 
     /// A directory that was used, then changed.
     fn used(change: impl FnOnce(&Path)) -> Vec<Finding> {

@@ -3,18 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use greenroom_core::attempt::{AttemptSeen, End, over};
+use greenroom_core::ids::{AttemptName, PoolName};
+use greenroom_core::instance::{Instance, Phase};
+use greenroom_core::policy::{Policy, Timing};
+use greenroom_core::pool::PoolState;
+use greenroom_core::report::{Note, Report};
+use greenroom_core::time::Stamp;
+use greenroom_ports::finding::Finding;
+
 use super::code;
 use crate::cli::pool::status::LaunchBackoff;
 use crate::cli::ui::plural;
 use crate::cli::when::When;
-use crate::core::attempt::{AttemptSeen, End, over};
-use crate::core::ids::{AttemptName, PoolName};
-use crate::core::instance::{Instance, Phase};
-use crate::core::policy::{Policy, Timing};
-use crate::core::pool::PoolState;
-use crate::core::report::{Note, Report};
-use crate::core::time::Stamp;
-use crate::port::finding::Finding;
 
 /// One pool.
 #[derive(Debug)]

@@ -3,14 +3,15 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use greenroom_core::ids::PoolName;
+use greenroom_core::policy::Policy;
+use greenroom_core::time::Pretty;
+use greenroom_ports::finding::Finding;
+use greenroom_ports::provider::{Demand, Provider};
+
 use super::code;
 use crate::cli::setup::{ProviderContext, objection};
 use crate::config::{Config, PoolConfig};
-use crate::core::ids::PoolName;
-use crate::core::policy::Policy;
-use crate::core::time::Pretty;
-use crate::port::finding::Finding;
-use crate::port::provider::{Demand, Provider};
 use crate::provider;
 
 /// How long a provider's calls may take.
@@ -68,16 +69,16 @@ pub(super) async fn examine(
 #[cfg(test)]
 pub(super) mod tests {
     use async_trait::async_trait;
+    use greenroom_core::endpoint::Endpoint;
+    use greenroom_core::ids::InstanceId;
+    use greenroom_core::inventory::{Capabilities, Listing};
+    use greenroom_core::time::Stamp;
+    use greenroom_ports::clock::Clock;
+    use greenroom_ports::provider::{LaunchRequest, ProviderError, Termination};
 
     use super::*;
     use crate::cli::fixture::at;
     use crate::cli::setup::tests::refused;
-    use crate::core::endpoint::Endpoint;
-    use crate::core::ids::InstanceId;
-    use crate::core::inventory::{Capabilities, Listing};
-    use crate::core::time::Stamp;
-    use crate::port::clock::Clock;
-    use crate::port::provider::{LaunchRequest, ProviderError, Termination};
 
     #[derive(Debug)]
     struct Fixed;

@@ -1,12 +1,13 @@
 //! A pool's files: whether they are intact and readable, and their lock is available.
 
+use greenroom_core::format::{OUTDATED_REMEDY, outdated};
+use greenroom_core::ids::PoolName;
+use greenroom_core::pool::PoolState;
+use greenroom_ports::finding::Finding;
+use greenroom_ports::store::{Diagnosis, OperatorStore, StoreError};
+
 use super::code;
 use crate::cli::ui::plural;
-use crate::core::format::{OUTDATED_REMEDY, outdated};
-use crate::core::ids::PoolName;
-use crate::core::pool::PoolState;
-use crate::port::finding::Finding;
-use crate::port::store::{Diagnosis, OperatorStore, StoreError};
 
 /// Takes the pool's lock, reads every record of state and history. Returns the state if it can be used.
 pub(super) async fn check(store: &dyn OperatorStore, pool: &PoolName) -> (Option<PoolState>, Vec<Finding>) {
@@ -102,12 +103,13 @@ pub(super) mod tests {
     use std::rc::Rc;
     use std::time::Duration;
 
+    use greenroom_core::event::Change;
+    use greenroom_core::format::FORMAT;
+    use greenroom_core::policy::Policy;
+
     use super::*;
     use crate::cli::fixture::{EventFixture, at, id, pool};
     use crate::cli::stores::{self, StoreOptions};
-    use crate::core::event::Change;
-    use crate::core::format::FORMAT;
-    use crate::core::policy::Policy;
 
     /// A pool with some history, in files.
     struct Bench {

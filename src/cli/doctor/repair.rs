@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
+use greenroom_core::ids::PoolName;
+use greenroom_manager::runner_host::LocalHost;
+use greenroom_ports::leadership::Leadership as _;
+use greenroom_ports::lock::Lock;
+use greenroom_ports::store::Repaired;
+
 use super::Examination;
 use crate::cli::args::DoctorOptions;
 use crate::cli::error::CliError;
 use crate::cli::stores::PoolStore;
 use crate::cli::ui::plural;
-use crate::core::ids::PoolName;
-use crate::host::local::LocalHost;
-use crate::port::leadership::Leadership as _;
-use crate::port::lock::Lock;
-use crate::port::store::Repaired;
 
 /// How long a keeper may take to exit.
 const KEEPER_GOES: Duration = Duration::from_secs(3);
@@ -75,11 +76,12 @@ fn summary(pool: &PoolName, repaired: &Repaired) -> String {
 mod tests {
     use std::path::Path;
 
+    use greenroom_core::policy::Policy;
+    use greenroom_manager::runner_host::{KeeperCommand, Role, Signals, StateDir};
+
     use super::*;
     use crate::cli::fixture::{EventFixture, pool};
     use crate::cli::stores::{self, StoreOptions};
-    use crate::core::policy::Policy;
-    use crate::host::local::{KeeperCommand, Role, Signals, StateDir};
 
     fn host(path: &Path) -> LocalHost {
         let nothing: [&str; 0] = [];

@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Parser as _;
+use greenroom_core::ids::PoolName;
+use greenroom_keys::near::nearest_or_all;
+use greenroom_ports::finding::Finding;
+use greenroom_ssh::STOP_MARGIN;
 use toml::{Table, Value};
 
 use super::code::{self, Code};
 use crate::cli::args::{Cli, Command, RunnerCall};
 use crate::cli::ui::plural;
 use crate::cli::when::whole;
-use crate::connector::ssh::STOP_MARGIN;
-use crate::core::ids::PoolName;
-use crate::keys::near::nearest_or_all;
-use crate::port::finding::Finding;
 
 /// The value that GitLab Runner uses if the key is missing, zero or negative.
 const KILL_TIMEOUT_DEFAULT: i64 = 600;

@@ -1,11 +1,11 @@
 //! Findings as text.
 
 use anstyle::AnsiColor;
+use greenroom_ports::finding::{Finding, Severity};
 
 use super::Examination;
 use crate::cli::rows::wrapped;
 use crate::cli::ui::{paint, plural};
-use crate::port::finding::{Finding, Severity};
 
 /// One block for each finding, the worst first, and a last line that sums up.
 pub(super) fn text(examined: &Examination, width: usize) -> String {

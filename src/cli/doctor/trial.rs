@@ -5,8 +5,9 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+use greenroom_ports::finding::Finding;
+
 use super::code;
-use crate::port::finding::Finding;
 
 /// A journal of a busy pool and a day's attempts fit in several times.
 const BYTES_WANTED: u64 = 100 << 20;

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use greenroom_core::ids::PoolName;
+use greenroom_core::instance::DrainReason;
+use greenroom_core::order::Order;
+use greenroom_core::policy::Policy;
+use greenroom_core::report::WaitingOn;
+use greenroom_core::time::Pretty;
+
 use crate::cli::when::whole;
-use crate::core::ids::PoolName;
-use crate::core::instance::DrainReason;
-use crate::core::order::Order;
-use crate::core::policy::Policy;
-use crate::core::report::WaitingOn;
-use crate::core::time::Pretty;
 
 /// Why a job waited for its instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

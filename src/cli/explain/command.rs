@@ -1,6 +1,11 @@
 //! The command `explain`.
 
 use futures_util::future::join_all;
+use greenroom_core::container::account::ContainerAccount;
+use greenroom_core::event::Event;
+use greenroom_core::pool::PoolState;
+use greenroom_manager::runner_host::Role;
+use greenroom_ports::clock::Clock as _;
 
 use super::past::Question;
 use super::{Chapter, explain};
@@ -12,11 +17,6 @@ use crate::cli::pool::status::KeeperStatus;
 use crate::cli::reporting::Reporting;
 use crate::cli::ui;
 use crate::cli::when::When;
-use crate::core::container::account::ContainerAccount;
-use crate::core::event::Event;
-use crate::core::pool::PoolState;
-use crate::host::local::Role;
-use crate::port::clock::Clock as _;
 
 /// Explains; false if no subject has that name.
 pub(in crate::cli) async fn tell(place: &GlobalOptions, what: &str, json: bool) -> Result<bool, CliError> {

@@ -9,6 +9,16 @@ mod present;
 mod sentence;
 mod text;
 
+use greenroom_core::container::account::{ContainerAccount, FailureClass};
+use greenroom_core::event::Event;
+use greenroom_core::ids::PoolName;
+use greenroom_core::job::JobFacts;
+use greenroom_core::pool::PoolState;
+use greenroom_core::report::Report;
+use greenroom_core::time::Stamp;
+use greenroom_keys::near::nearest;
+use past::{Line, Past, Question};
+use sentence::about;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -16,17 +26,6 @@ use crate::cli::fields;
 use crate::cli::pool::status::KeeperStatus;
 use crate::cli::ui::plural;
 use crate::cli::when::{When, rfc3339};
-use crate::core::container::account::{ContainerAccount, FailureClass};
-use crate::core::event::Event;
-use crate::core::ids::PoolName;
-use crate::core::job::JobFacts;
-use crate::core::pool::PoolState;
-use crate::core::report::Report;
-use crate::core::time::Stamp;
-use crate::keys::near::nearest;
-
-use past::{Line, Past, Question};
-use sentence::about;
 
 /// The number of a job: as it is, after `#`, or at the end of its URL.
 pub(in crate::cli) fn job_number(what: &str) -> Option<u64> {

@@ -3,18 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use greenroom_core::attempt::End;
+use greenroom_core::event::{Change, Event};
+use greenroom_core::ids::{AttemptName, InstanceId, JobKey, OfferingName, PoolName};
+use greenroom_core::instance::{Answer, DrainReason};
+use greenroom_core::job::JobFacts;
+use greenroom_core::pool::PoolState;
+use greenroom_core::time::Stamp;
 use serde::Serialize;
 
 use super::advice::WaitCause;
 use super::sentence::{instance_of, request, sentence};
 use crate::cli::fields::{self, tag};
-use crate::core::attempt::End;
-use crate::core::event::{Change, Event};
-use crate::core::ids::{AttemptName, InstanceId, JobKey, OfferingName, PoolName};
-use crate::core::instance::{Answer, DrainReason};
-use crate::core::job::JobFacts;
-use crate::core::pool::PoolState;
-use crate::core::time::Stamp;
 
 /// How many notable events of a pool are shown at most.
 const NOTABLE: usize = 20;

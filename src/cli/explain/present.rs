@@ -3,6 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::JobKey;
+use greenroom_core::instance::Instance;
+use greenroom_core::plan::table::ROWS;
+use greenroom_core::report::{Note, WaitingOn};
+
 use super::Chapter;
 use crate::cli::pool::status::{
     InstanceView, KeeperStatus, LaunchBackoff, StatusInput, hosts, is_suspended, job_on_what, offerings,
@@ -10,11 +16,6 @@ use crate::cli::pool::status::{
 };
 use crate::cli::ui::plural;
 use crate::cli::when::When;
-use crate::core::failure::ErrorClass;
-use crate::core::ids::JobKey;
-use crate::core::instance::Instance;
-use crate::core::plan::table::ROWS;
-use crate::core::report::{Note, WaitingOn};
 
 /// The state of a job.
 pub(super) fn job(chapter: &Chapter<'_>, job: &JobKey, when: &When) -> Vec<String> {

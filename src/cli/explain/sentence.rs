@@ -6,20 +6,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use greenroom_core::event::{Change, Event};
+use greenroom_core::ids::{AttemptName, InstanceId, OfferingName};
+use greenroom_core::images::FoundImage;
+use greenroom_core::instance::{Answer, Instance};
+use greenroom_core::job::JobFacts;
+use greenroom_core::policy::Policy;
+use greenroom_core::pool::PoolState;
+use greenroom_core::reservation::Reservation;
+use greenroom_core::start::StartAccount;
+use greenroom_core::text::size;
+use greenroom_core::time::{Pretty, Stamp};
+use greenroom_core::unbegun::CheckKind;
+
 use crate::cli::ui::plural;
 use crate::cli::when::whole;
-use crate::core::event::{Change, Event};
-use crate::core::ids::{AttemptName, InstanceId, OfferingName};
-use crate::core::images::FoundImage;
-use crate::core::instance::{Answer, Instance};
-use crate::core::job::JobFacts;
-use crate::core::policy::Policy;
-use crate::core::pool::PoolState;
-use crate::core::reservation::Reservation;
-use crate::core::start::StartAccount;
-use crate::core::text::size;
-use crate::core::time::{Pretty, Stamp};
-use crate::core::unbegun::CheckKind;
 
 /// The request of an attempt, waiting or granted.
 pub(super) fn request<'a>(state: &'a PoolState, attempt: &AttemptName) -> Option<&'a Reservation> {

@@ -2,20 +2,21 @@
 
 use std::time::Duration;
 
-use super::*;
-use crate::cli::fixture::{EventFixture, at, attempt, endpoint, id, ordering, pool, report, when};
-use crate::core::attempt::End;
-use crate::core::container::account::{
+use greenroom_core::attempt::End;
+use greenroom_core::container::account::{
     FailureAccount, ImageAccount, ImageSource, ServiceAccount, ServiceStart,
 };
-use crate::core::event::Change;
-use crate::core::failure::{ErrorClass, Failure};
-use crate::core::ids::JobKey;
-use crate::core::instance::{Answer, DrainReason};
-use crate::core::obstacle;
-use crate::core::order::RefusedOrder;
-use crate::core::policy::{IdlePolicy, Policy};
-use crate::core::report::{Note, WaitingOn};
+use greenroom_core::event::Change;
+use greenroom_core::failure::{ErrorClass, Failure};
+use greenroom_core::ids::JobKey;
+use greenroom_core::instance::{Answer, DrainReason};
+use greenroom_core::obstacle;
+use greenroom_core::order::RefusedOrder;
+use greenroom_core::policy::{IdlePolicy, Policy};
+use greenroom_core::report::{Note, WaitingOn};
+
+use super::*;
+use crate::cli::fixture::{EventFixture, at, attempt, endpoint, id, ordering, pool, report, when};
 
 fn policy() -> Policy {
     Policy {
@@ -186,7 +187,7 @@ fn a_pool_shows_what_is_notable_and_what_is_in_its_way() {
         441.0,
         Change::LaunchIntended {
             instance: id(4),
-            generation: crate::core::ids::Generation::new("7f3a"),
+            generation: greenroom_core::ids::Generation::new("7f3a"),
             number: 4,
             attempt: 1,
             capacity: 1,
@@ -333,7 +334,7 @@ fn a_job_number_of_two_servers_is_told_twice_and_a_pool_named_like_a_job_too() {
     let mut story = day();
     let key = JobKey::new("https://other.example.com", 4711);
     let job = JobFacts::new(key, "their/thing", Duration::from_mins(1));
-    let domain = crate::core::ids::TrustDomain::new("any");
+    let domain = greenroom_core::ids::TrustDomain::new("any");
     let acquire_timeout = Duration::from_mins(1);
     story.then(432.0, Change::Requested { attempt: attempt("other"), job, domain, acquire_timeout });
     let (name, when) = (PoolName::new("4711"), when(440.0));

@@ -2,6 +2,11 @@
 
 use std::time::Duration;
 
+use greenroom_core::glob::Glob;
+use greenroom_core::history::{JobRecord, Period};
+use greenroom_core::time::Stamp;
+use greenroom_manager::runner_host::Role;
+use greenroom_ports::clock::Clock as _;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
@@ -16,11 +21,6 @@ use crate::cli::explain::job_number;
 use crate::cli::pool::reader::PoolReader;
 use crate::cli::ui;
 use crate::cli::when::When;
-use crate::core::glob::Glob;
-use crate::core::history::{JobRecord, Period};
-use crate::core::time::Stamp;
-use crate::host::local::Role;
-use crate::port::clock::Clock as _;
 
 /// The length of a period without `--since`.
 const USUAL: Duration = Duration::from_hours(24);

@@ -1,10 +1,9 @@
 //! Moments as operators write them: RFC 3339, a date, a time of day, or how long ago.
 
+use greenroom_keys::duration;
 use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan as _, Zoned};
-
-use crate::keys::duration;
 
 /// Whether a date alone means its first moment or its last one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,15 +1,15 @@
 //! The whole output for operators.
 
+use greenroom_core::attempt::End;
+use greenroom_core::event::Change;
+use greenroom_core::history::{Collector, Part, PartBuilder, Period};
+use greenroom_core::job_end::{JobEnd, JobResult};
+use greenroom_core::policy::Policy;
 use serde_json::json;
 
 use super::text::text;
 use super::view::{HistoryView, JobRow};
 use crate::cli::fixture::{EventFixture, at, attempt, id, pool, when};
-use crate::core::attempt::End;
-use crate::core::event::Change;
-use crate::core::history::{Collector, Part, PartBuilder, Period};
-use crate::core::job_end::{JobEnd, JobResult};
-use crate::core::policy::Policy;
 
 /// A warm job that passes, one that boots and fails, one that is given up, one that runs and one that waits.
 fn night() -> EventFixture {

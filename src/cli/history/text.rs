@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use greenroom_core::history::JobPhase;
+use greenroom_core::start::Start;
+use greenroom_core::time::Pretty;
+
 use super::view::{HistoryView, JobRow};
 use crate::cli::rows::{shortened, wrapped};
 use crate::cli::ui::plural;
 use crate::cli::when::{When, whole};
-use crate::core::history::JobPhase;
-use crate::core::start::Start;
-use crate::core::time::Pretty;
 
 /// The widest name of a project.
 const PROJECT_COLUMNS: usize = 24;

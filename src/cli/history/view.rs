@@ -5,14 +5,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use greenroom_core::history::{JobPhase, JobRecord};
+use greenroom_core::ids::{InstanceId, OfferingName, PoolName};
+use greenroom_core::job_end::{Blame, JobResult};
+use greenroom_core::start::Start;
+use greenroom_core::time::Stamp;
 use serde::{Serialize, Serializer};
 
 use crate::cli::fields;
-use crate::core::history::{JobPhase, JobRecord};
-use crate::core::ids::{InstanceId, OfferingName, PoolName};
-use crate::core::job_end::{Blame, JobResult};
-use crate::core::start::Start;
-use crate::core::time::Stamp;
 
 /// The jobs of the period that suit the question, oldest first.
 #[derive(Debug, Serialize)]

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use greenroom_keys::size as sizes;
 
-use crate::keys::size as sizes;
 use crate::provider::qemu::image::{DEFAULT_NAME, Flavour, SshServer};
 
 #[derive(Debug, Subcommand)]

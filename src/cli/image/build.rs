@@ -6,12 +6,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use greenroom_core::time::Pretty;
 use rustix::fs::Mode;
 
 use super::args::BuildOptions;
 use crate::cli::error::CliError;
 use crate::cli::ui;
-use crate::core::time::Pretty;
 use crate::provider::qemu::image::build::{self, BuildError, Helper, Progress, Request, Step};
 use crate::provider::qemu::image::store::Images;
 

@@ -1,13 +1,13 @@
 //! The commands `image list`, `image check` and `image remove`.
 
+use greenroom_core::text::minute;
+use greenroom_keys::near::nearest;
 use serde_json::{Value, json};
 
 use super::build::mib;
 use crate::cli::error::CliError;
 use crate::cli::rows::Rows;
 use crate::cli::ui;
-use crate::core::text::minute;
-use crate::keys::near::nearest;
 use crate::provider::qemu::image::build::on_disk;
 use crate::provider::qemu::image::store::{Entry, Images, StoreError};
 use crate::provider::qemu::image::{Image, ImageError, Problem};

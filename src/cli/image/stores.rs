@@ -3,6 +3,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use greenroom_core::text::minute;
+use greenroom_core::time::Pretty;
+use greenroom_keys::near::nearest;
 use rustix::fs::Mode;
 use serde_json::{Value, json};
 
@@ -14,9 +17,6 @@ use crate::cli::locate::{config_path, state_path};
 use crate::cli::rows::Rows;
 use crate::cli::ui;
 use crate::config::Config;
-use crate::core::text::minute;
-use crate::core::time::Pretty;
-use crate::keys::near::nearest;
 use crate::provider::qemu::image_store::build::{Built, Newer, Request, build, newer};
 use crate::provider::qemu::image_store::{Entry, ImageStoreError, Source, Store, Stores};
 use crate::provider::qemu::store_use::{PoolStore, machines};
@@ -182,7 +182,7 @@ fn users(place: &GlobalOptions, stores: &Stores, name: &str) -> Result<Vec<Strin
     let own = PoolStore { name: name.to_owned(), stores: stores.clone() };
     let mut users = Vec::new();
     if let Some(config) = configured(place, &state)? {
-        let names = |(pool, settings): &(&crate::core::ids::PoolName, &crate::config::PoolConfig)| {
+        let names = |(pool, settings): &(&greenroom_core::ids::PoolName, &crate::config::PoolConfig)| {
             PoolStore::of(pool, &settings.provider.kind, &settings.provider.table, &state)
                 .is_some_and(|used| used.name == own.name && used.stores.path() == own.stores.path())
         };

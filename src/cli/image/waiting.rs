@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
+use greenroom_manager::runner_host::Role;
+
 use crate::cli::args::GlobalOptions;
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
 use crate::cli::locate::read_config;
 use crate::cli::ui;
 use crate::config::{PoolConfig, ProviderTable};
-use crate::host::local::Role;
 use crate::provider::qemu;
 
 /// Ends the launch back-off of the pools that boot this image. Without a configuration, there are no such pools.

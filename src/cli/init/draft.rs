@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
+use greenroom_keys::near::nearest_or_all;
+use greenroom_keys::{Key, KeyTable, Takes, schema, size};
 use toml::{Table, Value};
 
 use crate::config;
-use crate::keys::near::nearest_or_all;
-use crate::keys::{Key, KeyTable, Takes, schema, size};
 use crate::provider;
 
 /// Columns of comments.

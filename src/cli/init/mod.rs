@@ -21,6 +21,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
 
+use greenroom_core::time::ManagerId;
+use greenroom_keys::schema;
+use greenroom_manager::runner_host::SystemClock;
+use greenroom_ports::host_keys::Unconnected;
+
 use self::args::InitOptions;
 use self::ask::Questions;
 use self::draft::Draft;
@@ -31,10 +36,6 @@ use super::error::CliError;
 use super::setup::{ProviderContext, objection};
 use super::{program, ui};
 use crate::config::{Config, ConfigError, Diagnostics};
-use crate::core::time::ManagerId;
-use crate::host::local::SystemClock;
-use crate::keys::schema;
-use crate::port::host_keys::Unconnected;
 use crate::provider;
 
 const STATE_DIR: &str = "/var/lib/greenroom";
@@ -98,7 +99,7 @@ fn kept(
         CliError::config(error).help(format!("correct `{shown}`, or move it away, then run init again"))
     });
     let (config, _) = read?;
-    let names: Vec<&str> = config.pools.keys().map(crate::core::ids::PoolName::as_str).collect();
+    let names: Vec<&str> = config.pools.keys().map(greenroom_core::ids::PoolName::as_str).collect();
     ui::out(&format!("`{shown}` exists and is not changed. Its pools: {}.\n", names.join(", ")));
     let wanted = options.pool.as_deref().or(options.provider.as_deref().map(pool::name_of));
     if options.provider.is_some() && wanted.is_some_and(|pool| !names.contains(&pool)) {

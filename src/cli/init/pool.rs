@@ -1,5 +1,7 @@
 //! A pool from options, answers and what is on this machine.
 
+use greenroom_core::ids::PoolName;
+use greenroom_keys::{Takes, Unset, schema};
 use toml::{Table, Value};
 
 use super::args::InitOptions;
@@ -8,8 +10,6 @@ use super::draft::{self, Draft};
 use super::found::Found;
 use super::ssh_config::SshHost;
 use crate::cli::error::CliError;
-use crate::core::ids::PoolName;
-use crate::keys::{Takes, Unset, schema};
 use crate::provider;
 
 /// Jobs of a first pool that run beside one another, where nothing else bounds it.
@@ -118,8 +118,9 @@ fn kind(options: &InitOptions, found: &Found, ask: Questions) -> Result<&'static
 }
 
 fn checked_name(text: &str) -> Result<String, String> {
-    let wrong =
-        |wrong: crate::core::ids::NameError| format!("`{text}` cannot be the name of a pool: {}", wrong.rule);
+    let wrong = |wrong: greenroom_core::ids::NameError| {
+        format!("`{text}` cannot be the name of a pool: {}", wrong.rule)
+    };
     PoolName::parse(text).map(|name| name.to_string()).map_err(wrong)
 }
 

@@ -4,6 +4,8 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use greenroom_ssh::STOP_MARGIN;
+
 use super::args::InitOptions;
 use super::ask::Questions;
 use super::diff;
@@ -13,7 +15,6 @@ use crate::cli::args::{DEFAULT_CONFIG, GlobalOptions};
 use crate::cli::error::CliError;
 use crate::cli::{program, ui};
 use crate::config::{Config, PoolConfig};
-use crate::connector::ssh::STOP_MARGIN;
 
 /// What is to be done with the runner's file.
 #[derive(Debug, PartialEq, Eq)]

@@ -4,9 +4,8 @@
 
 use std::path::Path;
 
+use greenroom_keys::near::nearest_or_all;
 use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, Table, TableLike, Value};
-
-use crate::keys::near::nearest_or_all;
 
 /// The four executables of a section.
 const EXECS: [&str; 4] = ["config", "prepare", "run", "cleanup"];

@@ -4,10 +4,10 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 
 use fs_err as fs;
+use greenroom_core::text::hex;
+use greenroom_ssh::{Ssh, SshSettings};
 
 use crate::cli::error::CliError;
-use crate::connector::ssh::{Ssh, SshSettings};
-use crate::core::text::hex;
 
 /// A directory for keys, which goes with the run.
 #[derive(Debug)]

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
+use greenroom_core::metrics::Format;
+use greenroom_system::replace::replace;
+
 use super::source::Source;
 use crate::cli::args::GlobalOptions;
 use crate::cli::error::CliError;
 use crate::cli::ui;
-use crate::core::metrics::Format;
-use crate::replace::replace;
 
 /// The collector runs as another user.
 const MODE: u32 = 0o644;

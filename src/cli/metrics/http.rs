@@ -1,6 +1,6 @@
 //! As much of HTTP/1.1 as a scrape needs: one request for `/metrics`, one response, and the connection is closed.
 
-use crate::core::metrics::Format;
+use greenroom_core::metrics::Format;
 
 /// The longest head of a request. Prometheus sends some hundred bytes.
 pub(super) const LONGEST_HEAD: usize = 8 << 10;

@@ -5,11 +5,11 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use greenroom_system::replace::private_dir;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 
 use crate::config::MetricsAddress;
-use crate::replace::private_dir;
 
 /// The owner and the group may connect; the directory decides who reaches the socket.
 const MODE: u32 = 0o660;

@@ -9,6 +9,8 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use greenroom_core::metrics::Exposition;
+use greenroom_manager::runner_host::replace_told;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::{Mutex, oneshot};
 use tokio::task::{AbortHandle, LocalSet};
@@ -19,8 +21,6 @@ use super::listener::{Listener, Stream};
 use super::source::Source;
 use crate::cli::args::GlobalOptions;
 use crate::config::MetricsAddress;
-use crate::core::metrics::Exposition;
-use crate::host::local::replace_told;
 
 /// Concurrent connections.
 const MOST: usize = 16;

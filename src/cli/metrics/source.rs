@@ -5,20 +5,21 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
 use std::rc::Rc;
 
+use greenroom_core::ids::PoolName;
+use greenroom_core::metrics::catalogue as m;
+use greenroom_core::metrics::{Exposition, pool};
+use greenroom_manager::runner_host::{KeeperStarts, Role};
+use greenroom_ports::clock::Clock as _;
+use greenroom_ports::leadership::Leadership as _;
+use greenroom_ports::reports::Reports as _;
+use greenroom_ports::store::Stores;
+use greenroom_ssh::link::HeldLocks;
+
 use crate::cli::args::GlobalOptions;
 use crate::cli::context::{Context, links_dir};
 use crate::cli::error::CliError;
 use crate::cli::pool::leaks::last;
 use crate::cli::stores::PoolStore;
-use crate::connector::ssh::link::HeldLocks;
-use crate::core::ids::PoolName;
-use crate::core::metrics::catalogue as m;
-use crate::core::metrics::{Exposition, pool};
-use crate::host::local::{KeeperStarts, Role};
-use crate::port::clock::Clock as _;
-use crate::port::leadership::Leadership as _;
-use crate::port::reports::Reports as _;
-use crate::port::store::Stores;
 
 /// The values of the labels of `greenroom_build_info`.
 const BUILD: [&str; 3] =

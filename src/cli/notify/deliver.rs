@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use greenroom_core::notice::Notice;
 use serde::Serialize;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -11,7 +12,6 @@ use tokio::time::timeout;
 use super::{child, helper, webhook};
 use crate::cli::when::rfc3339;
 use crate::config::Notify;
-use crate::core::notice::Notice;
 
 /// How long the command may take, and the webhook.
 const WITHIN: Duration = Duration::from_secs(30);

@@ -7,14 +7,14 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use greenroom_core::text::clean_line;
+use greenroom_core::time::millis;
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
 use super::child;
 use crate::cli::program;
 use crate::config::Webhook;
-use crate::core::text::clean_line;
-use crate::core::time::millis;
 
 /// Its only argument.
 pub(in crate::cli) const COMMAND: &str = "post-notice";

@@ -15,17 +15,17 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use greenroom_core::ids::{InstanceId, PoolName};
+use greenroom_core::notice::{Condition, Notice, Notices, conditions};
+use greenroom_core::time::Stamp;
+use greenroom_manager::runner_host::{KeeperStarts, OnReport, SystemClock, replace_alone};
+use greenroom_ports::clock::Clock as _;
+use greenroom_ports::store::Stores;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::stores::{self, StoreOptions};
 use crate::config::Notify;
-use crate::core::ids::{InstanceId, PoolName};
-use crate::core::notice::{Condition, Notice, Notices, conditions};
-use crate::core::time::Stamp;
-use crate::host::local::{KeeperStarts, OnReport, SystemClock, replace_alone};
-use crate::port::clock::Clock as _;
-use crate::port::store::Stores;
 
 const FILE: &str = "notices.json";
 /// Reports that wait for the thread. A full queue drops further ones: the next pass of a pool has another.
@@ -106,7 +106,7 @@ impl Watch {
         root: PathBuf,
         notify: Notify,
         clock: SystemClock,
-    ) -> Result<Self, crate::port::store::StoreError> {
+    ) -> Result<Self, greenroom_ports::store::StoreError> {
         let stores = stores::open(&root, StoreOptions::default())?;
         let notices = read(&root);
         Ok(Self { root, notify, clock, stores, notices, seen: BTreeMap::new(), holding: BTreeMap::new() })

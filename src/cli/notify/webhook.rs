@@ -5,10 +5,10 @@
 
 use std::fmt::Write as _;
 
+use greenroom_system::names;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::config::Webhook;
-use crate::names;
 
 /// Of a response, only its first line is read.
 const LONGEST_LINE: u64 = 4 << 10;

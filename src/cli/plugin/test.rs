@@ -145,7 +145,7 @@ fn kit(options: &TestOptions, scratch: &Scratch, table: &toml::Table) -> Result<
         holder: driver()?,
         places: places(options.dir.as_ref())?,
         dir: scratch.path().to_owned(),
-        reader: Rc::<crate::connector::ssh::Ssh>::clone(&ssh),
+        reader: Rc::<greenroom_ssh::Ssh>::clone(&ssh),
         connector: ssh,
     };
     let limits = Limits {

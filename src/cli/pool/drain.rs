@@ -2,18 +2,19 @@
 
 use std::time::Duration;
 
+use greenroom_core::event::{Change, Event};
+use greenroom_core::ids::InstanceId;
+use greenroom_core::instance::Instance;
+use greenroom_core::time::Pretty;
+use greenroom_engine::EngineError;
+use greenroom_engine::operate::Target;
+use greenroom_manager::runner_host::Role;
+use greenroom_ports::clock::Clock as _;
+
 use crate::cli::args::GlobalOptions;
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
 use crate::cli::{ui, when};
-use crate::core::event::{Change, Event};
-use crate::core::ids::InstanceId;
-use crate::core::instance::Instance;
-use crate::core::time::Pretty;
-use crate::engine::EngineError;
-use crate::engine::operate::Target;
-use crate::host::local::Role;
-use crate::port::clock::Clock as _;
 
 /// `pool drain --wait` times out after a day: a job can run that long.
 const DRAIN_WAIT: Duration = Duration::from_hours(24);

@@ -4,19 +4,19 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use greenroom_core::ids::{AttemptName, PoolName};
+use greenroom_core::pool::PoolState;
+use greenroom_core::report::Report;
+use greenroom_ports::leadership::Leadership as _;
+use greenroom_ports::reports::Reports as _;
+use greenroom_ports::store::{OperatorStore, StoreError};
+use greenroom_ssh::link::Survey;
 
 use crate::cli::context::{Context, links_dir};
 use crate::cli::error::CliError;
 use crate::cli::pool::status::{ContainerUse, KeeperStatus};
 use crate::cli::stores::PoolStore;
 use crate::cli::ui;
-use crate::connector::ssh::link::Survey;
-use crate::core::ids::{AttemptName, PoolName};
-use crate::core::pool::PoolState;
-use crate::core::report::Report;
-use crate::port::leadership::Leadership as _;
-use crate::port::reports::Reports as _;
-use crate::port::store::{OperatorStore, StoreError};
 use crate::provider::qemu::store_use;
 
 /// How long a link may take to respond.

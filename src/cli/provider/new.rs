@@ -5,11 +5,11 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use fs_err as fs;
+use greenroom_core::ids::PoolName;
 
 use super::args::{Language, NewOptions};
 use crate::cli::error::CliError;
 use crate::cli::ui;
-use crate::core::ids::PoolName;
 
 /// A file of the skeleton.
 struct File {

@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-use crate::core::container::pattern::name;
-use crate::keys::got::Got;
-use crate::keys::problem::{Place, Problem, join};
-use crate::keys::table::Table;
+use greenroom_core::container::pattern::name;
+use greenroom_keys::got::Got;
+use greenroom_keys::problem::{Place, Problem, join};
+use greenroom_keys::table::Table;
 
 /// Docker Hub, as images name it.
 const HUB: &str = "docker.io";

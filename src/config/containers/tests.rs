@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use greenroom_core::container::engine::ContainerEngine;
+use greenroom_core::container::settings::{ContainerSettings, Mode, Privileged, PullPolicy, Umask};
+use greenroom_core::glob::Glob;
+
 use crate::config::{Config, ProviderFacts};
-use crate::core::container::engine::ContainerEngine;
-use crate::core::container::settings::{ContainerSettings, Mode, Privileged, PullPolicy, Umask};
-use crate::core::glob::Glob;
 
 const POOL: &str = "[pool.a]\nmax_instances = 1\nprovider.kind = \"x\"\n";
 

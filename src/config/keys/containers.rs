@@ -1,13 +1,13 @@
 //! The keys of jobs in containers.
 
-use crate::core::container::settings::PullPolicy;
-use crate::keys::Applies::{Job, Pass};
-use crate::keys::Takes::{
+use greenroom_core::container::settings::PullPolicy;
+use greenroom_keys::Applies::{Job, Pass};
+use greenroom_keys::Takes::{
     Choice, Count, Duration, Factor, Flag, Globs, HostPath, Map, Range, Size, Text, TextOrTexts, Texts, Word,
     Words as OneOrMore,
 };
-use crate::keys::Unset::{Value, Words};
-use crate::keys::{Key, KeyTable, key};
+use greenroom_keys::Unset::{Value, Words};
+use greenroom_keys::{Key, KeyTable, key};
 
 /// The values of `mode`, in the order of `core::container::settings::Mode`.
 pub(in crate::config) const MODE: &[&str] = &["image", "always"];

@@ -10,9 +10,8 @@ mod rule;
 mod timing;
 mod top;
 
-use crate::keys::KeyTable;
-
 pub(super) use containers::{CONTAINERS, ENGINE, MODE, UMASK};
+use greenroom_keys::KeyTable;
 pub(super) use notify::NOTIFY;
 pub(super) use pool::{POLICY, POOL, PROVIDER};
 pub(super) use rule::RULE;
@@ -27,9 +26,10 @@ pub const TABLES: &[KeyTable] = &[TOP, POOL, POLICY, PROVIDER, CONTAINERS, RULE,
 
 #[cfg(test)]
 mod tests {
+    use greenroom_keys::table::opened_by;
+    use greenroom_keys::unknown;
+
     use super::*;
-    use crate::keys::table::opened_by;
-    use crate::keys::unknown;
 
     #[test]
     fn no_key_stands_twice_in_a_table() {

@@ -1,9 +1,9 @@
 //! The keys of `[notify]`.
 
-use crate::keys::Applies::Start;
-use crate::keys::Takes::{Duration, Text, Texts};
-use crate::keys::Unset::{Value, Words};
-use crate::keys::{KeyTable, key};
+use greenroom_keys::Applies::Start;
+use greenroom_keys::Takes::{Duration, Text, Texts};
+use greenroom_keys::Unset::{Value, Words};
+use greenroom_keys::{KeyTable, key};
 
 pub(in crate::config) const NOTIFY: KeyTable = KeyTable {
     header: "[notify]",

@@ -1,11 +1,12 @@
 //! The keys of a pool and of its policy entries, and the one key of a provider's table that is not the provider's.
 
+use greenroom_core::execution::Shell;
+use greenroom_keys::Applies::{Job, Launch, Pass, Request, Within};
+use greenroom_keys::Takes::{Count, Duration, Factor, Flag, GuestPath, Table, Tables, Text, Texts, Word};
+use greenroom_keys::Unset::{Required, Value, Words};
+use greenroom_keys::{Key, KeyTable, Unset, key};
+
 use super::REUSE;
-use crate::core::execution::Shell;
-use crate::keys::Applies::{Job, Launch, Pass, Request, Within};
-use crate::keys::Takes::{Count, Duration, Factor, Flag, GuestPath, Table, Tables, Text, Texts, Word};
-use crate::keys::Unset::{Required, Value, Words};
-use crate::keys::{Key, KeyTable, Unset, key};
 
 pub(in crate::config) const POOL: KeyTable = KeyTable {
     header: "[pool.NAME]",

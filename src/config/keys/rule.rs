@@ -1,9 +1,9 @@
 //! The keys of a rule.
 
-use crate::keys::Applies::Job;
-use crate::keys::Takes::{Flag, Globs, Text};
-use crate::keys::Unset::{Required, Words};
-use crate::keys::{KeyTable, key};
+use greenroom_keys::Applies::Job;
+use greenroom_keys::Takes::{Flag, Globs, Text};
+use greenroom_keys::Unset::{Required, Words};
+use greenroom_keys::{KeyTable, key};
 
 pub(in crate::config) const RULE: KeyTable = KeyTable {
     header: "[[rule]]",

@@ -1,9 +1,9 @@
 //! The keys of `[timing]`.
 
-use crate::keys::Applies::{Pass, Request, Start};
-use crate::keys::Takes::{Count, Duration};
-use crate::keys::Unset::Value;
-use crate::keys::{KeyTable, key};
+use greenroom_keys::Applies::{Pass, Request, Start};
+use greenroom_keys::Takes::{Count, Duration};
+use greenroom_keys::Unset::Value;
+use greenroom_keys::{KeyTable, key};
 
 pub(in crate::config) const TIMING: KeyTable = KeyTable {
     header: "[timing]",

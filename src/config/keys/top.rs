@@ -1,9 +1,9 @@
 //! The keys at the top of the file.
 
-use crate::keys::Applies::{Job, Start, Within};
-use crate::keys::Takes::{Count, HostPath, Table, Tables, Text};
-use crate::keys::Unset::{Required, Value, Words};
-use crate::keys::{KeyTable, key};
+use greenroom_keys::Applies::{Job, Start, Within};
+use greenroom_keys::Takes::{Count, HostPath, Table, Tables, Text};
+use greenroom_keys::Unset::{Required, Value, Words};
+use greenroom_keys::{KeyTable, key};
 
 pub(in crate::config) const TOP: KeyTable = KeyTable {
     header: "the top of the file",

@@ -1,8 +1,7 @@
 //! What EC2's instance metadata announces about a spot instance.
 
+use greenroom_core::metadata::MetadataAnswers;
 use serde_json::Value;
-
-use crate::core::metadata::MetadataAnswers;
 
 /// EC2 takes a spot instance back, as its list of spot requests says, too.
 pub(super) const RECLAIM: &str = "will be reclaimed by EC2 (spot)";
@@ -26,8 +25,9 @@ pub(super) fn announced(answers: &MetadataAnswers) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_core::metadata::MetadataService;
+
     use super::*;
-    use crate::core::metadata::MetadataService;
 
     const TIME: &str = "2026-12-01T14:00:00Z";
 

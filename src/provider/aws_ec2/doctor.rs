@@ -1,7 +1,8 @@
 //! Findings about a pool on EC2 that need no calls.
 
+use greenroom_ports::finding::Finding;
+
 use super::settings::Settings;
-use crate::port::finding::Finding;
 use crate::provider::cloud::doctor;
 use crate::provider::{BuildContext, mistakes};
 

@@ -1,8 +1,9 @@
 //! Findings of `doctor` from EC2's answers.
 
-use crate::core::ids::PoolName;
-use crate::port::finding::{Finding, Severity};
-use crate::port::provider::Demand;
+use greenroom_core::ids::PoolName;
+use greenroom_ports::finding::{Finding, Severity};
+use greenroom_ports::provider::Demand;
+
 use crate::provider::cloud::clock;
 use crate::provider::cloud::doctor::group_by_message;
 use crate::provider::cloud::headroom::{QuotaHeadroom, shortage};

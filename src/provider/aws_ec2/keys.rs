@@ -1,9 +1,10 @@
 //! The keys of provider `aws-ec2`.
 
-use crate::keys::Applies::{Launch, Pass};
-use crate::keys::Takes::{Flag, Text, TextOrTexts, Word};
-use crate::keys::Unset::{Required, Value, Words};
-use crate::keys::{Key, KeyTable, key};
+use greenroom_keys::Applies::{Launch, Pass};
+use greenroom_keys::Takes::{Flag, Text, TextOrTexts, Word};
+use greenroom_keys::Unset::{Required, Value, Words};
+use greenroom_keys::{Key, KeyTable, key};
+
 use crate::provider::cloud::keys::{
     ADDRESS, AS_ABOVE, CREDENTIALS_FILE, DISK, DISK_TYPE, ENDPOINT, MARKET, OFFERING, OFFERINGS, SSH_PORT,
     TAGS, USER, USER_DATA,

@@ -1,9 +1,10 @@
 //! The table of a pool on EC2.
 
+use greenroom_core::ids::PoolName;
+use greenroom_keys::problem::Problems;
+use greenroom_keys::table::{self, Table};
+
 use super::keys::TABLES;
-use crate::core::ids::PoolName;
-use crate::keys::problem::Problems;
-use crate::keys::table::{self, Table};
 use crate::provider::cloud::offerings::{KeyNames, Market, Offering};
 use crate::provider::cloud::settings::{Common, UserData, endpoint, public_ip};
 

@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use greenroom_core::endpoint::Forward;
+use greenroom_core::ids::{Location, OwnerId};
+use greenroom_core::inventory::Resource;
+use greenroom_core::metadata::MetadataAnswers;
+use greenroom_core::time::Stamp;
+use greenroom_ports::finding::Finding;
+use greenroom_ports::provider::{Demand, LaunchRequest, ProviderError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::machine::{Handle, Machine};
 use super::offerings::Offering;
-use crate::core::endpoint::Forward;
-use crate::core::ids::{Location, OwnerId};
-use crate::core::inventory::Resource;
-use crate::core::metadata::MetadataAnswers;
-use crate::core::time::Stamp;
-use crate::port::finding::Finding;
-use crate::port::provider::{Demand, LaunchRequest, ProviderError};
 
 /// One list of a pool's machines.
 #[derive(Debug, Clone, Default)]

@@ -4,13 +4,13 @@
 //! table of a cloud's pool and reads its offerings; `greenroom-backends` makes the calls.
 
 use async_trait::async_trait;
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::{InstanceId, PoolName};
+use greenroom_core::inventory::{Capabilities, Listing};
+use greenroom_ports::provider::{LaunchRequest, Provider, ProviderError, Termination};
 
 use super::offerings::{Offering, capabilities};
-use crate::core::endpoint::Endpoint;
-use crate::core::failure::ErrorClass;
-use crate::core::ids::{InstanceId, PoolName};
-use crate::core::inventory::{Capabilities, Listing};
-use crate::port::provider::{LaunchRequest, Provider, ProviderError, Termination};
 
 /// Has a pool's offerings, but no calls.
 #[derive(Debug)]

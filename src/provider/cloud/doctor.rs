@@ -1,6 +1,7 @@
 //! Findings of `doctor` that all clouds share.
 
-use crate::port::finding::{Finding, Severity};
+use greenroom_ports::finding::{Finding, Severity};
+
 use crate::provider::BuildContext;
 
 /// Adds the finding that the program with the calls is missing.

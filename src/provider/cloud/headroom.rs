@@ -1,6 +1,6 @@
 //! The number of further machines that an account's quotas allow.
 
-use crate::core::ids::PoolName;
+use greenroom_core::ids::PoolName;
 
 /// The headroom of a pool's quotas in one place, or for one kind of machine.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,8 +1,7 @@
 //! The token by which a cloud recognises a repeated launch.
 
+use greenroom_core::ids::OwnerId;
 use sha2::{Digest as _, Sha256};
-
-use crate::core::ids::OwnerId;
 
 /// The same bytes for the same launch of the same owner only: two managers in one account may both have a pool `linux`.
 /// Each cloud has its own form for them. They are not secret.

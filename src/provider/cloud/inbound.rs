@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use crate::core::ids::PoolName;
-use crate::port::finding::{Finding, Severity};
+use greenroom_core::ids::PoolName;
+use greenroom_ports::finding::{Finding, Severity};
 
 /// Ranges of IPv4 and IPv6 addresses that are larger than this count as the whole world, so halves of it do, too.
 const WORLD: (u32, u32) = (8, 16);

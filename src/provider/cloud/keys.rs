@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::keys::Applies::{Launch, Pass, Within};
-use crate::keys::Takes::{HostPath, Map, Range, Size, Tables, Text, Word};
-use crate::keys::Unset::{Value, Words};
-use crate::keys::{Key, Takes, Unset, key};
+use greenroom_keys::Applies::{Launch, Pass, Within};
+use greenroom_keys::Takes::{HostPath, Map, Range, Size, Tables, Text, Word};
+use greenroom_keys::Unset::{Value, Words};
+use greenroom_keys::{Key, Takes, Unset, key};
 
 /// The values of `market`, `address` and `user_data`.
 const MARKETS: &[&str] = &["spot", "on-demand"];

@@ -12,15 +12,15 @@ use std::time::{Duration, SystemTime};
 
 use fs_err as fs;
 use fs_err::os::unix::fs::OpenOptionsExt as _;
+use greenroom_core::format::{FORMAT, OUTDATED_REMEDY, newer, outdated};
+use greenroom_core::ids::{InstanceId, PoolName};
+use greenroom_core::time::Stamp;
+use greenroom_ports::provider::LaunchRequest;
+use greenroom_system::threads::disk::Lane;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
 use super::machine::Handle;
-use crate::core::format::{FORMAT, OUTDATED_REMEDY, newer, outdated};
-use crate::core::ids::{InstanceId, PoolName};
-use crate::core::time::Stamp;
-use crate::port::provider::LaunchRequest;
-use crate::threads::disk::Lane;
 
 /// The extension of the file of an instance that is gone but had disks, and how long it is kept.
 const GONE: &str = "gone";
@@ -221,9 +221,10 @@ mod failing_writes;
 pub(super) mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
+    use greenroom_core::golden;
+    use greenroom_core::time::{BootId, ManagerId};
+
     use super::*;
-    use crate::core::golden;
-    use crate::core::time::{BootId, ManagerId};
 
     pub(in crate::provider::cloud) fn entry(token: &str) -> Entry<Vec<u8>> {
         Entry {

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use greenroom_core::failure::Failure;
+use greenroom_core::ids::InstanceId;
+use greenroom_core::inventory::{Notice, Status, Tags};
+use greenroom_core::metadata::MetadataService;
+use greenroom_core::time::Stamp;
 use serde::{Deserialize, Serialize};
 
 use super::settings::AddressKind;
-use crate::core::failure::Failure;
-use crate::core::ids::InstanceId;
-use crate::core::inventory::{Notice, Status, Tags};
-use crate::core::metadata::MetadataService;
-use crate::core::time::Stamp;
 
 /// A cloud's identifier of one machine.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -125,9 +125,10 @@ pub fn moment(at_ms: i64, now: Stamp) -> Stamp {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use greenroom_core::ids::{Generation, OwnerId, PoolName};
+    use greenroom_core::time::{BootId, ManagerId};
+
     use super::*;
-    use crate::core::ids::{Generation, OwnerId, PoolName};
-    use crate::core::time::{BootId, ManagerId};
 
     pub(in crate::provider::cloud) fn machine(id: &str, state: MachineState) -> Machine {
         let tags = Tags {

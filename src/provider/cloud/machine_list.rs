@@ -1,8 +1,9 @@
 //! The cloud's last list of a pool's machines.
 
+use greenroom_core::ids::{InstanceId, Location};
+use greenroom_core::time::Stamp;
+
 use super::machine::{Handle, Machine, MachineState};
-use crate::core::ids::{InstanceId, Location};
-use crate::core::time::Stamp;
 
 /// One list.
 #[derive(Debug, Clone)]
@@ -37,9 +38,10 @@ impl MachineList {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_core::time::{BootId, ManagerId};
+
     use super::super::machine::tests::machine;
     use super::*;
-    use crate::core::time::{BootId, ManagerId};
 
     #[test]
     fn what_was_asked_to_end_counts_as_ending() {

@@ -6,12 +6,11 @@
 
 use std::borrow::Cow;
 
+use greenroom_core::ids::OfferingName;
+use greenroom_core::inventory::Capabilities;
+use greenroom_keys::got::Got;
+use greenroom_keys::table::{Table, Texts};
 use serde::{Deserialize, Serialize};
-
-use crate::core::ids::OfferingName;
-use crate::core::inventory::Capabilities;
-use crate::keys::got::Got;
-use crate::keys::table::{Table, Texts};
 
 /// Maximum number of offerings: more would not be tried in a day, and each refusal is recorded.
 const MAX_OFFERINGS: usize = 200;
@@ -192,12 +191,13 @@ fn name(offerings: &mut [Offering]) {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_keys::Applies::Launch;
+    use greenroom_keys::Unset::Required;
+    use greenroom_keys::problem::Problems;
+    use greenroom_keys::{Key, KeyTable, Takes, key, table};
+
     use super::super::keys::{MARKET, OFFERING};
     use super::*;
-    use crate::keys::Applies::Launch;
-    use crate::keys::Unset::Required;
-    use crate::keys::problem::Problems;
-    use crate::keys::{Key, KeyTable, Takes, key, table};
 
     const KEY_NAMES: KeyNames =
         KeyNames { types: "machine_types", places: &["zones", "subnets"], check: not_x };

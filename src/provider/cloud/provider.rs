@@ -7,6 +7,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::{InstanceId, PoolName};
+use greenroom_core::inventory::{Capabilities, Listed, Listing, Notice, Resource, ResourceKind, Resources};
+use greenroom_core::metadata::MetadataAnswers;
+use greenroom_core::report::ApiCalls;
+use greenroom_core::time::Stamp;
+use greenroom_ports::finding::Finding;
+use greenroom_ports::provider::{Demand, LaunchRequest, Provider, ProviderError, Termination};
 
 use super::api::{Api, Disk, Ended, LaunchStatus, Machines};
 use super::ledger::{Entry, Ledger};
@@ -17,15 +26,6 @@ use super::proof;
 use super::settings::Common;
 use super::shared::Shared;
 use super::throttle::AccountThrottle;
-use crate::core::endpoint::Endpoint;
-use crate::core::failure::ErrorClass;
-use crate::core::ids::{InstanceId, PoolName};
-use crate::core::inventory::{Capabilities, Listed, Listing, Notice, Resource, ResourceKind, Resources};
-use crate::core::metadata::MetadataAnswers;
-use crate::core::report::ApiCalls;
-use crate::core::time::Stamp;
-use crate::port::finding::Finding;
-use crate::port::provider::{Demand, LaunchRequest, Provider, ProviderError, Termination};
 use crate::provider::BuildContext;
 
 /// The maximum age of a list for a caller that waits for a boot or a termination. A second is short compared with a

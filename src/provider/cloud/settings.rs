@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use greenroom_keys::problem::{Place, Problem, join};
+use greenroom_keys::table::Table;
 use serde::{Deserialize, Serialize};
 
 use super::offerings::{self, KeyNames, Market, Offering};
 use super::tags;
-use crate::keys::problem::{Place, Problem, join};
-use crate::keys::table::Table;
 
 /// The address of a machine that Greenroom connects to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -150,9 +150,10 @@ pub fn endpoint(url: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_keys::problem::Problems;
+    use greenroom_keys::table;
+
     use super::*;
-    use crate::keys::problem::Problems;
-    use crate::keys::table;
 
     const KEY_NAMES: KeyNames = KeyNames { types: "machine_types", places: &["zones"], check: |_, _| Ok(()) };
     const MINIMAL: &str = "image = \"i\"\nmachine_types = \"t\"\nzones = \"a\"\n";

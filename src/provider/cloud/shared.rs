@@ -8,11 +8,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use greenroom_core::time::Stamp;
+use greenroom_ports::clock::Clock;
+use greenroom_ports::provider::ProviderError;
 use tokio::sync::Mutex;
-
-use crate::core::time::Stamp;
-use crate::port::clock::Clock;
-use crate::port::provider::ProviderError;
 
 /// An answer, and the time before its call.
 type Cached<T> = (Stamp, Rc<T>);
@@ -83,8 +82,9 @@ impl<T: Clone> Shared<T> {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_testkit::clock::ManualClock;
+
     use super::*;
-    use crate::port::clock::tests::ManualClock;
 
     #[tokio::test]
     async fn many_questions_are_one() {
@@ -115,7 +115,7 @@ mod tests {
                 questions.set(questions.get() + 1);
                 tokio::task::yield_now().await;
                 clock.pass(Duration::from_secs(30));
-                Err(ProviderError::new(crate::core::failure::ErrorClass::Transient, "no answer"))
+                Err(ProviderError::new(greenroom_core::failure::ErrorClass::Transient, "no answer"))
             };
             shared.within(age, &clock, ask).await.unwrap_err().to_string()
         };
@@ -131,9 +131,9 @@ mod tests {
     async fn a_failure_hides_no_answer_that_still_serves() {
         let (shared, clock) = (Shared::default(), ManualClock::default());
         shared.within(Duration::ZERO, &clock, async |_| Ok(1)).await.unwrap();
-        let broken = async |_| Err(ProviderError::new(crate::core::failure::ErrorClass::Transient, ""));
+        let broken = async |_| Err(ProviderError::new(greenroom_core::failure::ErrorClass::Transient, ""));
         shared.within(Duration::ZERO, &clock, broken).await.unwrap_err();
-        let unused = async |_| Err(ProviderError::new(crate::core::failure::ErrorClass::Transient, ""));
+        let unused = async |_| Err(ProviderError::new(greenroom_core::failure::ErrorClass::Transient, ""));
         assert_eq!(*shared.within(Duration::from_secs(1), &clock, unused).await.unwrap(), 1);
     }
 
@@ -143,7 +143,7 @@ mod tests {
         shared.amend(|answer| *answer = 1).await;
         shared.within(Duration::ZERO, &clock, async |_| Ok(2)).await.unwrap();
         shared.amend(|answer| *answer = 3).await;
-        let unused = async |_| Err(ProviderError::new(crate::core::failure::ErrorClass::Transient, ""));
+        let unused = async |_| Err(ProviderError::new(greenroom_core::failure::ErrorClass::Transient, ""));
         assert_eq!(*shared.within(Duration::from_secs(1), &clock, unused).await.unwrap(), 3);
     }
 }

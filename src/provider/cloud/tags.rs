@@ -2,8 +2,8 @@
 //!
 //! Names and values fit the strictest cloud (Compute Engine's labels): lower-case letters, digits, hyphens.
 
-use crate::core::ids::{Generation, InstanceId, OwnerId, PoolName};
-use crate::core::inventory::Tags;
+use greenroom_core::ids::{Generation, InstanceId, OwnerId, PoolName};
+use greenroom_core::inventory::Tags;
 
 /// The tag by which a pool's resources are listed.
 pub const POOL: &str = "greenroom-pool";

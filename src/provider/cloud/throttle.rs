@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::core::failure::{ErrorClass, Failure};
-use crate::core::time::Stamp;
-use crate::port::provider::ProviderError;
+use greenroom_core::failure::{ErrorClass, Failure};
+use greenroom_core::time::Stamp;
+use greenroom_ports::provider::ProviderError;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -98,8 +98,9 @@ impl AccountThrottle {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_core::time::{BootId, ManagerId};
+
     use super::*;
-    use crate::core::time::{BootId, ManagerId};
 
     fn at(ms: u64) -> Stamp {
         Stamp { wall_ms: 0, manager: ManagerId(1), boot: BootId(1), uptime_ms: ms }

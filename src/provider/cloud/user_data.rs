@@ -6,10 +6,10 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use greenroom_ports::provider::LaunchRequest;
 use serde_json::json;
 
 use super::settings::UserData;
-use crate::port::provider::LaunchRequest;
 
 /// The text for the image's own first-boot program. After `lifetime`, the machine powers itself off; `None` if the
 /// cloud terminates it, or if its lifetime is unlimited.
@@ -90,10 +90,11 @@ fn power_off_after(lifetime: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_core::ids::{Generation, InstanceId, OwnerId, PoolName};
+    use greenroom_core::inventory::Tags;
+    use greenroom_ports::provider::InstanceKeys;
+
     use super::*;
-    use crate::core::ids::{Generation, InstanceId, OwnerId, PoolName};
-    use crate::core::inventory::Tags;
-    use crate::port::provider::InstanceKeys;
 
     fn request() -> LaunchRequest {
         let tags = Tags {

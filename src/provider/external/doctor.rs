@@ -1,7 +1,8 @@
 //! Findings about a pool with an external program that need no call of it.
 
+use greenroom_ports::finding::{Finding, Severity};
+
 use super::settings::Settings;
-use crate::port::finding::{Finding, Severity};
 use crate::provider::cloud::doctor;
 use crate::provider::program::doctor as program;
 use crate::provider::{BuildContext, mistakes};

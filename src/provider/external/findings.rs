@@ -1,12 +1,13 @@
 //! Findings of `doctor` from the program's answers.
 
+use greenroom_core::ids::PoolName;
+use greenroom_core::text::clean_line;
+use greenroom_ports::finding::{Finding, Severity};
+use greenroom_ports::provider::{Demand, ProviderError};
+
 use super::protocol::Verb;
 use super::protocol::answers::{CapabilitiesAnswer, FindingAnswer, HostKey, Level};
 use super::settings::Settings;
-use crate::core::ids::PoolName;
-use crate::core::text::clean_line;
-use crate::port::finding::{Finding, Severity};
-use crate::port::provider::{Demand, ProviderError};
 
 /// Longest message of the program's, in characters.
 const SHOWN: usize = 300;

@@ -1,9 +1,10 @@
 //! The keys of provider `external`.
 
-use crate::keys::Applies::{Launch, Pass};
-use crate::keys::Takes::{HostPath, Map, Range, Size, Text, TextOrTexts, Texts, Values, Word};
-use crate::keys::Unset::{Required, Value, Words};
-use crate::keys::{KeyTable, key};
+use greenroom_keys::Applies::{Launch, Pass};
+use greenroom_keys::Takes::{HostPath, Map, Range, Size, Text, TextOrTexts, Texts, Values, Word};
+use greenroom_keys::Unset::{Required, Value, Words};
+use greenroom_keys::{KeyTable, key};
+
 use crate::provider::cloud::keys::{SSH_PORT, USER, USER_DATA};
 
 pub(super) const TABLES: &[KeyTable] = &[KeyTable {
@@ -44,7 +45,7 @@ pub(super) const TABLES: &[KeyTable] = &[KeyTable {
         SSH_PORT.interacts("A port that the program reports comes first."),
         key("user_data", Word(USER_DATA), Value("\"cloud-init\""), Launch)
             .means("What reads the user data at the first boot: cloud-init, or an image that runs a script."),
-        key("appears_within", crate::keys::Takes::Duration(0), Words("`appears_within_s` of the program, or 60 s"), Pass)
+        key("appears_within", greenroom_keys::Takes::Duration(0), Words("`appears_within_s` of the program, or 60 s"), Pass)
             .means("How long the program's list may lack a new machine.")
             .interacts("A launch without an answer is not repeated earlier."),
         key("timeouts", Map, Words("`launch` 5 minutes, `console` 8 s, `capabilities` 20 s, `resources`, `delete` and `examine` \

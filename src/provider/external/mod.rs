@@ -2,10 +2,11 @@
 
 use std::rc::Rc;
 
+use greenroom_keys::KeyTable;
+
 use super::cloud::delegated::DelegatedCloud;
 use super::cloud::keys::LIFETIME;
 use super::{BuildContext, Built, Calls, Registration};
-use crate::keys::KeyTable;
 
 #[cfg(feature = "external")]
 mod calls;

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::text::clean_line;
+use greenroom_core::time::{Pretty, Stamp};
+use greenroom_ports::provider::ProviderError;
 use serde::Serialize;
 
 use super::protocol::Verb;
 use super::protocol::answers::{self, Answer};
 use super::protocol::exit::{self, Reason};
-use crate::core::failure::ErrorClass;
-use crate::core::text::clean_line;
-use crate::core::time::{Pretty, Stamp};
-use crate::port::provider::ProviderError;
 use crate::provider::held::Ending;
 use crate::provider::program::{self, Ended, Exit};
 
@@ -84,7 +84,7 @@ impl Called {
                 self.unanswered("was killed with Greenroom's process")
             }
             Exit::OutputLimit(limit) => {
-                let limit = crate::core::text::size(*limit);
+                let limit = greenroom_core::text::size(*limit);
                 self.unanswered(&format!("printed more than {limit} and was killed"))
             }
         };

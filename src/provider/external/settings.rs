@@ -3,15 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use greenroom_core::ids::PoolName;
+use greenroom_keys::duration;
+use greenroom_keys::near::nearest_or_all;
+use greenroom_keys::problem::{Place, Problem, Problems, join};
+use greenroom_keys::table::{self, Table};
+
 use super::keys::TABLES;
 use super::protocol::Verb;
 use super::protocol::answers::is_public_key;
 use super::protocol::requests::ProgramSettings;
-use crate::core::ids::PoolName;
-use crate::keys::duration;
-use crate::keys::near::nearest_or_all;
-use crate::keys::problem::{Place, Problem, Problems, join};
-use crate::keys::table::{self, Table};
 use crate::provider::cloud::offerings::Offering;
 use crate::provider::cloud::settings::{Common, UserData};
 use crate::provider::environment::Environment;

@@ -2,11 +2,12 @@
 
 use std::fmt::Write as _;
 
+use greenroom_core::ids::InstanceId;
+use greenroom_core::time::Stamp;
+
 use super::book::entry::Machine;
 use super::book::{Book, Entry};
 use super::group::State;
-use crate::core::ids::InstanceId;
-use crate::core::time::Stamp;
 
 /// `None` if the instance is unknown.
 pub(super) fn of(book: &Book, id: &InstanceId) -> Option<String> {

@@ -1,9 +1,10 @@
 //! Findings about a pool with a plugin that need no call of it.
 
+use greenroom_ports::finding::Finding;
+
 use super::artifact::doctor as artifact;
 use super::locate::{Places, locate};
 use super::settings::{HostKeys, Settings};
-use crate::port::finding::Finding;
 use crate::provider::cloud::doctor;
 use crate::provider::program::doctor as program;
 use crate::provider::{BuildContext, mistakes};

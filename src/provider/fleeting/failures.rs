@@ -1,8 +1,9 @@
 //! What a failed call of the plugin means to the engine.
 
+use greenroom_core::failure::ErrorClass;
+use greenroom_ports::provider::ProviderError;
+
 use super::group::{CallError, CallErrorKind};
-use crate::core::failure::ErrorClass;
-use crate::port::provider::ProviderError;
 
 /// A failed call that changes nothing, or whose changes the next update shows.
 pub fn of_call(what: &str, error: &CallError) -> ProviderError {

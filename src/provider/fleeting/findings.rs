@@ -1,13 +1,14 @@
 //! Findings of `doctor` from the plugin's answers.
 
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::PoolName;
+use greenroom_core::own_key::{OwnKey, OwnKeyCause};
+use greenroom_ports::finding::{Finding, Severity};
+use greenroom_ports::provider::{Demand, ProviderError};
+
 use super::group::GroupInfo;
 use super::own_keys::KeyMaker;
 use super::settings::{HostKeys, Settings};
-use crate::core::failure::ErrorClass;
-use crate::core::ids::PoolName;
-use crate::core::own_key::{OwnKey, OwnKeyCause};
-use crate::port::finding::{Finding, Severity};
-use crate::port::provider::{Demand, ProviderError};
 
 /// What an update shows: why it failed, what the plugin says about its group, and how many instances no launch requested.
 pub(super) fn of_group(

@@ -10,13 +10,13 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use fs_err as fs;
+use greenroom_system::remove;
 use rustix::fs::Mode;
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, getpid, umask, waitid, waitpid};
 use serde::{Deserialize, Serialize};
 
 use crate::provider::held::{self, Ending, Report};
 use crate::provider::process::{Process, boot_id};
-use crate::remove;
 
 /// The name of this process among those of hidden command `instance`.
 pub const KIND: &str = "plugin";

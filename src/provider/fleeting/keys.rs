@@ -1,9 +1,9 @@
 //! The keys of provider `fleeting`.
 
-use crate::keys::Applies::{Launch, Pass};
-use crate::keys::Takes::{Duration, Flag, HostPath, Map, Range, Text, TextOrTexts, Values, Word};
-use crate::keys::Unset::{Required, Value, Words};
-use crate::keys::{KeyTable, key};
+use greenroom_keys::Applies::{Launch, Pass};
+use greenroom_keys::Takes::{Duration, Flag, HostPath, Map, Range, Text, TextOrTexts, Values, Word};
+use greenroom_keys::Unset::{Required, Value, Words};
+use greenroom_keys::{KeyTable, key};
 
 /// The values of `protocol` and `host_keys`.
 const PROTOCOLS: &[&str] = &["ssh", "winrm", "winrm+https"];

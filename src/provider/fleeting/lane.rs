@@ -10,17 +10,18 @@ use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::{InstanceId, PoolName};
+use greenroom_core::report::ApiCalls;
+use greenroom_core::time::Stamp;
+use greenroom_ports::clock::Clock;
+use greenroom_ports::provider::ProviderError;
+
 use super::book::Book;
 use super::failures;
 use super::group::{Group, GroupInfo};
 use super::record::{Books, Record};
 use super::serial::Serial;
-use crate::core::failure::ErrorClass;
-use crate::core::ids::{InstanceId, PoolName};
-use crate::core::report::ApiCalls;
-use crate::core::time::Stamp;
-use crate::port::clock::Clock;
-use crate::port::provider::ProviderError;
 
 mod decrease;
 mod increase;

@@ -4,15 +4,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use fs_err as fs;
+use greenroom_core::endpoint::LoginKey;
+use greenroom_core::ids::InstanceId;
+use greenroom_ssh::rsa;
 use russh::keys::key::safe_rng;
 use russh::keys::ssh_key::LineEnding;
 use russh::keys::{self, Algorithm, HashAlg, PrivateKey};
 
 use super::group::ConnectInfo;
 use super::record::private;
-use crate::core::endpoint::LoginKey;
-use crate::core::ids::InstanceId;
-use crate::rsa;
 
 /// A pool's directory.
 #[derive(Debug, Clone)]

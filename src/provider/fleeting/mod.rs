@@ -4,12 +4,13 @@
 use std::path::PathBuf;
 use std::rc::Rc;
 
+use greenroom_core::ids::PoolName;
+use greenroom_keys::KeyTable;
+use greenroom_keys::problem::Problems;
+
 use super::cloud::delegated::DelegatedCloud;
 use super::cloud::keys::LIFETIME;
 use super::{BuildContext, Built, Calls, Registration};
-use crate::core::ids::PoolName;
-use crate::keys::KeyTable;
-use crate::keys::problem::Problems;
 
 #[cfg(any(test, feature = "fleeting"))]
 pub mod address;
@@ -151,7 +152,10 @@ fn plugin_settings(
 /// What makes a pool's plugin, when it is first needed.
 #[cfg(any(test, feature = "fleeting"))]
 type GroupOf = Rc<
-    dyn Fn(&Settings, &login::Logins) -> Result<Rc<dyn group::Group>, crate::port::provider::ProviderError>,
+    dyn Fn(
+        &Settings,
+        &login::Logins,
+    ) -> Result<Rc<dyn group::Group>, greenroom_ports::provider::ProviderError>,
 >;
 
 /// A provider over a plugin.

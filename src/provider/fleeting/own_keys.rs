@@ -8,13 +8,13 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use fs_err as fs;
+use greenroom_core::own_key::{OwnKey, OwnKeyCause};
 use serde::{Deserialize, Serialize};
 
 use super::group::GroupInfo;
 use super::locate::Source;
 use super::record::private;
 use super::settings::Settings;
-use crate::core::own_key::{OwnKey, OwnKeyCause};
 
 /// A plugin that has given another key than the pool's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -149,8 +149,9 @@ pub(super) fn own_key(
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
+    use greenroom_core::ids::PoolName;
+
     use super::*;
-    use crate::core::ids::PoolName;
     use crate::provider::fleeting::group::Start;
 
     fn settings(keys: &str) -> Settings {

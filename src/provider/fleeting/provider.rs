@@ -6,6 +6,16 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::{InstanceId, Location, PoolName};
+use greenroom_core::inventory::{
+    Capabilities, Listed, Listing, Resource, ResourceKind, Resources, Status, Suspends,
+};
+use greenroom_core::report::ApiCalls;
+use greenroom_core::time::Stamp;
+use greenroom_ports::finding::Finding;
+use greenroom_ports::provider::{Demand, LaunchRequest, Provider, ProviderError, Termination};
 
 use super::book::entry::{Machine, Progress};
 use super::book::{Book, Entry};
@@ -17,16 +27,6 @@ use super::reach::{self, NoWay};
 use super::settings::Settings;
 use super::trust::Trust;
 use super::{console, failures, findings};
-use crate::core::endpoint::Endpoint;
-use crate::core::failure::ErrorClass;
-use crate::core::ids::{InstanceId, Location, PoolName};
-use crate::core::inventory::{
-    Capabilities, Listed, Listing, Resource, ResourceKind, Resources, Status, Suspends,
-};
-use crate::core::report::ApiCalls;
-use crate::core::time::Stamp;
-use crate::port::finding::Finding;
-use crate::port::provider::{Demand, LaunchRequest, Provider, ProviderError, Termination};
 
 mod own_keys;
 

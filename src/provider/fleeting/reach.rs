@@ -1,9 +1,10 @@
 //! Where an instance is reached: what the plugin reports, completed by the pool's table.
 
+use greenroom_core::endpoint::Endpoint;
+
 use super::address;
 use super::group::ConnectInfo;
 use super::settings::Settings;
-use crate::core::endpoint::Endpoint;
 
 /// Why an instance cannot be reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,8 +42,9 @@ pub(super) fn endpoint(settings: &Settings, info: &ConnectInfo) -> Result<Endpoi
 
 #[cfg(test)]
 mod tests {
+    use greenroom_core::ids::PoolName;
+
     use super::*;
-    use crate::core::ids::PoolName;
 
     #[test]
     fn the_plugins_words_come_first_and_the_table_completes_them() {

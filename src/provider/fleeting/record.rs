@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicU64, Ordering as AtomicOrdering};
 
 use fs_err as fs;
 use fs_err::os::unix::fs::OpenOptionsExt as _;
+use greenroom_core::format::{FORMAT, OUTDATED_REMEDY, newer, outdated};
+use greenroom_core::ids::PoolName;
+use greenroom_system::threads::disk::Lane;
+use greenroom_system::threads::flock::{Kind, try_lock};
 use serde::{Deserialize, Serialize};
 
 use super::book::Book;
-use crate::core::format::{FORMAT, OUTDATED_REMEDY, newer, outdated};
-use crate::core::ids::PoolName;
-use crate::threads::disk::Lane;
-use crate::threads::flock::{Kind, try_lock};
 
 /// The books by the id of their group: a plugin with another configuration may serve another group.
 pub type Books = BTreeMap<String, Book>;
@@ -129,10 +129,11 @@ pub fn private(path: &Path, bytes: &[u8]) -> io::Result<()> {
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
+    use greenroom_core::ids::{Generation, InstanceId, OwnerId};
+    use greenroom_core::inventory::Tags;
+    use greenroom_core::notation::NOW;
+
     use super::*;
-    use crate::core::ids::{Generation, InstanceId, OwnerId};
-    use crate::core::inventory::Tags;
-    use crate::core::notation::NOW;
 
     fn record(state: &Path) -> Record {
         Record::new(state, &PoolName::new("linux"))

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use greenroom_core::ids::PoolName;
+use greenroom_keys::problem::Problems;
+use greenroom_keys::table::{self, Table};
+
 use super::keys::TABLES;
 use super::locate::Source;
-use crate::core::ids::PoolName;
-use crate::keys::problem::Problems;
-use crate::keys::table::{self, Table};
 use crate::provider::cloud::settings::user;
 use crate::provider::environment::Environment;
 use crate::provider::{as_json, authorities};

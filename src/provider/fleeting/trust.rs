@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use greenroom_core::endpoint::{self, Endpoint};
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::text::clean_line;
+use greenroom_ports::host_keys::{self, PresentedKey};
+use greenroom_ports::provider::ProviderError;
 use tokio::sync::Semaphore;
 
 use super::settings::HostKeys;
-use crate::core::endpoint::{self, Endpoint};
-use crate::core::failure::ErrorClass;
-use crate::core::text::clean_line;
-use crate::port::host_keys::{self, PresentedKey};
-use crate::port::provider::ProviderError;
 use crate::provider::environment::Environment;
 use crate::provider::held::Ending;
 use crate::provider::program::{Exit, Program};

@@ -1,6 +1,6 @@
 //! What Compute Engine's metadata server announces about an instance.
 
-use crate::core::metadata::MetadataAnswers;
+use greenroom_core::metadata::MetadataAnswers;
 
 /// Compute Engine preempts a spot instance, as its list says, too.
 pub(super) const RECLAIMING: &str = "is being reclaimed by Compute Engine (spot)";
@@ -19,8 +19,9 @@ pub(super) fn announced(answers: &MetadataAnswers) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_core::metadata::MetadataService;
+
     use super::*;
-    use crate::core::metadata::MetadataService;
 
     #[test]
     fn what_compute_engine_documents_is_a_notice_and_all_else_is_none() {

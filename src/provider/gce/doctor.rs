@@ -1,7 +1,8 @@
 //! Findings about a pool on Compute Engine that need no calls.
 
+use greenroom_ports::finding::Finding;
+
 use super::settings::Settings;
-use crate::port::finding::Finding;
 use crate::provider::cloud::doctor;
 use crate::provider::{BuildContext, mistakes};
 

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::core::ids::PoolName;
-use crate::port::finding::{Finding, Severity};
-use crate::port::provider::Demand;
+use greenroom_core::ids::PoolName;
+use greenroom_ports::finding::{Finding, Severity};
+use greenroom_ports::provider::Demand;
+
 use crate::provider::cloud::clock;
 use crate::provider::cloud::doctor::group_by_message;
 use crate::provider::cloud::headroom::{QuotaHeadroom, fits, shortage};

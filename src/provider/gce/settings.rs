@@ -1,12 +1,13 @@
 //! The table of a pool on Compute Engine.
 
+#[cfg(feature = "gce")]
+use greenroom_core::ids::Location;
+use greenroom_core::ids::PoolName;
+use greenroom_keys::problem::{Place, Problem, Problems, join};
+use greenroom_keys::table::{self, Table};
+
 use super::keys::TABLES;
 use super::resource::{Image, Net, is_name, is_project, region};
-#[cfg(feature = "gce")]
-use crate::core::ids::Location;
-use crate::core::ids::PoolName;
-use crate::keys::problem::{Place, Problem, Problems, join};
-use crate::keys::table::{self, Table};
 use crate::provider::cloud::offerings::KeyNames;
 use crate::provider::cloud::settings::{AddressKind, Common, UserData, public_ip};
 

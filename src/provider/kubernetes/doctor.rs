@@ -1,7 +1,8 @@
 //! Findings about a pool of Kubernetes pods that need no calls.
 
+use greenroom_ports::finding::{Finding, Severity};
+
 use super::settings::Settings;
-use crate::port::finding::{Finding, Severity};
 use crate::provider::cloud::doctor;
 use crate::provider::{BuildContext, mistakes};
 

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use greenroom_core::ids::PoolName;
+use greenroom_ports::finding::{Finding, Severity};
+use greenroom_ports::provider::Demand;
+
 use super::limit_ranges::{self, Range, Wanted};
 use super::quantity;
 use super::settings::Resources;
-use crate::core::ids::PoolName;
-use crate::port::finding::{Finding, Severity};
-use crate::port::provider::Demand;
 use crate::provider::cloud::clock;
 use crate::provider::cloud::doctor::group_by_message;
 use crate::provider::cloud::headroom::{QuotaHeadroom, shortage};

@@ -1,11 +1,12 @@
 //! The keys of provider `kubernetes`.
 
+use greenroom_core::container::settings::PullPolicy;
+use greenroom_keys::Applies::{Job, Launch, Pass, Within};
+use greenroom_keys::Takes::{Count, Flag, Globs, HostPath, Map, Tables, Text, TextOrTexts, Word};
+use greenroom_keys::Unset::{Required, Value, Words};
+use greenroom_keys::{Key, KeyTable, Takes, key};
+
 use super::settings::{ADDRESS, PORT_FORWARD};
-use crate::core::container::settings::PullPolicy;
-use crate::keys::Applies::{Job, Launch, Pass, Within};
-use crate::keys::Takes::{Count, Flag, Globs, HostPath, Map, Tables, Text, TextOrTexts, Word};
-use crate::keys::Unset::{Required, Value, Words};
-use crate::keys::{Key, KeyTable, Takes, key};
 use crate::provider::cloud::keys::{AS_ABOVE, SSH_PORT, USER};
 
 /// The values of `via` and of `image_pull_policy`.
@@ -84,7 +85,7 @@ pub(super) const TABLES: &[KeyTable] = &[
                 .means("YAML file with a pod to start from: volumes, sidecars, security context, labels.")
                 .interacts("Its container `job` is the one that jobs run in. The keys of this table win. What Greenroom sets \
                             may not be set there, and is refused by name."),
-            key("schedule_within", crate::keys::Takes::Duration(0), Value("\"20s\""), Launch)
+            key("schedule_within", greenroom_keys::Takes::Duration(0), Value("\"20s\""), Launch)
                 .means("How long a pod may wait for a node before the launch continues with the next offering.")
                 .interacts("Set it to minutes where an autoscaler adds nodes. While one reports that it adds a node, the launch \
                             waits until `launch_timeout`."),

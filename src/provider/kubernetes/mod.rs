@@ -2,12 +2,13 @@
 
 use std::rc::Rc;
 
+use greenroom_core::container::ordering::OrderSettings;
+use greenroom_core::ids::PoolName;
+use greenroom_keys::KeyTable;
+
 use super::cloud::delegated::DelegatedCloud;
 use super::cloud::keys::LIFETIME;
 use super::{BuildContext, Built, Calls, Registration};
-use crate::core::container::ordering::OrderSettings;
-use crate::core::ids::PoolName;
-use crate::keys::KeyTable;
 
 #[cfg(feature = "kubernetes")]
 mod calls;

@@ -1,13 +1,14 @@
 //! Pods of a job's own: which images jobs may name.
 
+use greenroom_core::container::ordering::{AllowedOrders, OrderSettings};
+use greenroom_core::container::pattern;
+use greenroom_core::container::settings::PullPolicy;
+use greenroom_core::glob::Glob;
+use greenroom_keys::table::Table;
+
 use super::keys::PULL;
 use super::placement::Placement;
 use super::quantity;
-use crate::core::container::ordering::{AllowedOrders, OrderSettings};
-use crate::core::container::pattern;
-use crate::core::container::settings::PullPolicy;
-use crate::core::glob::Glob;
-use crate::keys::table::Table;
 
 /// Keys without effect if jobs cannot have pods of their own.
 const DEPENDENT: [&str; 7] = [
@@ -89,11 +90,12 @@ fn named(names: &[&str], word: &str) -> Option<PullPolicy> {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_core::container::judge::JobContext;
+    use greenroom_core::container::request::{ContainerRequest, ImageRequest};
+    use greenroom_core::ids::PoolName;
+
     use super::super::settings::Settings;
     use super::*;
-    use crate::core::container::judge::JobContext;
-    use crate::core::container::request::{ContainerRequest, ImageRequest};
-    use crate::core::ids::PoolName;
 
     fn read(text: &str) -> Result<Option<Orders>, String> {
         let table = format!("namespace = \"ci\"\nimage = \"ci:12\"\n{text}").parse().unwrap();

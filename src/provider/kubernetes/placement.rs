@@ -1,9 +1,9 @@
 //! Where pods may run: the offerings of a table.
 
+use greenroom_keys::got::Got;
+use greenroom_keys::table::{Table, Texts};
 use serde::{Deserialize, Serialize};
 
-use crate::keys::got::Got;
-use crate::keys::table::{Table, Texts};
 use crate::provider::cloud::offerings::Offering;
 
 /// Maximum number of offerings, as for clouds.

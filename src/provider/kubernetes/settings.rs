@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use greenroom_core::ids::PoolName;
+use greenroom_keys::problem::Problems;
+use greenroom_keys::table::{self, Table};
+
 use super::keys::TABLES;
 use super::orders::{self, Orders};
 use super::placement::{self, Placement, image, name};
 use super::quantity;
-use crate::core::ids::PoolName;
-use crate::keys::problem::Problems;
-use crate::keys::table::{self, Table};
 use crate::provider::cloud::settings::{Common, UserData};
 
 /// Default of `schedule_within`.

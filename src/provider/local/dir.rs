@@ -4,11 +4,11 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use greenroom_core::time::millis;
+use greenroom_ports::provider::InstanceKeys;
 use serde::{Deserialize, Serialize};
 
 use super::settings::ServerKind;
-use crate::core::time::millis;
-use crate::port::provider::InstanceKeys;
 use crate::provider::instance_dir::{InstanceDir, Launched, make_private, write_private};
 
 /// The settings of a launched instance; never changed afterwards.

@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use greenroom_ports::finding::{Finding, Severity};
+
 use super::login;
 use super::settings::{ServerKind, Settings};
-use crate::port::finding::{Finding, Severity};
 use crate::provider::{BuildContext, mistakes};
 
 /// Paths of sshd in distributions. An ordinary user's `PATH` does not contain them.

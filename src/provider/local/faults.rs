@@ -6,12 +6,11 @@ use std::io;
 use std::path::Path;
 
 use fs_err as fs;
+use greenroom_core::failure::ErrorClass;
+use greenroom_keys::Takes;
+use greenroom_keys::table::Table;
+use greenroom_ports::provider::ProviderError;
 use serde::{Deserialize, Serialize};
-
-use crate::core::failure::ErrorClass;
-use crate::keys::Takes;
-use crate::keys::table::Table;
-use crate::port::provider::ProviderError;
 
 pub(super) const CLASSES: &[&str] =
     &["no-capacity", "quota", "denied", "invalid", "throttled", "transient", "unknown"];

@@ -1,10 +1,11 @@
 //! The keys of provider `local`.
 
+use greenroom_keys::Applies::{Launch, Pass, Within};
+use greenroom_keys::Takes::{Duration, Flag, HostPath, Range, Table, Word};
+use greenroom_keys::Unset::{Required, Value, Words};
+use greenroom_keys::{KeyTable, key};
+
 use super::faults::CLASSES;
-use crate::keys::Applies::{Launch, Pass, Within};
-use crate::keys::Takes::{Duration, Flag, HostPath, Range, Table, Word};
-use crate::keys::Unset::{Required, Value, Words};
-use crate::keys::{KeyTable, key};
 
 /// The values of `server`.
 const SERVERS: &[&str] = &["embedded", "openssh"];

@@ -4,12 +4,12 @@ use std::io;
 use std::path::Path;
 
 use async_trait::async_trait;
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::time::Stamp;
+use greenroom_ports::provider::{LaunchRequest, ProviderError};
 
 use super::dir::Spec;
 use super::settings::Settings;
-use crate::core::failure::ErrorClass;
-use crate::core::time::Stamp;
-use crate::port::provider::{LaunchRequest, ProviderError};
 use crate::provider::instance_dir::{InstanceDir, Launched};
 use crate::provider::launch::{Admitted, Recipe, instances, random};
 

@@ -9,17 +9,17 @@ use std::path::Path;
 use std::rc::Rc;
 
 use async_trait::async_trait;
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::ids::{InstanceId, PoolName};
+use greenroom_core::inventory::{Capabilities, Listed, Listing};
+use greenroom_keys::KeyTable;
+use greenroom_ports::provider::{LaunchRequest, Provider, ProviderError, Termination};
+use greenroom_system::threads::disk::Lane;
 
 use super::instance_dir::{InstanceDir, Launched};
 use super::launch::Server;
 use super::supervised::Supervised;
 use super::{BuildContext, Built, Calls, GuestDirs, Registration};
-use crate::core::endpoint::Endpoint;
-use crate::core::ids::{InstanceId, PoolName};
-use crate::core::inventory::{Capabilities, Listed, Listing};
-use crate::keys::KeyTable;
-use crate::port::provider::{LaunchRequest, Provider, ProviderError, Termination};
-use crate::threads::disk::Lane;
 
 mod dir;
 mod doctor;

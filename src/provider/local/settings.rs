@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use greenroom_core::ids::PoolName;
+use greenroom_keys::problem::Problems;
+use greenroom_keys::table;
 use serde::{Deserialize, Serialize};
 
 use super::faults::FailLaunch;
 use super::keys::TABLES;
-use crate::core::ids::PoolName;
-use crate::keys::problem::Problems;
-use crate::keys::table;
 
 /// The SSH server of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

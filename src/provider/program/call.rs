@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
+use greenroom_core::text::clean_text;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
 use tokio::process::Child;
@@ -16,7 +17,6 @@ use tokio::sync::Semaphore;
 
 use super::holder;
 use super::output;
-use crate::core::text::clean_text;
 use crate::provider::environment::Environment;
 use crate::provider::held::{self, Ending};
 

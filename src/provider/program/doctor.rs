@@ -4,9 +4,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use fs_err as fs;
+use greenroom_core::ids::PoolName;
+use greenroom_ports::finding::{Finding, Severity};
 
-use crate::core::ids::PoolName;
-use crate::port::finding::{Finding, Severity};
 use crate::provider::environment::Environment;
 
 /// What a provider calls these findings.

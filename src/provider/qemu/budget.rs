@@ -6,11 +6,11 @@ use std::io;
 use std::path::Path;
 
 use fs_err as fs;
+use greenroom_core::failure::ErrorClass;
+use greenroom_ports::provider::ProviderError;
 
 use super::settings::{Accel, Settings};
 use super::spec::{ReservedStore, Spec};
-use crate::core::failure::ErrorClass;
-use crate::port::provider::ProviderError;
 use crate::provider::instance_dir::{InstanceDir, Life};
 use crate::provider::launch::{instances, locked};
 
@@ -124,8 +124,9 @@ fn total_disk(pools: &Path) -> io::Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_core::ids::PoolName;
+
     use super::*;
-    use crate::core::ids::PoolName;
 
     fn settings(table: &str) -> Settings {
         Settings::read(&PoolName::new("linux"), &table.parse().unwrap()).unwrap()

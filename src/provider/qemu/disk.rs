@@ -39,8 +39,9 @@ pub(super) fn of_machine(settings: &Settings, source: u64) -> Result<u64, String
 
 #[cfg(test)]
 mod tests {
+    use greenroom_core::ids::PoolName;
+
     use super::*;
-    use crate::core::ids::PoolName;
 
     #[test]
     fn a_disk_that_is_smaller_than_its_image_is_refused_with_both_sizes() {

@@ -6,12 +6,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
+use greenroom_ports::finding::{Finding, Severity};
+
 use super::accel::{self, KvmCheck};
 use super::image::{Image, ImageError, Problem};
 use super::process::exec::Runner;
 use super::settings::{Accel, Network, Settings, Source};
 use super::{budget, disk, egress, image_store, user};
-use crate::port::finding::{Finding, Severity};
 use crate::provider::scope::{self, Scopes};
 use crate::provider::{BuildContext, mistakes};
 
@@ -250,10 +251,11 @@ pub(super) mod tests {
     use std::path::PathBuf;
     use std::rc::Rc;
 
+    use greenroom_core::ids::PoolName;
+    use greenroom_core::time::{BootId, ManagerId, Stamp};
+    use greenroom_ports::clock::Clock;
+
     use super::*;
-    use crate::core::ids::PoolName;
-    use crate::core::time::{BootId, ManagerId, Stamp};
-    use crate::port::clock::Clock;
 
     #[derive(Debug)]
     struct Fixed;
@@ -272,7 +274,7 @@ pub(super) mod tests {
             containers: false,
             pulls: None,
             clock: Rc::new(Fixed),
-            host_keys: Rc::new(crate::port::host_keys::Unconnected),
+            host_keys: Rc::new(greenroom_ports::host_keys::Unconnected),
         }
     }
 

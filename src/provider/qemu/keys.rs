@@ -1,9 +1,9 @@
 //! The keys of provider `qemu`.
 
-use crate::keys::Applies::{Launch, Pass};
-use crate::keys::Takes::{Duration, HostPath, Range, Size, Text, Texts, Word};
-use crate::keys::Unset::{Value, Words};
-use crate::keys::{KeyTable, key};
+use greenroom_keys::Applies::{Launch, Pass};
+use greenroom_keys::Takes::{Duration, HostPath, Range, Size, Text, Texts, Word};
+use greenroom_keys::Unset::{Value, Words};
+use greenroom_keys::{KeyTable, key};
 
 /// The values of `network`, `accel` and `boot`.
 const NETWORKS: &[&str] = &["isolated", "proxy", "internet", "open"];

@@ -12,22 +12,22 @@ use std::path::Path;
 use std::rc::Rc;
 
 use async_trait::async_trait;
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::{InstanceId, PoolName};
+use greenroom_core::images::FoundImage;
+use greenroom_core::inventory::{Capabilities, Listed, Listing};
+use greenroom_keys::KeyTable;
+use greenroom_keys::problem::{Place, Problem, Problems};
+use greenroom_ports::provider::{LaunchRequest, Provider, ProviderError, Termination};
+use greenroom_ports::setup::PublicPull;
+use greenroom_system::threads::disk::Lane;
 
 use super::instance_dir::{InstanceDir, Launched, Life};
 use super::launch::{Admitted, Recipe, Server};
 use super::process::boot_id;
 use super::supervised::Supervised;
 use super::{BuildContext, Built, Calls, Registration};
-use crate::core::endpoint::Endpoint;
-use crate::core::failure::ErrorClass;
-use crate::core::ids::{InstanceId, PoolName};
-use crate::core::images::FoundImage;
-use crate::core::inventory::{Capabilities, Listed, Listing};
-use crate::keys::KeyTable;
-use crate::keys::problem::{Place, Problem, Problems};
-use crate::port::provider::{LaunchRequest, Provider, ProviderError, Termination};
-use crate::port::setup::PublicPull;
-use crate::threads::disk::Lane;
 
 mod accel;
 mod budget;
@@ -294,10 +294,11 @@ impl Provider for Qemu {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_core::ids::{Generation, OwnerId};
+    use greenroom_core::inventory::Tags;
+    use greenroom_ports::provider::InstanceKeys;
+
     use super::*;
-    use crate::core::ids::{Generation, OwnerId};
-    use crate::core::inventory::Tags;
-    use crate::port::provider::InstanceKeys;
 
     #[test]
     fn only_root_has_a_pool_whose_network_needs_rules() {

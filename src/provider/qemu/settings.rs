@@ -3,15 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use greenroom_core::ids::PoolName;
+use greenroom_keys::got::Got;
+use greenroom_keys::problem::Problems;
+use greenroom_keys::table::{self, Table};
 use serde::{Deserialize, Serialize};
 
 use super::egress::{Allowed, FIRST_UID, Internet};
 use super::image;
 use super::keys::TABLES;
-use crate::core::ids::PoolName;
-use crate::keys::got::Got;
-use crate::keys::problem::Problems;
-use crate::keys::table::{self, Table};
 
 /// The boot source of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
+use greenroom_core::images::FoundImage;
 use serde::{Deserialize, Serialize};
 
 use super::settings::Settings;
-use crate::core::images::FoundImage;
 use crate::provider::instance_dir::Launched;
 
 /// The file with what templates pull, as the pool's configuration was at the launch. It may be long, and few read it.

@@ -4,14 +4,14 @@ use std::io;
 use std::path::Path;
 
 use fs_err as fs;
+use greenroom_core::ids::PoolName;
+use greenroom_core::text::minute;
 use jiff::{SignedDuration, Timestamp};
 
 use super::REGISTRATION;
 use super::image_store::{Manifest, Stores};
 use super::settings::{Settings, Source};
 use super::spec::{Booted, Spec};
-use crate::core::ids::PoolName;
-use crate::core::text::minute;
 use crate::provider::instance_dir::{InstanceDir, Life};
 use crate::provider::launch::instances;
 

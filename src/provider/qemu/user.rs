@@ -85,8 +85,9 @@ fn ids(users: &str, name: &str) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_core::ids::PoolName;
+
     use super::*;
-    use crate::core::ids::PoolName;
 
     #[test]
     fn a_user_has_a_number_and_a_group() {

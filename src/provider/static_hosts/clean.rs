@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use greenroom_core::container::place::EnginePlace;
+use greenroom_core::ids::{InstanceId, PoolName};
+use greenroom_core::text::quoted;
+use greenroom_keys::problem::Problems;
+use greenroom_ports::setup::{Cleaning, KEEP_CACHE, RootCleaning, SudoRule};
+
 use super::settings::{Host, Settings};
-use crate::core::container::place::EnginePlace;
-use crate::core::ids::{InstanceId, PoolName};
-use crate::core::text::quoted;
-use crate::keys::problem::Problems;
-use crate::port::setup::{Cleaning, KEEP_CACHE, RootCleaning, SudoRule};
 use crate::provider::CleanDirs;
 
 /// Pristine copies of homes, by the name of their account. Only root enters this directory.
@@ -89,8 +90,9 @@ mod tests {
     use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
 
+    use greenroom_testkit::shells::shells;
+
     use super::*;
-    use crate::shells::shells;
 
     /// An account's home with builds and a cache in it.
     struct Home(tempfile::TempDir);

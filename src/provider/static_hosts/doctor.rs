@@ -3,10 +3,11 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use greenroom_core::endpoint::LoginKey;
+use greenroom_ports::finding::{Finding, Severity};
+
 use super::StaticHosts;
 use super::settings::JUMP;
-use crate::core::endpoint::LoginKey;
-use crate::port::finding::{Finding, Severity};
 use crate::provider::{BuildContext, mistakes};
 
 pub(super) fn doctor(context: &BuildContext, table: &toml::Table) -> Vec<Finding> {

@@ -1,9 +1,9 @@
 //! The keys of provider `static`.
 
-use crate::keys::Applies::{Pass, Within};
-use crate::keys::Takes::{Flag, HostPath, Range, Table, Tables, Text};
-use crate::keys::Unset::{Required, Value, Words};
-use crate::keys::{Key, KeyTable, key};
+use greenroom_keys::Applies::{Pass, Within};
+use greenroom_keys::Takes::{Flag, HostPath, Range, Table, Tables, Text};
+use greenroom_keys::Unset::{Required, Value, Words};
+use greenroom_keys::{Key, KeyTable, key};
 
 pub(super) const TABLES: &[KeyTable] = &[
     KeyTable {

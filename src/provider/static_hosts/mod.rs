@@ -10,15 +10,15 @@ use std::rc::Rc;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
+use greenroom_core::endpoint::{Endpoint, Jump};
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::{InstanceId, Location, PoolName};
+use greenroom_core::inventory::{Capabilities, Listed, Listing, StaticHost, Status};
+use greenroom_keys::KeyTable;
+use greenroom_keys::problem::Problems;
+use greenroom_ports::provider::{LaunchRequest, Provider, ProviderError, Termination};
 
 use super::{BuildContext, Built, Calls, NamedHost, Registration, StaticHostCalls};
-use crate::core::endpoint::{Endpoint, Jump};
-use crate::core::failure::ErrorClass;
-use crate::core::ids::{InstanceId, Location, PoolName};
-use crate::core::inventory::{Capabilities, Listed, Listing, StaticHost, Status};
-use crate::keys::KeyTable;
-use crate::keys::problem::Problems;
-use crate::port::provider::{LaunchRequest, Provider, ProviderError, Termination};
 
 mod clean;
 mod doctor;

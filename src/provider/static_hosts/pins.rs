@@ -6,9 +6,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use fs_err as fs;
+use greenroom_core::ids::PoolName;
 
 use super::settings::Server;
-use crate::core::ids::PoolName;
 
 /// The path of a host's pinned key.
 pub(super) fn path(state_dir: &Path, pool: &PoolName, host: &str) -> PathBuf {

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use greenroom_system::names::look_up;
+use greenroom_system::names::race::connect_any;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 
 use super::settings::Server;
-use crate::names::look_up;
-use crate::names::race::connect_any;
 
 /// Time limit of one probe.
 const TIMEOUT: Duration = Duration::from_secs(3);

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use greenroom_core::endpoint::LoginKey;
+use greenroom_core::ids::PoolName;
+use greenroom_keys::got::Got;
+use greenroom_keys::problem::{Place, Problem, Problems, join};
+use greenroom_keys::table::{self, Table};
+
 use super::keys::TABLES;
-use crate::core::endpoint::LoginKey;
-use crate::core::ids::PoolName;
-use crate::keys::got::Got;
-use crate::keys::problem::{Place, Problem, Problems, join};
-use crate::keys::table::{self, Table};
 
 /// The jump host is pinned under this name, so no host may have it.
 pub(super) const JUMP: &str = "jump";

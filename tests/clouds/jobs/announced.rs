@@ -1,14 +1,14 @@
 //! Ends of instances that the cloud announces before they come.
 
-use greenroom::core::ids::InstanceId;
+use greenroom_core::ids::InstanceId;
+use greenroom_testkit::gitlab_runner::handle::Handle;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::json;
 
 use crate::cloud::{Buy, Cloud};
 use crate::processes::wait_for;
 use crate::site::{PATIENCE, Site, messages, pool};
-use crate::support::handle::Handle;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 on_both_clouds![
     an_idle_instance_is_replaced_before_it_ends,

@@ -2,18 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use greenroom::core::event::{Change, Event};
-use greenroom::core::instance::Answer;
+use greenroom_core::event::{Change, Event};
+use greenroom_core::instance::Answer;
+use greenroom_testkit::dice::number;
+use greenroom_testkit::gitlab_runner::attempt::Attempt;
+use greenroom_testkit::gitlab_runner::job::Job;
 use rustix::process::Signal;
-
 use serde_json::json;
 
 use crate::cloud::{Buy, Cloud};
 use crate::processes::wait_for;
 use crate::site::{PATIENCE, Site, pool};
-use crate::support::attempt::Attempt;
-use crate::support::dice::number;
-use crate::support::job::Job;
 use crate::truth::Request;
 
 on_both_clouds![

@@ -1,5 +1,7 @@
 //! Credentials, a region, a project or a kind that lead away from a pool's instances.
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::Value;
 
 use crate::cloud::{Buy, Cloud};
@@ -8,8 +10,6 @@ use crate::place::SOON;
 use crate::processes::{Kind, wait_for};
 use crate::setting::Setting;
 use crate::site::{PATIENCE, Site, pool};
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 on_both_clouds![
     instances_in_another_location_are_neither_forgotten_nor_replaced,

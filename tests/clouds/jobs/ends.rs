@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use greenroom::core::instance::{Answer, Instance};
+use greenroom_core::instance::{Answer, Instance};
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::json;
 
 use crate::cloud::{Buy, Cloud};
 use crate::processes::{Process, wait_for};
 use crate::site::{PATIENCE, Site, messages, pool};
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 on_both_clouds![
     a_reclaimed_spot_instance_is_named_as_such_and_replaced,

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use greenroom_testkit::dice::number;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::{JobResult, Outcome};
 use serde_json::{Value, json};
 
 use crate::cloud::{Buy, Cloud};
 use crate::site::{PATIENCE, Site, messages, pool};
-use crate::support::dice::number;
-use crate::support::job::Job;
-use crate::support::record::{JobResult, Outcome};
 
 on_both_clouds![sixty_jobs_end_right_though_one_call_in_twenty_goes_wrong];
 

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
+
 use crate::cloud::{Buy, Cloud};
 use crate::onslaught::Onslaught;
 use crate::processes::Kind;
 use crate::site::{Site, pool};
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 on_both_clouds![a_keeper_killed_at_any_moment_leaks_nothing_and_loses_no_job];
 

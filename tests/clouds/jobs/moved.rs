@@ -1,12 +1,13 @@
 //! A pool that moves to a cloud while a keeper without the cloud's calls runs.
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
+
 use crate::cloud::{Buy, Cloud};
 use crate::place::SOON;
 use crate::processes::{Kind, wait_for};
 use crate::setting::Setting;
 use crate::site::{Site, pool};
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 on_both_clouds![a_pool_that_moves_to_a_cloud_needs_no_new_keeper];
 

@@ -1,13 +1,13 @@
 //! A launch whose answer is lost, and whose repeat is refused: the first call has created the instance.
 
-use greenroom::core::event::Change;
+use greenroom_core::event::Change;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::{Value, json};
 
 use crate::cloud::{Buy, Cloud};
 use crate::processes::wait_for;
 use crate::site::{PATIENCE, Site, pool};
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 on_both_clouds![the_refusal_of_a_repeat_launches_nothing_else];
 

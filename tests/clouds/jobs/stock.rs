@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use greenroom::core::event::{Change, Event};
-use greenroom::core::instance::Answer;
+use greenroom_core::event::{Change, Event};
+use greenroom_core::instance::Answer;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::json;
 
 use crate::cloud::Cloud;
 use crate::site::{Site, messages, pool};
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 on_both_clouds![three_offerings_out_of_stock_cost_a_launch_less_than_five_seconds];
 

@@ -7,6 +7,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use greenroom_testkit::dice::{Dice, number};
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
+use greenroom_testkit::skipped::skipped;
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -14,10 +18,6 @@ use crate::cloud::{Buy, Cloud};
 use crate::place::Service;
 use crate::processes::{Kind, wait_for};
 use crate::site::{PATIENCE, Site, pool};
-use crate::skipped::skipped;
-use crate::support::dice::{Dice, number};
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 /// Set in the process that has a mount namespace of its own.
 const INSIDE: &str = "GREENROOM_STORM_INSIDE";

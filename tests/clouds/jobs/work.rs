@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
+
 use crate::cloud::{Buy, Cloud};
 use crate::site::{Site, messages, pool};
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 on_both_clouds![
     a_job_boots_an_instance_and_leaves_nothing,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::{JobResult, Outcome};
 use serde_json::json;
 
 use super::case::{Case, Crash, Mode};
@@ -10,8 +12,6 @@ use crate::gate::{At, Gate, Then};
 use crate::lab::Taken;
 use crate::processes::{Kind, Process, wait_for};
 use crate::site::{PATIENCE, Site, pool};
-use crate::support::job::Job;
-use crate::support::record::{JobResult, Outcome};
 
 /// Limit for the call to arrive; a job takes seconds.
 const SOON: Duration = Duration::from_mins(1);

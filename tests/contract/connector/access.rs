@@ -5,15 +5,13 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use greenroom::connector::ssh::{Ssh, SshSettings};
-use greenroom::core::endpoint::{Endpoint, LoginKey};
-use greenroom::core::execution::Shell;
-use greenroom::core::ids::InstanceId;
-use greenroom::port::connector::{ConnectError, Connector};
-
+use greenroom_core::endpoint::{Endpoint, LoginKey};
+use greenroom_core::execution::Shell;
+use greenroom_core::ids::InstanceId;
+use greenroom_ports::connector::{ConnectError, Connector};
+use greenroom_ssh::{Ssh, SshSettings};
+use greenroom_testkit::pace::Pace;
 use russh::keys::{HashAlg, PublicKey};
-
-use crate::pace::Pace;
 
 use super::sshd::Sshd;
 use super::support::{eventually, never, stage};

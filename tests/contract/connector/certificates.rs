@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use greenroom::core::endpoint::{Endpoint, certified};
-use greenroom::port::connector::ConnectError;
+use greenroom_core::endpoint::{Endpoint, certified};
+use greenroom_ports::connector::ConnectError;
 
 use super::access::keygen;
 use super::sshd::{Set, Sshd};

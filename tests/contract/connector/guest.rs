@@ -6,12 +6,11 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use greenroom::connector::ssh::Ssh;
-use greenroom::core::execution::Shell;
-use greenroom::port::connector::{Connector, Output, RemoteCommand, Stage, StageEnd, Stream};
-use greenroom::port::tail::Tail;
-
-use crate::pace::Pace;
+use greenroom_core::execution::Shell;
+use greenroom_ports::connector::{Connector, Output, RemoteCommand, Stage, StageEnd, Stream};
+use greenroom_ports::tail::Tail;
+use greenroom_ssh::Ssh;
+use greenroom_testkit::pace::Pace;
 
 use super::sshd::{Set, Sshd};
 use super::support::{Counted, Kept, eventually, kill, lives, living_of, never, number, stage};
@@ -195,7 +194,7 @@ async fn output_that_nobody_takes_holds_the_guest() {
     /// Takes a megabyte, then sleeps.
     struct Slow(u64);
     #[async_trait::async_trait(?Send)]
-    impl greenroom::port::connector::Output for Slow {
+    impl greenroom_ports::connector::Output for Slow {
         async fn write(&mut self, _: Stream, bytes: &[u8]) -> std::io::Result<()> {
             self.0 += bytes.len() as u64;
             if self.0 > 1 << 20 {

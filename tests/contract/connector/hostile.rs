@@ -8,17 +8,17 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use greenroom::connector::ssh::{Ssh, SshSettings};
-use greenroom::core::endpoint::Endpoint;
-use greenroom::core::execution::Shell;
-use greenroom::core::ids::InstanceId;
-use greenroom::port::connector::{Connector, Output, Stage, Stream};
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::execution::Shell;
+use greenroom_core::ids::InstanceId;
+use greenroom_ports::connector::{Connector, Output, Stage, Stream};
+use greenroom_ssh::{Ssh, SshSettings};
+use greenroom_testkit::pace::Pace;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::support::{Counted, Kept, Stuck, linked_through, never, stage, through_links};
-use crate::pace::Pace;
 use crate::trick::{HOST, Trick, serve};
 
 /// The client's task.

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use greenroom::core::endpoint::{Endpoint, Jump, LoginKey};
-use greenroom::core::execution::Shell;
-use greenroom::port::connector::{ConnectError, StageEnd};
+use greenroom_core::endpoint::{Endpoint, Jump, LoginKey};
+use greenroom_core::execution::Shell;
+use greenroom_ports::connector::{ConnectError, StageEnd};
 
 use super::sshd::{Set, Sshd, account};
 use super::support::{Kept, never, stage};

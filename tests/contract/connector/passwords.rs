@@ -6,14 +6,14 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use greenroom::core::endpoint::{Endpoint, LoginKey};
-use greenroom::port::connector::ConnectError;
+use greenroom_core::endpoint::{Endpoint, LoginKey};
+use greenroom_ports::connector::ConnectError;
+use greenroom_testkit::skipped::skipped;
 use russh::server::{self, Auth, Handler, Response};
 use russh::{MethodKind, MethodSet};
 use tokio::net::TcpListener;
 
 use super::sshd::{Sshd, account, write_private};
-use crate::skipped::skipped;
 use crate::trick::HOST;
 
 const WITHIN: Duration = Duration::from_secs(10);

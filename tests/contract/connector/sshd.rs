@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use greenroom::connector::ssh::link::Linked;
-use greenroom::connector::ssh::{Ssh, SshSettings};
-use greenroom::core::endpoint::Endpoint;
-use greenroom::core::ids::InstanceId;
-use greenroom::port::connector::{ConnectError, Connector, Stage, StageEnd, Stop};
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::ids::InstanceId;
+use greenroom_ports::connector::{ConnectError, Connector, Stage, StageEnd, Stop};
+use greenroom_ssh::link::Linked;
+use greenroom_ssh::{Ssh, SshSettings};
 
 use super::support::{Kept, children_of, kill, linked_through, through_links};
 

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use greenroom::connector::ssh::STOP_MARGIN;
-use greenroom::core::execution::Shell;
-use greenroom::port::connector::{ConnectError, Stage, StageEnd, Stop};
+use greenroom_core::execution::Shell;
+use greenroom_ports::connector::{ConnectError, Stage, StageEnd, Stop};
+use greenroom_ssh::STOP_MARGIN;
 
 use super::sshd::{Set, Sshd};
 use super::support::{Stuck, after, eventually, kill, lives, living_of, stage, when};

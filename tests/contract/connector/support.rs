@@ -7,10 +7,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use greenroom::connector::ssh::link::{LinkSettings, Linked};
-use greenroom::connector::ssh::{Ssh, SshSettings};
-use greenroom::core::execution::{Shell, StageShell};
-use greenroom::port::connector::{Output, Reader, Stage, Stop, Stream};
+use greenroom_core::execution::{Shell, StageShell};
+use greenroom_ports::connector::{Output, Reader, Stage, Stop, Stream};
+use greenroom_ssh::link::{LinkSettings, Linked};
+use greenroom_ssh::{Ssh, SshSettings};
 
 /// Time limit for an expected event.
 const IN_VAIN: Duration = Duration::from_secs(30);

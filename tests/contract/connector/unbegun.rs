@@ -3,10 +3,10 @@
 use std::fs;
 use std::time::Duration;
 
-use greenroom::connector::ssh::Ssh;
-use greenroom::core::execution::Shell;
-use greenroom::core::ids::{InstanceId, OwnerId, PoolName};
-use greenroom::port::connector::{ConnectError, Connector as _, Mark, Stage};
+use greenroom_core::execution::Shell;
+use greenroom_core::ids::{InstanceId, OwnerId, PoolName};
+use greenroom_ports::connector::{ConnectError, Connector as _, Mark, Stage};
+use greenroom_ssh::Ssh;
 
 use super::sshd::Sshd;
 use super::support::{never, stage};

@@ -3,8 +3,8 @@
 use std::fs;
 use std::time::Duration;
 
-use greenroom::core::execution::Shell;
-use greenroom::port::connector::{ConnectError, Stage, StageEnd};
+use greenroom_core::execution::Shell;
+use greenroom_ports::connector::{ConnectError, Stage, StageEnd};
 
 use super::world::{Guest, Way, at_engine, engines, first_process, has_started, inside, is_inside};
 use crate::link::{only_link, until_ready};

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use greenroom::core::container::name::ContainerName;
-use greenroom::core::execution::Shell;
-use greenroom::port::connector::{ConnectError, Stage, StageEnd};
+use greenroom_core::container::name::ContainerName;
+use greenroom_core::execution::Shell;
+use greenroom_ports::connector::{ConnectError, Stage, StageEnd};
 
 use super::world::{Guest, WAYS, inside, is_inside};
 use crate::linked::support::{never, stage};

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use greenroom::core::execution::Shell;
-use greenroom::port::connector::StageEnd;
+use greenroom_core::execution::Shell;
+use greenroom_ports::connector::StageEnd;
 
 use super::world::{Guest, Way, engines, is_inside};
 use crate::link::until_ready;

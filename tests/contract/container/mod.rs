@@ -7,7 +7,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on says where")]
 #![expect(clippy::print_stderr, reason = "figures for whoever reads the test's output")]
 
-use greenroom::core::container::engine::ContainerEngine;
+use greenroom_core::container::engine::ContainerEngine;
 
 mod ahead;
 mod ends;

@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use greenroom::core::container::engine::ContainerEngine;
-use greenroom::core::container::name::ContainerName;
-use greenroom::port::connector::{Stage, StageEnd};
+use greenroom_core::container::engine::ContainerEngine;
+use greenroom_core::container::name::ContainerName;
+use greenroom_ports::connector::{Stage, StageEnd};
+use greenroom_testkit::skipped::skipped;
 
 use super::world::{Guest, HeldStart, WAYS, Way, engine, engines, inside, is_inside, processes};
 use crate::link::only_link;
 use crate::linked::support::{after, eventually, kill, when};
-use crate::skipped::skipped;
 
 /// A stage that is over before this did not end by itself.
 const LONG: Duration = Duration::from_mins(1);

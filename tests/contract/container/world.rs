@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use greenroom::core::container::engine::ContainerEngine;
-use greenroom::core::container::name::{ContainerName, EngineContainer};
-use greenroom::core::execution::Shell;
-use greenroom::port::connector::{ConnectError, Connector as _, Reader, Stage, StageEnd, Stop};
+use greenroom_core::container::engine::ContainerEngine;
+use greenroom_core::container::name::{ContainerName, EngineContainer};
+use greenroom_core::execution::Shell;
+use greenroom_ports::connector::{ConnectError, Connector as _, Reader, Stage, StageEnd, Stop};
+use greenroom_testkit::skipped::skipped;
 
 use crate::linked::sshd::{Set, Sshd};
 use crate::linked::support::{Kept, never, stage};
-use crate::skipped::skipped;
 
 /// Set in the namespaces: the directory of this world, and its engine.
 const INSIDE: &str = "GREENROOM_TEST_CONTAINERS";

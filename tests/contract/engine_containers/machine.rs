@@ -9,16 +9,15 @@ use std::process::{Child, Command, Output as Ended, Stdio};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use greenroom::core::endpoint::Endpoint;
-use greenroom::core::execution::StageShell;
-use greenroom::core::ids::InstanceId;
-use greenroom::port::connector::{
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::execution::StageShell;
+use greenroom_core::ids::InstanceId;
+use greenroom_ports::connector::{
     ConnectError, Connector, Mark, Output, RemoteCommand, Stage, StageEnd, Stop, Stream,
 };
-use greenroom::port::provider::InstanceKeys;
+use greenroom_ports::provider::InstanceKeys;
+use greenroom_testkit::skipped::skipped;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-
-use crate::skipped::skipped;
 
 /// `joe` with the password `geheim`.
 const ACCOUNT: &str = "joe:$2y$05$S7IevFEGNKXUkgfJgcXbe.dkmWQAT5RK5uyFn/5of0W6cxTMr61eC\n";

@@ -8,36 +8,36 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use greenroom::core::endpoint::Endpoint;
-use greenroom::core::event::{Change, Event};
-use greenroom::core::execution::{Execution, Shell};
-use greenroom::core::failure::ErrorClass;
-use greenroom::core::ids::{AttemptName, Generation, InstanceId, JobKey, Location, PoolName};
-use greenroom::core::instance::{Answer, DrainReason};
-use greenroom::core::inventory::{Capabilities, Listed, Listing, Notice, Status, Tags};
-use greenroom::core::job::JobFacts;
-use greenroom::core::metadata::{MetadataAnswers, MetadataService};
-use greenroom::core::policy::Policy;
-use greenroom::core::report::Note;
-use greenroom::engine::Engine;
-use greenroom::engine::keeper::Pool;
-use greenroom::engine::reap::reap;
-use greenroom::engine::stage::StageKind;
-use greenroom::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir};
-use greenroom::port::attempts::{Assignment, AttemptRecord, Attempts as _, StageTimeouts};
-use greenroom::port::clock::Clock as _;
-use greenroom::port::connector::StageEnd;
-use greenroom::port::host::Host;
-use greenroom::port::leadership::Leadership as _;
-use greenroom::port::provider::{LaunchRequest, Provider, ProviderError, Termination};
-use greenroom::port::reports::Reports as _;
-use greenroom::port::setup::{PoolSetup, Recheck, Setup};
-use greenroom::port::store::Store as _;
-use greenroom::store::memory::MemoryStore;
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::event::{Change, Event};
+use greenroom_core::execution::{Execution, Shell};
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::{AttemptName, Generation, InstanceId, JobKey, Location, PoolName};
+use greenroom_core::instance::{Answer, DrainReason};
+use greenroom_core::inventory::{Capabilities, Listed, Listing, Notice, Status, Tags};
+use greenroom_core::job::JobFacts;
+use greenroom_core::metadata::{MetadataAnswers, MetadataService};
+use greenroom_core::policy::Policy;
+use greenroom_core::report::Note;
+use greenroom_engine::Engine;
+use greenroom_engine::keeper::Pool;
+use greenroom_engine::reap::reap;
+use greenroom_engine::stage::StageKind;
+use greenroom_manager::runner_host::{KeeperCommand, LocalHost, Role, Signals, StateDir};
+use greenroom_ports::attempts::{Assignment, AttemptRecord, Attempts as _, StageTimeouts};
+use greenroom_ports::clock::Clock as _;
+use greenroom_ports::connector::StageEnd;
+use greenroom_ports::host::Host;
+use greenroom_ports::leadership::Leadership as _;
+use greenroom_ports::provider::{LaunchRequest, Provider, ProviderError, Termination};
+use greenroom_ports::reports::Reports as _;
+use greenroom_ports::setup::{PoolSetup, Recheck, Setup};
+use greenroom_ports::store::Store as _;
+use greenroom_testkit::memory_store::MemoryStore;
+use greenroom_testkit::metadata_service::{answer, serve};
 
 use super::metadata::World;
 use crate::linked::support::{Kept, stage};
-use crate::metadata_service::{answer, serve};
 
 const REBALANCE: &str = "events/recommendations/rebalance";
 const WITHIN: Duration = Duration::from_mins(1);
@@ -47,7 +47,7 @@ struct OneInstance {
     listed: Listed,
     at: Endpoint,
     terminated: Cell<bool>,
-    begun: Box<dyn Fn() -> greenroom::core::time::Stamp>,
+    begun: Box<dyn Fn() -> greenroom_core::time::Stamp>,
 }
 
 #[async_trait(?Send)]

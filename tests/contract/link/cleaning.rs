@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use greenroom::core::execution::{Shell, StageShell};
-use greenroom::core::ids::{AttemptName, InstanceId, OwnerId, PoolName};
-use greenroom::port::connector::{FirstStage, Mark, RemoteCommand, Stage, StageEnd, Trace};
-use greenroom::port::tail::Tail;
+use greenroom_core::execution::{Shell, StageShell};
+use greenroom_core::ids::{AttemptName, InstanceId, OwnerId, PoolName};
+use greenroom_ports::connector::{FirstStage, Mark, RemoteCommand, Stage, StageEnd, Trace};
+use greenroom_ports::tail::Tail;
 
 use super::{figures, only_link, said, until_ready};
 use crate::linked::sshd::Sshd;

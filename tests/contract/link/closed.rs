@@ -6,10 +6,11 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use greenroom_testkit::skipped::skipped;
+
 use super::caller::{Caller, Task};
 use super::{only_link, place, said};
 use crate::linked::sshd::Sshd;
-use crate::skipped::skipped;
 
 fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).unwrap().permissions().mode() & 0o777

@@ -4,17 +4,17 @@ use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use greenroom::connector::ssh::Ssh;
-use greenroom::connector::ssh::link::{LinkSettings, Linked};
-use greenroom::core::execution::Shell;
-use greenroom::port::connector::{Connector, StageEnd};
+use greenroom_core::execution::Shell;
+use greenroom_ports::connector::{Connector, StageEnd};
+use greenroom_ssh::Ssh;
+use greenroom_ssh::link::{LinkSettings, Linked};
+use greenroom_testkit::pace::Pace;
+use greenroom_testkit::skipped::skipped;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 use super::{links, only_link, place, runs, said, saying, signal, until_no_link, until_ready};
 use crate::linked::sshd::{Set, Sshd};
 use crate::linked::support::{Kept, eventually, kill, link_settings, lives, never, stage};
-use crate::pace::Pace;
-use crate::skipped::skipped;
 
 async fn expect_all_gone(sshd: &Sshd) {
     until_no_link(sshd).await;

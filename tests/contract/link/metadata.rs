@@ -8,19 +8,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use greenroom::connector::ssh::Ssh;
-use greenroom::connector::ssh::link::{LinkSettings, Linked};
-use greenroom::core::endpoint::Endpoint;
-use greenroom::core::execution::Shell;
-use greenroom::core::metadata::{MetadataAnswers, MetadataService};
-use greenroom::port::connector::{Connector, StageEnd};
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::execution::Shell;
+use greenroom_core::metadata::{MetadataAnswers, MetadataService};
+use greenroom_ports::connector::{Connector, StageEnd};
+use greenroom_ssh::Ssh;
+use greenroom_ssh::link::{LinkSettings, Linked};
+use greenroom_testkit::metadata_service::{answer, serve};
+use greenroom_testkit::skipped::skipped;
 use rustix::process::Signal;
 
 use super::{figures, links, only_link, runs, saying, signal};
 use crate::linked::sshd::{Set, Sshd};
 use crate::linked::support::{Kept, eventually, kill, link_settings, never, stage};
-use crate::metadata_service::{answer, serve};
-use crate::skipped::skipped;
 
 /// Set for the test that runs in a network of its own.
 const INSIDE: &str = "GREENROOM_TEST_METADATA";

@@ -24,9 +24,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use greenroom::connector::ssh::link::{Figures, LinkStatus, Survey};
-use greenroom::core::execution::Shell;
-use greenroom::port::connector::{Output, StageEnd, Stop, Stream};
+use greenroom_core::execution::Shell;
+use greenroom_ports::connector::{Output, StageEnd, Stop, Stream};
+use greenroom_ssh::link::{Figures, LinkStatus, Survey};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::linked::sshd::Sshd;

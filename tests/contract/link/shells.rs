@@ -2,20 +2,20 @@
 
 use std::time::{Duration, Instant};
 
-use greenroom::connector::ssh::link::Linked;
-use greenroom::connector::ssh::{Ssh, SshSettings};
-use greenroom::core::endpoint::Endpoint;
-use greenroom::core::execution::Shell;
-use greenroom::core::ids::InstanceId;
-use greenroom::port::connector::{Connector, RemoteCommand, Stage, StageEnd};
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::execution::Shell;
+use greenroom_core::ids::InstanceId;
+use greenroom_ports::connector::{Connector, RemoteCommand, Stage, StageEnd};
+use greenroom_ssh::link::Linked;
+use greenroom_ssh::{Ssh, SshSettings};
+use greenroom_testkit::pace::Pace;
+use greenroom_testkit::skipped::skipped;
 
 use super::{figures, links, memory_of, only_link, runs, said, saying, ticks_of, until_ready};
 use crate::linked::sshd::{Set, Sshd};
 use crate::linked::support::{
     Kept, after, children_of, eventually, kill, linked_through, lives, never, number, stage,
 };
-use crate::pace::Pace;
-use crate::skipped::skipped;
 use crate::trick::{HOST, Trick, serve};
 
 const WITHIN: Duration = Duration::from_secs(10);

@@ -5,14 +5,14 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use greenroom::core::execution::Shell;
-use greenroom::port::connector::{Connector, StageEnd};
+use greenroom_core::execution::Shell;
+use greenroom_ports::connector::{Connector, StageEnd};
+use greenroom_testkit::pace::Pace;
 
 use super::caller::{Caller, Task};
 use super::{figures, figures_of, links, only_link, place, runs, said, saying, until_no_link, until_ready};
 use crate::linked::sshd::{KEEPALIVE, Set, Sshd};
 use crate::linked::support::{Stuck, eventually, lives, never, stage};
-use crate::pace::Pace;
 
 const MANY: usize = 20;
 /// All of them may log in concurrently.
@@ -199,7 +199,7 @@ async fn a_reader_that_stalls_does_not_hold_the_other_job() {
     let script = saying(&sshd, "yes");
     let done = Rc::new(tokio::sync::Notify::new());
     let told = Rc::clone(&done);
-    let stop: greenroom::port::connector::Stop<'static> = Box::pin(async move { told.notified().await });
+    let stop: greenroom_ports::connector::Stop<'static> = Box::pin(async move { told.notified().await });
     let mut stuck = Stuck;
     let stalled = sshd.connector().run(&sshd.id, &sshd.at, stage(Shell::Bash, script), &mut stuck, stop);
     let other = async {

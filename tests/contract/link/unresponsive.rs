@@ -4,14 +4,14 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
-use greenroom::core::execution::Shell;
-use greenroom::port::connector::{ConnectError, Stage, StageEnd, Stop};
+use greenroom_core::execution::Shell;
+use greenroom_ports::connector::{ConnectError, Stage, StageEnd, Stop};
+use greenroom_testkit::pace::Pace;
 use rustix::process::Signal;
 
 use super::{links, memory_of, only_link, place, runs, said, saying, session, signal, until_ready};
 use crate::linked::sshd::{Set, Sshd};
 use crate::linked::support::{after, eventually, kill, lives, living_of, never, stage};
-use crate::pace::Pace;
 
 /// A link that is silent for longer counts as unresponsive.
 const FIRST_ANSWER: Duration = Duration::from_secs(3);

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use greenroom::core::time::{BootId, ManagerId, Stamp};
-use greenroom::port::clock::Clock;
-use greenroom::port::provider::InstanceKeys;
+use greenroom_core::time::{BootId, ManagerId, Stamp};
+use greenroom_ports::clock::Clock;
+use greenroom_ports::provider::InstanceKeys;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The clocks of this machine.

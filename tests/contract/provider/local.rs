@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use greenroom::core::failure::ErrorClass;
-use greenroom::core::ids::{InstanceId, PoolName};
-use greenroom::port::clock::Clock;
-use greenroom::port::provider::{InstanceKeys, Provider};
 use greenroom::provider::{BuildContext, find};
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::{InstanceId, PoolName};
+use greenroom_ports::clock::Clock;
+use greenroom_ports::provider::{InstanceKeys, Provider};
 use tempfile::TempDir;
 
 use super::here::{HereAndNow, command_lines, kill, kill_all, make_keys, read_keys};
@@ -58,7 +58,7 @@ impl LocalFixture {
             containers: false,
             pulls: None,
             clock: self.clock(),
-            host_keys: Rc::new(greenroom::port::host_keys::Unconnected),
+            host_keys: Rc::new(greenroom_ports::host_keys::Unconnected),
         }
     }
 

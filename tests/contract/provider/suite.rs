@@ -15,16 +15,15 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use greenroom::connector::ssh::{Ssh, SshSettings};
-use greenroom::core::endpoint::Endpoint;
-use greenroom::core::failure::ErrorClass;
-use greenroom::core::ids::{Generation, InstanceId, OwnerId, PoolName};
-use greenroom::core::inventory::{Listed, Resource, ResourceKind, Status, Tags};
-use greenroom::port::clock::Clock;
-use greenroom::port::provider::{InstanceKeys, LaunchRequest, Provider, ProviderError, Termination};
-
-use crate::pace::Pace;
-use crate::skipped::skipped;
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::{Generation, InstanceId, OwnerId, PoolName};
+use greenroom_core::inventory::{Listed, Resource, ResourceKind, Status, Tags};
+use greenroom_ports::clock::Clock;
+use greenroom_ports::provider::{InstanceKeys, LaunchRequest, Provider, ProviderError, Termination};
+use greenroom_ssh::{Ssh, SshSettings};
+use greenroom_testkit::pace::Pace;
+use greenroom_testkit::skipped::skipped;
 
 /// The fault that a provider injects.
 #[derive(Debug, Clone, PartialEq, Eq)]

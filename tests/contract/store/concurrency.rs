@@ -3,12 +3,12 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use greenroom::port::store::{Store, StoreError};
-use greenroom::store::file::Options;
+use greenroom_manager::file_store::Options;
+use greenroom_ports::store::{Store, StoreError};
+use greenroom_testkit::faulty::said;
 
 use super::helper::{clock, command, wait_for};
 use super::support::{block_on, commit, eager, fill, open, request, requests, told};
-use crate::faulty::said;
 
 /// `count` processes are released at the same moment; each commits once. Returns how long after that moment each was
 /// done, in microseconds, in order.

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use greenroom::port::store::{OperatorStore as _, Store, StoreError};
-use greenroom::store::file::{FORMAT, Options};
+use greenroom_manager::file_store::{FORMAT, Options};
+use greenroom_ports::store::{OperatorStore as _, Store, StoreError};
 
 use super::support::{block_on, commit, eager, file, fill, history, open, request, requests, told};
 
@@ -203,8 +203,8 @@ fn another_pools_files_are_damage() {
     fill(&store, "a", 2);
     let journal = file(home.path(), "journal.jsonl");
     let copied = home.path().join("pools/other");
-    let other = greenroom::core::ids::PoolName::new("other");
-    let other = greenroom::store::file::open_dir(home.path()).unwrap().pool(&other, eager()).unwrap();
+    let other = greenroom_core::ids::PoolName::new("other");
+    let other = greenroom_manager::file_store::open_dir(home.path()).unwrap().pool(&other, eager()).unwrap();
     std::fs::copy(&journal, copied.join("journal.jsonl")).unwrap();
     let error = block_on(other.load()).unwrap_err().to_string();
     assert!(error.contains("belongs to pool `linux`"), "{error}");
@@ -346,9 +346,9 @@ fn what_does_not_read_back_is_not_written() {
     let store = open(home.path(), eager());
     let before = fill(&store, "a", 1);
     // JSON has no "not a number".
-    let mut policy = greenroom::core::policy::Policy::default();
+    let mut policy = greenroom_core::policy::Policy::default();
     policy.idle.scale_factor = f64::NAN;
-    let event = greenroom::core::event::Change::PolicySet { policy: policy.into() }.at(super::support::at(1));
+    let event = greenroom_core::event::Change::PolicySet { policy: policy.into() }.at(super::support::at(1));
     let error = block_on(commit(&store, vec![event])).unwrap_err();
     assert!(error.to_string().contains("cannot read back"), "{error}");
     assert_eq!(block_on(open(home.path(), eager()).load()).unwrap(), before);

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use greenroom_testkit::faulty::said;
+use greenroom_testkit::write_errors::{Call, Row, TABLE, ptrace_works};
+
 use super::kill::{SCENES, calls, injected};
-use crate::faulty::said;
-use crate::write_errors::{Call, Row, TABLE, ptrace_works};
 
 #[test]
 fn an_error_of_any_write_is_reported_and_what_it_interrupts_is_not_recorded() {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use greenroom::core::event::{Change, Event};
-use greenroom::core::ids::{InstanceId, TrustDomain};
-use greenroom::port::store::Store;
+use greenroom_core::event::{Change, Event};
+use greenroom_core::ids::{InstanceId, TrustDomain};
+use greenroom_ports::store::Store;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::support::{at, block_on, commit, eager, intend, open, request};
@@ -20,7 +20,7 @@ fn instances(count: usize) -> Vec<Event> {
     for number in (1..).take(count) {
         let name = format!("linux-3f9a-{number}");
         let instance = InstanceId::new(&name);
-        let endpoint = greenroom::core::endpoint::Endpoint {
+        let endpoint = greenroom_core::endpoint::Endpoint {
             address: format!("10.0.{}.{}", number / 250, number % 250),
             port: 22,
             user: "ubuntu".to_owned(),

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use greenroom::port::store::{OperatorStore as _, Store};
-use greenroom::store::file::{FileStore, Options, open_dir};
+use greenroom_manager::file_store::{FileStore, Options, open_dir};
+use greenroom_ports::store::{OperatorStore as _, Store};
+use greenroom_testkit::faulty::said;
+use greenroom_testkit::write_errors::{BEGIN, END};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::support::{block_on, commit, eager, file, pool, request};
-use crate::faulty::said;
-use crate::write_errors::{BEGIN, END};
 
 const ORDER: &str = "GREENROOM_STORE_HELPER";
 const NAME: &str = "store::helper::a_process_of_its_own";
@@ -87,7 +87,7 @@ fn a_process_of_its_own() {
 }
 
 /// Runs one action between the marks and reports its result.
-fn report<F: Future<Output = Result<(), greenroom::port::store::StoreError>>>(
+fn report<F: Future<Output = Result<(), greenroom_ports::store::StoreError>>>(
     dir: &Path,
     work: impl FnOnce(FileStore) -> F,
 ) {

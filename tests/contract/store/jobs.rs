@@ -2,15 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use greenroom::core::attempt::End;
-use greenroom::core::event::{Change, Event};
-use greenroom::core::history::{JobPhase, JobRecord, Period};
-use greenroom::core::ids::{AttemptName, Generation, InstanceId, OfferingName};
-use greenroom::core::instance::Release;
-use greenroom::core::job_end::{JobEnd, JobResult};
-use greenroom::core::start::Start;
-use greenroom::port::store::{OperatorStore, Store as _};
-use greenroom::store::file::{FileStore, Options};
+use greenroom_core::attempt::End;
+use greenroom_core::event::{Change, Event};
+use greenroom_core::history::{JobPhase, JobRecord, Period};
+use greenroom_core::ids::{AttemptName, Generation, InstanceId, OfferingName};
+use greenroom_core::instance::Release;
+use greenroom_core::job_end::{JobEnd, JobResult};
+use greenroom_core::start::Start;
+use greenroom_manager::file_store::{FileStore, Options};
+use greenroom_ports::store::{OperatorStore, Store as _};
 
 use super::Pair;
 use super::support::{at, block_on, commit, eager, file, open, request};

@@ -5,14 +5,14 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Output;
 
-use greenroom::core::pool::PoolState;
-use greenroom::port::store::{OperatorStore as _, Store};
-use greenroom::store::file::Options;
+use greenroom_core::pool::PoolState;
+use greenroom_manager::file_store::Options;
+use greenroom_ports::store::{OperatorStore as _, Store};
+use greenroom_testkit::faulty::said;
+use greenroom_testkit::write_errors::{Call, calls_in, ptrace_works};
 
 use super::helper::{command, run};
 use super::support::{block_on, commit, eager, file, fill, open, request, told};
-use crate::faulty::said;
-use crate::write_errors::{Call, calls_in, ptrace_works};
 
 /// A directory before the helper runs, and the helper's command.
 pub(super) struct Scene {

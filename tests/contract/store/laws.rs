@@ -4,16 +4,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use greenroom::core::attempt::End;
-use greenroom::core::endpoint::Endpoint;
-use greenroom::core::event::{Change, Event};
-use greenroom::core::failure::{ErrorClass, Failure};
-use greenroom::core::ids::{AttemptName, Generation, InstanceId, Location, OfferingName};
-use greenroom::core::instance::{Answer, DrainReason, Release};
-use greenroom::core::policy::{IdlePolicy, Lifetime, Policy};
-use greenroom::core::pool::PoolState;
-use greenroom::port::store::{OperatorStore as _, Store, StoreError};
-use greenroom::store::memory::MemoryStore;
+use greenroom_core::attempt::End;
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::event::{Change, Event};
+use greenroom_core::failure::{ErrorClass, Failure};
+use greenroom_core::ids::{AttemptName, Generation, InstanceId, Location, OfferingName};
+use greenroom_core::instance::{Answer, DrainReason, Release};
+use greenroom_core::policy::{IdlePolicy, Lifetime, Policy};
+use greenroom_core::pool::PoolState;
+use greenroom_ports::store::{OperatorStore as _, Store, StoreError};
+use greenroom_testkit::memory_store::MemoryStore;
 use proptest::prelude::*;
 
 use super::support::{at, block_on, commit, eager, file, history, open, request};

@@ -4,12 +4,12 @@ use std::os::unix::fs::chown;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use greenroom::port::store::{OperatorStore as _, Store};
+use greenroom_ports::store::{OperatorStore as _, Store};
+use greenroom_testkit::faulty::said;
+use greenroom_testkit::skipped::skipped;
 
 use super::helper::{command, run};
 use super::support::{block_on, eager, file, fill, open};
-use crate::faulty::said;
-use crate::skipped::skipped;
 
 /// Runs a helper in a mount namespace of its own, after `setup` has changed what is there. `None`: not allowed here,
 /// and the test is skipped.

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use greenroom::core::event::{Change, Event};
-use greenroom::core::ids::{AttemptName, Generation, InstanceId, JobKey, PoolName, TrustDomain};
-use greenroom::core::job::JobFacts;
-use greenroom::core::pool::PoolState;
-use greenroom::core::time::{BootId, ManagerId, Stamp};
-use greenroom::port::store::{Committed, OperatorStore as _, RecordedEvent, Store, StoreError};
-use greenroom::store::file::{FileStore, Options, open_dir};
+use greenroom_core::event::{Change, Event};
+use greenroom_core::ids::{AttemptName, Generation, InstanceId, JobKey, PoolName, TrustDomain};
+use greenroom_core::job::JobFacts;
+use greenroom_core::pool::PoolState;
+use greenroom_core::time::{BootId, ManagerId, Stamp};
+use greenroom_manager::file_store::{FileStore, Options, open_dir};
+use greenroom_ports::store::{Committed, OperatorStore as _, RecordedEvent, Store, StoreError};
 
 pub(super) fn block_on<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)

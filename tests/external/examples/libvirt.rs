@@ -7,11 +7,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use greenroom_testkit::skipped::skipped;
 use serde_json::{Value, json};
 
 use super::program::{Program, SECRET, example, launch};
 use super::promises::{keeps, until};
-use crate::skipped::skipped;
 
 /// Who runs libvirtd and the program where this is root: root's own libvirtd would use the machine's directories.
 const USER: u32 = 65534;

@@ -5,11 +5,11 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use greenroom_testkit::skipped::skipped;
 use serde_json::{Value, json};
 
 use super::program::{Program, example, launch};
 use super::promises::keeps;
-use crate::skipped::skipped;
 
 /// Namespaces with Podman's own storage and an image; they end with this value.
 pub(super) struct Site {

@@ -7,12 +7,12 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::rc::Rc;
 use std::time::Duration;
 
-use greenroom::core::failure::ErrorClass;
-use greenroom::core::ids::{InstanceId, OfferingName, PoolName};
-use greenroom::port::clock::Clock;
-use greenroom::port::finding::Severity;
-use greenroom::port::provider::{Demand, InstanceKeys, LaunchRequest, Provider, Termination};
 use greenroom::provider::BuildContext;
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::{InstanceId, OfferingName, PoolName};
+use greenroom_ports::clock::Clock;
+use greenroom_ports::finding::Severity;
+use greenroom_ports::provider::{Demand, InstanceKeys, LaunchRequest, Provider, Termination};
 use serde_json::{Value, json};
 
 use super::page;
@@ -59,7 +59,7 @@ impl Pool {
             containers: false,
             pulls: None,
             clock: self.clock(),
-            host_keys: Rc::new(greenroom::port::host_keys::Unconnected),
+            host_keys: Rc::new(greenroom_ports::host_keys::Unconnected),
         };
         (registration().build)(&context, &self.table).expect("the page's table is right")
     }

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use greenroom_testkit::skipped::skipped;
 use serde_json::{Value, json};
 
 use super::program::{Program, SECRET, launch};
-use crate::skipped::skipped;
 
 /// The machine of this ID in a list.
 pub(super) fn machine<'a>(list: &'a [Value], id: &str) -> Option<&'a Value> {

@@ -40,7 +40,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
-use super::dice::Dice;
+use greenroom_testkit::dice::Dice;
 
 /// A fault of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

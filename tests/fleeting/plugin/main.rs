@@ -8,9 +8,6 @@
 )]
 #![expect(unreachable_pub, reason = "the modules of a program have interfaces, though no crate exports them")]
 
-#[path = "../../support/dice.rs"]
-#[expect(dead_code, reason = "a plugin uses a part of it")]
-mod dice;
 mod faults;
 mod group;
 mod machines;

@@ -1,15 +1,15 @@
 //! What ends pods on a real cluster, in three moments of a job: the class of the failure, and one sentence in the job log.
 
+use greenroom_testkit::gitlab_runner::attempt::Attempt;
+use greenroom_testkit::gitlab_runner::exit_code::Failure;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::CallRecord;
 use serde_json::{Value, json};
 
 use super::site::{ADDRESS, FORWARD, PATIENCE, Site, Way};
 use super::{Namespace, kubectl};
 use crate::processes::wait_for;
 use crate::setting::Setting;
-use crate::support::attempt::Attempt;
-use crate::support::exit_code::Failure;
-use crate::support::job::Job;
-use crate::support::record::CallRecord;
 
 /// All containers lose their power.
 const POWER_CUT: &str = "for pid in $(ctr --address /run/containerd/containerd.sock --namespace k8s.io tasks ls | awk 'NR > 1 { \

@@ -1,11 +1,11 @@
 //! Ten whole jobs in pods of a real cluster: five by the pods' addresses, and five through the API server.
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::json;
 
 use super::Namespace;
 use super::site::{ADDRESS, FORWARD_SERVED, MARK, MARKS, Site, Way, marking};
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 #[test]
 fn five_jobs_run_in_pods_of_their_own_by_their_addresses_and_leave_nothing() {

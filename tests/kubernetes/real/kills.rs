@@ -5,14 +5,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use greenroom_testkit::dice::{Dice, number};
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::json;
 
 use super::Namespace;
 use super::site::{ADDRESS, FORWARD_SERVED, MARK, PATIENCE, Site, Way, marking};
 use crate::processes::{Kind, Process, wait_for};
-use crate::support::dice::{Dice, number};
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Victim {

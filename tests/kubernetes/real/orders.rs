@@ -7,6 +7,9 @@ use std::process::Command;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
+use greenroom_testkit::dice::number;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::{Value, json};
 
 use super::figures::{by_default, load, show};
@@ -15,9 +18,6 @@ use super::{IMAGE, Namespace};
 use crate::jobs::sentences;
 use crate::processes::wait_for;
 use crate::setting::Setting;
-use crate::support::dice::number;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 /// An image with a shell and no SSH server, which the cluster has.
 const SMALL: &str = "greenroom.test/busybox:1";

@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::process::Command;
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
+use greenroom_testkit::skipped::skipped;
 use serde_json::json;
 
 use super::images::{self, root, run};
 use super::site::{FORWARD_SERVED, MARK, Site, marking};
 use super::{IMAGE, Namespace};
-use crate::skipped::skipped;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 const NAME: &str = "greenroom.test/by-recipe:1";
 

@@ -9,12 +9,12 @@ use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use greenroom::core::failure::ErrorClass;
-use greenroom::core::ids::{InstanceId, PoolName};
-use greenroom::core::inventory::Tags;
-use greenroom::core::time::Stamp;
-use greenroom::port::provider::{LaunchRequest, ProviderError};
 use greenroom::provider::BuildContext;
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::{InstanceId, PoolName};
+use greenroom_core::inventory::Tags;
+use greenroom_core::time::Stamp;
+use greenroom_ports::provider::{LaunchRequest, ProviderError};
 use serde_json::{Value, json};
 
 use super::site::FORWARD;

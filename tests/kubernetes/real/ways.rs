@@ -3,8 +3,10 @@
 
 use std::time::Duration;
 
-use greenroom::core::failure::ErrorClass;
-use greenroom::core::inventory::Status;
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::inventory::Status;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::{Value, json};
 
 use super::site::{ADDRESS_SERVED, FORWARD, FORWARD_SERVED, MARK, PATIENCE, Site, marking};
@@ -12,8 +14,6 @@ use super::{Namespace, images, kubectl};
 use crate::jobs::sentences;
 use crate::processes::wait_for;
 use crate::provider::{Fixture as _, gone, listed, request, until};
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 /// `real::jobs` plays the other two.
 #[test]

@@ -1,8 +1,11 @@
 //! Kind: a job finds nothing of another job on its machine: no server, no password of the operator, no container.
 
-use greenroom::core::event::Change;
-use greenroom::core::ids::InstanceId;
-use greenroom::core::instance::DrainReason;
+use greenroom_core::event::Change;
+use greenroom_core::ids::InstanceId;
+use greenroom_core::instance::DrainReason;
+use greenroom_testkit::gitlab_runner::attempt::Attempt;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 use rustix::process::Signal;
 use serde_json::json;
 use toml::Table;
@@ -15,9 +18,6 @@ use crate::processes::{Kind, wait_for};
 use crate::proxy::{Fault, Proxy};
 use crate::setting::Setting;
 use crate::site::{ACCOUNT, PASSWORD, Site, site};
-use crate::support::attempt::Attempt;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 const FAILED: Outcome = Outcome::ScriptFailure { exit_code: 1 };
 

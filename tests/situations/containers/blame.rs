@@ -1,6 +1,8 @@
 //! Kind: blame comes from what Greenroom measured, never from what a job, an image or a registry wrote. On machines that serve
 //! several jobs.
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::json;
 
 use crate::engine::on_docker;
@@ -8,8 +10,6 @@ use crate::place::Place;
 use crate::pool::{job, setting};
 use crate::proxy::{Fault, Proxy};
 use crate::site::{Site, site};
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 /// One machine, which would serve any number of jobs.
 fn one_machine(site: &Site) -> Place {
@@ -98,8 +98,8 @@ fn a_registry_that_denies_with_other_words_drains_no_machine_and_fails_its_job()
 /// An engine breaks under a machine that serves on: the keeper's check replaces the machine.
 #[test]
 fn a_machine_whose_engine_is_broken_is_replaced_after_the_keepers_check() {
-    use greenroom::core::event::Change;
-    use greenroom::core::instance::DrainReason;
+    use greenroom_core::event::Change;
+    use greenroom_core::instance::DrainReason;
     let Some(site) = site() else { return };
     let place = one_machine(site);
     let attempt = place.prepared_as(&job(1, "ash:1"));
@@ -116,7 +116,7 @@ fn a_machine_whose_engine_is_broken_is_replaced_after_the_keepers_check() {
     );
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
     crate::processes::wait_for("the machine to be replaced", place.setting.patience, || {
-        let drained = |event: &greenroom::core::event::Event| {
+        let drained = |event: &greenroom_core::event::Event| {
             matches!(
                 &event.change,
                 Change::DrainingBegun { reason: DrainReason::FailedCheck { message }, .. }

@@ -1,14 +1,14 @@
 //! Kind: a sick machine does not attract all jobs. Jobs of two projects get no image there, while others pass elsewhere.
 
-use greenroom::core::event::Change;
-use greenroom::core::instance::DrainReason;
+use greenroom_core::event::Change;
+use greenroom_core::instance::DrainReason;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 
 use crate::inside::Inside;
 use crate::place::SOON;
 use crate::pool::{job, setting};
 use crate::processes::wait_for;
 use crate::site::site;
-use crate::support::record::Outcome;
 
 /// A machine has lost its name service, and the keeper's check finds nothing: the next jobs go elsewhere.
 #[test]

@@ -1,6 +1,8 @@
 //! Kind: a container finds in its surroundings what programs expect there: its own name, the network's MTU, name servers, processes.
 
-use greenroom::core::container::engine::ContainerEngine;
+use greenroom_core::container::engine::ContainerEngine;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::json;
 
 use crate::engine::{engine, on_docker};
@@ -10,8 +12,6 @@ use crate::pool::{containers, job, plain};
 use crate::processes::wait_for;
 use crate::setting::Setting;
 use crate::site::site;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 /// Answers each question for an address with 192.0.2.7: the name server of an internal network, at this address.
 const NAME_SERVER: &str = r#"cat >/run/names <<'END'

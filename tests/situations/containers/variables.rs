@@ -1,11 +1,11 @@
 //! Kind: a container gets each variable that the job gives it, whatever its name and value, or the job log names it.
 
+use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::json;
 
 use crate::engine::on_docker;
 use crate::pool::{job, plain, setting};
 use crate::site::site;
-use crate::support::record::Outcome;
 
 const TEXT: &str = "first line\nsecond 'line'";
 

@@ -9,12 +9,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use greenroom::core::endpoint::Endpoint;
-use greenroom::port::connector::{ConnectError, Connector as _};
+use greenroom_core::endpoint::Endpoint;
+use greenroom_ports::connector::{ConnectError, Connector as _};
+use greenroom_testkit::skipped::skipped;
 
 use crate::linked::jump::behind;
 use crate::linked::sshd::Sshd;
-use crate::skipped::skipped;
 
 /// Set in the namespace: the directory in which `getent` is.
 const INSIDE: &str = "GREENROOM_TEST_ADDRESSES";

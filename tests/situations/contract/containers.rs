@@ -4,12 +4,12 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use greenroom::port::connector::{Stage, StageEnd};
+use greenroom_ports::connector::{Stage, StageEnd};
+use greenroom_testkit::pace::Pace;
 
 use super::world::{Guest, WAYS, Way, inside, is_inside};
 use crate::linked::sshd::Set;
 use crate::linked::support::never;
-use crate::pace::Pace;
 
 /// As in GitLab's Docker executor: a test's errors stand beside the test.
 #[tokio::test]

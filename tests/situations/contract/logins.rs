@@ -5,7 +5,7 @@
 use std::io::Read as _;
 use std::net::SocketAddr;
 
-use greenroom::port::connector::{Connector as _, StageEnd};
+use greenroom_ports::connector::{Connector as _, StageEnd};
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::served::{Server, WITHIN};

@@ -2,10 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use greenroom::core::execution::{Shell, StageShell};
-use greenroom::port::connector::{Reader, Stage, StageEnd};
-
-use crate::pace::Pace;
+use greenroom_core::execution::{Shell, StageShell};
+use greenroom_ports::connector::{Reader, Stage, StageEnd};
+use greenroom_testkit::pace::Pace;
 
 use super::sshd::{Set, Sshd};
 use super::support::{kill, never, number, stage};

@@ -13,17 +13,17 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use greenroom::connector::ssh::{Ssh, SshSettings};
-use greenroom::core::endpoint::{Endpoint, Jump, LoginKey};
-use greenroom::core::ids::InstanceId;
-use greenroom::core::obstacle::{Cause, Lasting, Obstacle};
-use greenroom::core::time::{BootId, ManagerId, Stamp};
-use greenroom::port::connector::{ConnectError, Connector};
+use greenroom_core::endpoint::{Endpoint, Jump, LoginKey};
+use greenroom_core::ids::InstanceId;
+use greenroom_core::obstacle::{Cause, Lasting, Obstacle};
+use greenroom_core::time::{BootId, ManagerId, Stamp};
+use greenroom_ports::connector::{ConnectError, Connector};
+use greenroom_ssh::{Ssh, SshSettings};
+use greenroom_testkit::skipped::skipped;
 use tokio::time::sleep;
 
 use crate::linked::sshd::{Sshd, write_private};
 use crate::linked::support::{kill, linked_through};
-use crate::skipped::skipped;
 
 const WITHIN: Duration = Duration::from_secs(10);
 /// OpenSSH locks an address out when it has penalties of 15 s; a connection without a login costs one.

@@ -3,9 +3,9 @@
 use std::fs;
 use std::time::Duration;
 
-use greenroom::core::execution::Shell;
-use greenroom::port::connector::{ConnectError, RemoteCommand, Stage, StageEnd};
-use greenroom::port::tail::Tail;
+use greenroom_core::execution::Shell;
+use greenroom_ports::connector::{ConnectError, RemoteCommand, Stage, StageEnd};
+use greenroom_ports::tail::Tail;
 
 use super::sshd::{Set, Sshd};
 use super::support::{never, stage};

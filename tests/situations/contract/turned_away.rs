@@ -6,19 +6,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use greenroom::connector::ssh::link::Linked;
-use greenroom::connector::ssh::{Ssh, SshSettings};
-use greenroom::core::endpoint::Endpoint;
-use greenroom::core::execution::Shell;
-use greenroom::core::ids::InstanceId;
-use greenroom::port::connector::{ConnectError, Connector, FirstStage, Step};
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::execution::Shell;
+use greenroom_core::ids::InstanceId;
+use greenroom_ports::connector::{ConnectError, Connector, FirstStage, Step};
+use greenroom_ssh::link::Linked;
+use greenroom_ssh::{Ssh, SshSettings};
+use greenroom_testkit::skipped::skipped;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::linked::jump::behind;
 use crate::linked::sshd::{Set, Sshd};
 use crate::linked::support::{eventually, linked_through};
-use crate::skipped::skipped;
 
 const WITHIN: Duration = Duration::from_secs(10);
 

@@ -7,17 +7,17 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::Duration;
 
-use greenroom::core::event::Change;
-use greenroom::core::ids::InstanceId;
-use greenroom::core::instance::DrainReason;
+use greenroom_core::event::Change;
+use greenroom_core::ids::InstanceId;
+use greenroom_core::instance::DrainReason;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 
 use crate::fixture::program;
 use crate::place::{Place, Service};
 use crate::platform::Platform;
 use crate::processes::wait_for;
 use crate::setting::Setting;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 const PATIENCE: Duration = Duration::from_mins(1);
 /// What the status and the log say about three machines, of which a job holds one.

@@ -4,14 +4,14 @@
 
 use std::time::Duration;
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
+use greenroom_testkit::skipped::skipped;
 use toml::Value;
 
 use crate::jobs::Site;
 use crate::platform::Platform;
 use crate::processes::{Kind, wait_for};
-use crate::skipped::skipped;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 /// A plugin that makes its own keys. A machine that denies every login would be replaced after ten minutes only.
 fn site(keys: &[(&str, Value)]) -> Option<Site> {

@@ -1,5 +1,8 @@
 //! Kind: blame comes from what Greenroom measured, never from what a job, an image or a registry wrote. On hosts that stay.
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::{JobResult, Outcome};
+use greenroom_testkit::skipped::skipped;
 use serde_json::{Value, json};
 
 use crate::cleaned::cleaned;
@@ -7,9 +10,6 @@ use crate::engine::{CONTENT, IMAGE, hosts, setting};
 use crate::machine::{Hosts, Make};
 use crate::place::Place;
 use crate::processes::wait_for;
-use crate::skipped::skipped;
-use crate::support::job::Job;
-use crate::support::record::{JobResult, Outcome};
 
 fn job(id: u64) -> Job {
     Job::new(id).project(id, &format!("g/{id}")).image(IMAGE).script(["cat /content"])

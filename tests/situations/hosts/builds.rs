@@ -1,11 +1,11 @@
 //! Kind: a job finds its directory where the job before it had it, and nothing there that is not its own.
 
-use greenroom::core::instance::Phase;
+use greenroom_core::instance::Phase;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::{JobResult, Outcome};
 
 use crate::machine::{Hosts, Machine, Make, possible};
 use crate::place::Place;
-use crate::support::job::Job;
-use crate::support::record::{JobResult, Outcome};
 
 const WHERE: &str = "echo \"directory $PWD\"";
 /// Waits until the test lets it go on.
@@ -139,7 +139,7 @@ fn files_of_root_go_where_the_account_has_sudo() {
     let Some(hosts) = one_host() else { return };
     let host = &hosts.machines[0];
     if host.sh("command -v sudo; ls -d /etc/sudoers.d").lines().count() < 2 {
-        crate::skipped::skipped("sudo is missing");
+        greenroom_testkit::skipped::skipped("sudo is missing");
         return;
     }
     host.sh("echo 'ci ALL=(root) NOPASSWD: ALL' > /etc/sudoers.d/ci; chmod 440 /etc/sudoers.d/ci");

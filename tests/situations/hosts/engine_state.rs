@@ -1,5 +1,7 @@
 //! Kind: the engine of a static host finds no state but Greenroom's own, whatever logins of the account leave or end.
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::json;
 
 use crate::cleaned::cleaned;
@@ -7,8 +9,6 @@ use crate::engine::{IMAGE, hosts, setting};
 use crate::machine::{Machine, Make};
 use crate::place::SOON;
 use crate::processes::wait_for;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 fn with_service(id: u64) -> Job {
     let serves = json!({"name": IMAGE, "alias": "store", "command":

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
+
 use crate::machine::{Hosts, Machine, Make, possible};
 use crate::place::Place;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 /// What `doctor` says, without its line breaks.
 fn doctor(place: &Place) -> String {

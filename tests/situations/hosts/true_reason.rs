@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
+use greenroom_testkit::pace::Pace;
+
 use crate::machine::{Hosts, Make, possible};
-use crate::pace::Pace;
 use crate::place::{Place, SOON};
 use crate::processes::wait_for;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 /// What a terminal shows, without its line breaks.
 fn shown(place: &Place, arguments: &[&str]) -> String {

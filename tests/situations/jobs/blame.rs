@@ -1,15 +1,15 @@
 //! Kind: blame comes from what Greenroom measured, never from what a job, an image or a registry wrote. In the history.
 
-use greenroom::core::event::Change;
-use greenroom::core::job_end::JobResult;
+use greenroom_core::event::Change;
+use greenroom_core::job_end::JobResult;
+use greenroom_testkit::gitlab_runner::job::Job;
 
 use crate::place::Place;
 use crate::setting::Setting;
-use crate::support::job::Job;
 
 /// The recorded ends of the jobs, in their order.
 fn ends(place: &Place) -> Vec<(JobResult, Option<String>)> {
-    let end = |event: greenroom::core::event::Event| match event.change {
+    let end = |event: greenroom_core::event::Event| match event.change {
         Change::JobEnded { end, .. } => Some((end.result, end.reason.map(|reason| reason.to_string()))),
         _ => None,
     };

@@ -1,15 +1,15 @@
 //! Kind: a sick machine does not attract all jobs. Jobs of two projects fail on it before their own scripts begin, while
 //! others pass elsewhere, and the keeper finds nothing wrong.
 
-use greenroom::core::event::Change;
-use greenroom::core::ids::InstanceId;
-use greenroom::core::instance::DrainReason;
+use greenroom_core::event::Change;
+use greenroom_core::ids::InstanceId;
+use greenroom_core::instance::DrainReason;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 
 use crate::place::{Place, SOON};
 use crate::processes::wait_for;
 use crate::setting::Setting;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 /// Two idle machines, which any project may use any number of times.
 fn place() -> Place {

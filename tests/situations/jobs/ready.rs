@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use greenroom::core::event::Change;
-use greenroom::port::setup::CLOUD_INIT;
+use greenroom_core::event::Change;
+use greenroom_ports::setup::CLOUD_INIT;
+use greenroom_testkit::gitlab_runner::job::Job;
 
 use crate::place::{Place, SOON};
 use crate::processes::wait_for;
 use crate::setting::Setting;
-use crate::support::job::Job;
 
 /// A directory of programs for instances, with this script as their cloud-init.
 fn programs(cloud_init: Option<&str>) -> tempfile::TempDir {

@@ -4,16 +4,16 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use greenroom::core::event::Change;
-use greenroom::core::ids::InstanceId;
-use greenroom::core::instance::DrainReason;
+use greenroom_core::event::Change;
+use greenroom_core::ids::InstanceId;
+use greenroom_core::instance::DrainReason;
+use greenroom_testkit::gitlab_runner::attempt::Attempt;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::skipped::skipped;
 
 use crate::place::{Place, SOON};
 use crate::processes::wait_for;
 use crate::setting::Setting;
-use crate::skipped::skipped;
-use crate::support::attempt::Attempt;
-use crate::support::job::Job;
 
 /// Machines whose builds are on a small file system, in a mount namespace of their own.
 struct Machines {
@@ -189,7 +189,7 @@ fn a_fit_machine_serves_on_and_each_job_is_followed_by_one_check() {
 #[test]
 fn a_machine_that_is_thrown_away_is_not_checked() {
     let place = Setting::new().pool("recheck_command", "exit 1").open();
-    place.run(&Job::new(1)).expect_outcome(&crate::support::record::Outcome::Success);
+    place.run(&Job::new(1)).expect_outcome(&greenroom_testkit::gitlab_runner::record::Outcome::Success);
     place.wait_until_settled(0);
     let is_check = |change: &Change| {
         matches!(change, Change::Rechecked { .. })

@@ -4,16 +4,16 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use greenroom::core::container::limits;
+use greenroom_core::container::limits;
+use greenroom_testkit::dice::number;
+use greenroom_testkit::gitlab_runner::attempt::Attempt;
+use greenroom_testkit::gitlab_runner::job::Job;
 use serde_json::{Value, json};
 use toml::Table;
 
 use crate::place::{Place, SOON};
 use crate::processes::wait_for;
 use crate::setting::Setting;
-use crate::support::attempt::Attempt;
-use crate::support::dice::number;
-use crate::support::job::Job;
 
 const DRIVER: &str = env!("CARGO_BIN_EXE_greenroom");
 
@@ -320,7 +320,7 @@ fn wait_with(
     place: &Place,
     id: u64,
     change: impl FnOnce(&mut Value),
-) -> (Attempt, crate::support::process::LiveCall) {
+) -> (Attempt, greenroom_testkit::gitlab_runner::process::LiveCall) {
     let attempt = attempt(place, Path::new(DRIVER), id, change);
     assert_eq!(attempt.config().exit_code(), Some(0));
     let call = attempt.start_prepare();

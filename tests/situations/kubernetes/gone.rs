@@ -3,12 +3,12 @@
 
 #![cfg(test)]
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::json;
 
 use crate::jobs::{PATIENCE, Site};
 use crate::processes::wait_for;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 fn said(site: &Site, arguments: &[&str]) -> (bool, String) {
     let output = site.greenroom(arguments);

@@ -1,6 +1,6 @@
 //! Kind: nothing deletes the configuration of machines that may still run.
 
-use crate::program;
+use greenroom_testkit::program;
 
 /// A pool's record, as a plugin's keeper writes it: one launch without an answer, two machines, and one that is gone.
 const RECORD: &str = r#"{"format":2,"groups":{"group/a":{"intents":[{"instance":"linux-7f-3","token":"t","tags":{"a":"b"},

@@ -3,6 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
 use toml::{Table, Value};
 
 use super::machines;
@@ -11,8 +13,6 @@ use crate::fixture::{Guest, VmFixture};
 use crate::place::Place;
 use crate::provider::{Fixture as _, leave_nothing};
 use crate::setting::Setting;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 /// For anything on an emulated host.
 const PATIENCE: Duration = Duration::from_mins(5);

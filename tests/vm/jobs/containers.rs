@@ -3,20 +3,20 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use greenroom::core::instance::Instance;
+use greenroom_core::instance::Instance;
+use greenroom_testkit::gitlab_runner::handle::Handle;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::{JobResult, Outcome};
+use greenroom_testkit::gitlab_runner::repository::repository;
+use greenroom_testkit::pace::Pace;
+use greenroom_testkit::skipped::skipped;
 use serde_json::json;
 
 use super::registry::{ACCOUNT, Registries};
 use super::sources::GitServer;
 use super::{Machines, machines};
-use crate::pace::Pace;
 use crate::processes::wait_for;
 use crate::setting::Setting;
-use crate::skipped::skipped;
-use crate::support::handle::Handle;
-use crate::support::job::Job;
-use crate::support::record::{JobResult, Outcome};
-use crate::support::repository::repository;
 
 /// What all pipelines may take together, with the template of their machines.
 const WITHIN: Duration = Duration::from_mins(4);

@@ -5,6 +5,9 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::{JobResult, Outcome};
+use greenroom_testkit::skipped::skipped;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -12,9 +15,6 @@ use super::containers::{expect, report};
 use super::registry::Registries;
 use super::{Machines, machines};
 use crate::published::{Image, PLAIN, publish};
-use crate::skipped::skipped;
-use crate::support::job::Job;
-use crate::support::record::{JobResult, Outcome};
 
 const ENTRY: &[(&str, &str)] = &[("entry", include_str!("docker-entry"))];
 

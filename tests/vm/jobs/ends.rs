@@ -1,10 +1,10 @@
 //! Machines that end, or fill up, under a job: who is blamed, and in which words.
 
-use greenroom::core::ids::InstanceId;
+use greenroom_core::ids::InstanceId;
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::{JobResult, Outcome};
 
 use super::{Machines, expect_lost, machines};
-use crate::support::job::Job;
-use crate::support::record::{JobResult, Outcome};
 
 /// A job that ends its machine, and the machine.
 fn end_by(place: &Machines, id: u64, script: &str) -> (JobResult, InstanceId) {

@@ -11,15 +11,15 @@ use std::path::{Path, PathBuf};
 use std::sync::MutexGuard;
 use std::time::Duration;
 
-use greenroom::core::event::Change;
-use greenroom::core::ids::InstanceId;
-use greenroom::core::pool::PoolState;
+use greenroom_core::event::Change;
+use greenroom_core::ids::InstanceId;
+use greenroom_core::pool::PoolState;
+use greenroom_testkit::gitlab_runner::record::{CallRecord, JobResult, Outcome};
 
 use crate::images;
 use crate::place::Place;
 use crate::processes::{Kind, Process, wait_for};
 use crate::setting::Setting;
-use crate::support::record::{CallRecord, JobResult, Outcome};
 
 mod containers;
 mod crowd;

@@ -5,11 +5,12 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
+use greenroom_testkit::gitlab_runner::repository::repository;
+use greenroom_testkit::program;
+
 use super::{Machines, machines};
-use crate::program;
-use crate::support::job::Job;
-use crate::support::record::Outcome;
-use crate::support::repository::repository;
 
 /// A git server on this machine's loopback, for as long as this process lives: git takes one connection at a time from
 /// us, since it cannot be asked which port it chose.

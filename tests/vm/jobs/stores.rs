@@ -2,6 +2,9 @@
 
 use std::time::Instant;
 
+use greenroom_testkit::gitlab_runner::job::Job;
+use greenroom_testkit::gitlab_runner::record::Outcome;
+use greenroom_testkit::skipped::skipped;
 use toml::{Table, Value};
 
 use super::containers::{expect, report};
@@ -12,10 +15,7 @@ use crate::place::Place;
 use crate::processes::wait_for;
 use crate::published::{Image, PLAIN, publish};
 use crate::setting::Setting;
-use crate::skipped::skipped;
 use crate::stores::{ONE, StoreFolder, TWO};
-use crate::support::job::Job;
-use crate::support::record::Outcome;
 
 /// A pool whose machines are clones of the folder's image.
 fn setting(folder: &StoreFolder) -> Setting {

@@ -8,6 +8,8 @@ mod timeline;
 use std::io;
 
 use containers::ContainerCheck;
+use greenroom_core::report::FailedBoot;
+use greenroom_manager::runner_host::Role;
 use play::{Boot, BootResult, unfinished};
 use scratch::{ScratchStateDir, Unfinished};
 use timeline::BootTimeline;
@@ -18,8 +20,6 @@ use crate::cli::args::GlobalOptions;
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
 use crate::cli::ui;
-use crate::core::report::FailedBoot;
-use crate::host::local::Role;
 
 /// Boots an instance of a pool; false if it did not come up, or something of it remains.
 pub(super) async fn boot(place: &GlobalOptions, pool: &str) -> Result<bool, CliError> {
@@ -138,9 +138,10 @@ impl Interrupts {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_core::instance::DrainReason;
+
     use super::*;
     use crate::cli::fixture::{at, id};
-    use crate::core::instance::DrainReason;
 
     #[test]
     fn a_failed_boot_is_told_with_the_end_of_its_console() {

@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fs_err as fs;
+use greenroom_core::ids::{InstanceId, OwnerId, PoolName};
+use greenroom_manager::runner_host::StateDir;
+use greenroom_system::remove;
 
 use crate::cli::error::CliError;
 use crate::cli::stores::{self, StoreOptions};
-use crate::core::ids::{InstanceId, OwnerId, PoolName};
-use crate::host::local::StateDir;
-use crate::remove;
 
 const PREFIX: &str = "boot-";
 /// Being made.

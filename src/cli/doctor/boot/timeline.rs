@@ -1,12 +1,12 @@
 //! The timeline of a boot, from its journal: a row for each stage.
 
-use crate::core::availability::Choice;
-use crate::core::event::{Change, Event};
-use crate::core::ids::InstanceId;
-use crate::core::instance::{Answer, DrainReason};
-use crate::core::policy::Timing;
-use crate::core::pool::PoolState;
-use crate::core::time::{Pretty, Stamp};
+use greenroom_core::availability::Choice;
+use greenroom_core::event::{Change, Event};
+use greenroom_core::ids::InstanceId;
+use greenroom_core::instance::{Answer, DrainReason};
+use greenroom_core::policy::Timing;
+use greenroom_core::pool::PoolState;
+use greenroom_core::time::{Pretty, Stamp};
 
 /// The header of the rows.
 pub(super) const HEADER: &str = "    AFTER       TOOK  STAGE\n";
@@ -87,10 +87,11 @@ impl BootTimeline {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_core::failure::{ErrorClass, Failure};
+    use greenroom_core::policy::Policy;
+
     use super::*;
     use crate::cli::fixture::{EventFixture, at, id};
-    use crate::core::failure::{ErrorClass, Failure};
-    use crate::core::policy::Policy;
 
     fn rows(story: &EventFixture, ready_step: &'static str) -> String {
         let mut course = BootTimeline { ready_step, ..BootTimeline::default() };

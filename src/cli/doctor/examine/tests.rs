@@ -4,9 +4,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
+use greenroom_ports::finding::Severity;
+
 use super::*;
 use crate::cli::fixture::{EventFixture, pool};
-use crate::port::finding::Severity;
 
 struct Bench {
     home: tempfile::TempDir,

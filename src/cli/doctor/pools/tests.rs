@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
+use greenroom_core::attempt::{Closed, End, Presence};
+use greenroom_core::early::EarlyFailures;
+use greenroom_core::event::Change;
+use greenroom_core::failure::{ErrorClass, Failure};
+use greenroom_core::ids::{JobKey, Location};
+use greenroom_core::instance::DrainReason;
+use greenroom_core::job::JobFacts;
+use greenroom_core::policy::IdlePolicy;
+
 use super::*;
 use crate::cli::fixture::{EventFixture, at, attempt, id, pool, report, when};
-use crate::core::attempt::{Closed, End, Presence};
-use crate::core::early::EarlyFailures;
-use crate::core::event::Change;
-use crate::core::failure::{ErrorClass, Failure};
-use crate::core::ids::{JobKey, Location};
-use crate::core::instance::DrainReason;
-use crate::core::job::JobFacts;
-use crate::core::policy::IdlePolicy;
 
 #[derive(Default)]
 struct Bench {

@@ -3,6 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use greenroom_core::ids::{OwnerId, PoolName};
+use greenroom_core::inventory::Resource;
+use greenroom_core::orphan::Ownership;
+use greenroom_engine::Engine;
+use greenroom_engine::leaks::{Deleted, LookError};
+use greenroom_manager::runner_host::Role;
+use greenroom_ports::setup::PoolSetup;
 use serde_json::{Value, json};
 
 use super::last;
@@ -14,13 +21,6 @@ use crate::cli::doctor::boot;
 use crate::cli::error::CliError;
 use crate::cli::ui;
 use crate::config::PoolConfig;
-use crate::core::ids::{OwnerId, PoolName};
-use crate::core::inventory::Resource;
-use crate::core::orphan::Ownership;
-use crate::engine::Engine;
-use crate::engine::leaks::{Deleted, LookError};
-use crate::host::local::Role;
-use crate::port::setup::PoolSetup;
 
 /// A cloud takes a minute or two to delete an instance, and a volume is not free before that.
 const DELETED_WITHIN: Duration = Duration::from_mins(10);

@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use greenroom_core::ids::PoolName;
+use greenroom_core::time::Stamp;
+use greenroom_manager::runner_host::replace_told;
 use serde::{Deserialize, Serialize};
 
 use super::command::LeakCheck;
-use crate::core::ids::PoolName;
-use crate::core::time::Stamp;
-use crate::host::local::replace_told;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Last {

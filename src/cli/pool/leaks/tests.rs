@@ -8,6 +8,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::execution::Shell;
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::{Generation, InstanceId, OwnerId, PoolName};
+use greenroom_core::inventory::{Capabilities, Listing, Resource, ResourceKind, Resources, Tags};
+use greenroom_core::orphan::{OrphanReason, Ownership};
+use greenroom_core::policy::{Policy, Timing};
+use greenroom_core::time::{BootId, Stamp};
+use greenroom_engine::Engine;
+use greenroom_engine::leaks::LookError;
+use greenroom_manager::runner_host::{KeeperCommand, LocalHost, Role, Signals, StateDir};
+use greenroom_ports::clock::Clock as _;
+use greenroom_ports::leadership::Leadership as _;
+use greenroom_ports::provider::{LaunchRequest, Provider, ProviderError, Termination};
+use greenroom_ports::setup::{PoolSetup, Recheck};
+use greenroom_ports::store::Store as _;
+use greenroom_testkit::memory_store::MemoryStore;
 
 use super::command::{LeakCheck, check};
 use super::text;
@@ -16,23 +33,6 @@ use crate::cli::args::LeaksOptions;
 use crate::cli::context;
 use crate::cli::fixture::{EventFixture, id, pool};
 use crate::cli::when::When;
-use crate::core::endpoint::Endpoint;
-use crate::core::execution::Shell;
-use crate::core::failure::ErrorClass;
-use crate::core::ids::{Generation, InstanceId, OwnerId, PoolName};
-use crate::core::inventory::{Capabilities, Listing, Resource, ResourceKind, Resources, Tags};
-use crate::core::orphan::{OrphanReason, Ownership};
-use crate::core::policy::{Policy, Timing};
-use crate::core::time::{BootId, Stamp};
-use crate::engine::Engine;
-use crate::engine::leaks::LookError;
-use crate::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir};
-use crate::port::clock::Clock as _;
-use crate::port::leadership::Leadership as _;
-use crate::port::provider::{LaunchRequest, Provider, ProviderError, Termination};
-use crate::port::setup::{PoolSetup, Recheck};
-use crate::port::store::Store as _;
-use crate::store::memory::MemoryStore;
 
 /// A cloud with volumes: a deletion takes three calls, and a volume is kept as long as its instance exists.
 #[derive(Debug, Default)]
@@ -137,19 +137,19 @@ impl Bench {
         story.ready(1, 1.0);
         for number in 2..=9 {
             story.launched(number, 1.0);
-            let why = crate::core::instance::DrainReason::ByOperator;
-            let drains = crate::core::event::Change::DrainingBegun { instance: id(number), reason: why };
+            let why = greenroom_core::instance::DrainReason::ByOperator;
+            let drains = greenroom_core::event::Change::DrainingBegun { instance: id(number), reason: why };
             story.then(3.0, drains);
-            story.then(4.0, crate::core::event::Change::Forgotten { instance: id(number) });
+            story.then(4.0, greenroom_core::event::Change::Forgotten { instance: id(number) });
         }
         store.transact(&mut |_| story.events.clone()).await.unwrap();
         let owner = host.identity().await.unwrap().owner;
         let engine = Engine {
             pool: pool(),
             store: Rc::new(store),
-            host: crate::port::host::Host::of(&host),
+            host: greenroom_ports::host::Host::of(&host),
             connector: Rc::new(context::ssh(Path::new(&root))),
-            clock: Rc::clone(&host) as Rc<dyn crate::port::clock::Clock>,
+            clock: Rc::clone(&host) as Rc<dyn greenroom_ports::clock::Clock>,
         };
         Self { _home: home, host, owner, engine, printed: RefCell::default(), boots: BTreeSet::new() }
     }

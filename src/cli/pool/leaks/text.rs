@@ -1,11 +1,12 @@
 //! Orphaned resources, for a terminal.
 
+use greenroom_core::inventory::Resource;
+use greenroom_core::orphan::{Ownership, instance_of};
+
 use super::view::{PoolView, ResourceView};
 use crate::cli::rows::{Rows, wrapped};
 use crate::cli::ui::plural;
 use crate::cli::when::whole;
-use crate::core::inventory::Resource;
-use crate::core::orphan::{Ownership, instance_of};
 
 /// All resources: orphaned ones first, then those that are not counted; recorded ones as a number.
 pub(super) fn found(seen: &PoolView, width: usize) -> String {

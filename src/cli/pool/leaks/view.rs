@@ -7,13 +7,13 @@ use std::collections::BTreeSet;
 use std::path;
 use std::time::Duration;
 
+use greenroom_core::ids::{Generation, InstanceId, OwnerId, PoolName};
+use greenroom_core::inventory::{Resource, ResourceKind};
+use greenroom_core::orphan::{Ownership, instance_of};
+use greenroom_core::time::Stamp;
 use serde::Serialize;
 
 use crate::cli::fields;
-use crate::core::ids::{Generation, InstanceId, OwnerId, PoolName};
-use crate::core::inventory::{Resource, ResourceKind};
-use crate::core::orphan::{Ownership, instance_of};
-use crate::core::time::Stamp;
 
 /// One pool.
 #[derive(Debug, Serialize)]

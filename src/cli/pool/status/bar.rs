@@ -1,7 +1,8 @@
 //! The slots of a pool as a bar.
 
+use greenroom_core::instance::Phase;
+
 use super::view::StatusInput;
-use crate::core::instance::Phase;
 
 /// The widest bar.
 const WIDEST: usize = 60;

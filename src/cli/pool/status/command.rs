@@ -2,6 +2,9 @@
 
 use std::io::{self, Write as _};
 
+use greenroom_core::pool::PoolState;
+use greenroom_manager::runner_host::Role;
+use greenroom_ports::clock::Clock as _;
 use serde_json::{Value, json};
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
@@ -15,9 +18,6 @@ use crate::cli::reporting::Reporting;
 use crate::cli::rows::wrapped;
 use crate::cli::ui;
 use crate::cli::when::{When, rfc3339};
-use crate::core::pool::PoolState;
-use crate::host::local::Role;
-use crate::port::clock::Clock as _;
 
 /// How it is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use greenroom_core::ids::InstanceId;
+use greenroom_core::time::Stamp;
+use greenroom_ssh::link::{Figures, Found, LinkStatus};
 use serde::Serialize;
 
 use crate::cli::fields;
 use crate::cli::rows::Rows;
 use crate::cli::when::{When, whole};
-use crate::connector::ssh::link::{Figures, Found, LinkStatus};
-use crate::core::ids::InstanceId;
-use crate::core::time::Stamp;
 
 /// At this width, in columns, the time and the process are shown, too.
 const ROOMY: usize = 100;
@@ -185,12 +185,13 @@ fn memory(bytes: u64) -> String {
 
 #[cfg(test)]
 pub(in crate::cli) mod tests {
+    use greenroom_core::ids::PoolName;
+    use greenroom_core::policy::Policy;
+    use greenroom_ssh::link::Survey;
+
     use super::*;
     use crate::cli::fixture::{EventFixture, id, pool, when};
     use crate::cli::pool::status::{KeeperStatus, StatusInput, as_json, render};
-    use crate::connector::ssh::link::Survey;
-    use crate::core::ids::PoolName;
-    use crate::core::policy::Policy;
 
     /// A link of slot 1 that has served for two minutes and more.
     pub(in crate::cli) fn figures() -> Figures {
@@ -223,7 +224,7 @@ pub(in crate::cli) mod tests {
             stages: 0,
             ..figures()
         };
-        let survey = Survey::from_links([
+        let survey = Survey::from_iter([
             (id(1), found(0, LinkStatus::Figures(figures()))),
             (id(1), found(1, LinkStatus::Figures(waits))),
             (id(1), found(2, LinkStatus::Closing)),

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
+use greenroom_core::ids::JobKey;
+use greenroom_core::order::Order;
 use serde::Serialize;
-
-use crate::core::ids::JobKey;
-use crate::core::order::Order;
 
 /// What a job ordered, and which job.
 #[derive(Debug, Serialize)]

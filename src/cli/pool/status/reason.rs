@@ -1,15 +1,15 @@
 //! Why an instance is as it is, and what a job waits for, in sentences.
 
+use greenroom_core::ids::{InstanceId, PoolName};
+use greenroom_core::instance::{Answer, Instance, Phase, Suspension};
+use greenroom_core::pool::PoolState;
+use greenroom_core::report::WaitingOn;
+use greenroom_core::reservation::Reservation;
+use greenroom_core::time::Pretty;
+use greenroom_core::unbegun::CheckKind;
 use serde::Serialize;
 
 use crate::cli::when::When;
-use crate::core::ids::{InstanceId, PoolName};
-use crate::core::instance::{Answer, Instance, Phase, Suspension};
-use crate::core::pool::PoolState;
-use crate::core::report::WaitingOn;
-use crate::core::reservation::Reservation;
-use crate::core::time::Pretty;
-use crate::core::unbegun::CheckKind;
 
 /// The static hosts of a pool, taken together.
 #[derive(Debug, Serialize)]

@@ -1,10 +1,11 @@
 //! Hundreds of instances on one screen.
 
+use greenroom_core::event::Change;
+use greenroom_core::instance::DrainReason;
+use greenroom_core::policy::{IdlePolicy, Policy};
+
 use super::*;
 use crate::cli::fixture::{EventFixture, id, pool, when};
-use crate::core::event::Change;
-use crate::core::instance::DrainReason;
-use crate::core::policy::{IdlePolicy, Policy};
 
 /// 500 instances: half of them with jobs, one out of service, one unreachable, one draining, eight launching; jobs wait.
 fn crowd() -> EventFixture {

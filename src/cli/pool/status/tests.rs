@@ -2,20 +2,21 @@
 
 use std::time::Duration;
 
+use greenroom_core::attempt::End;
+use greenroom_core::event::Change;
+use greenroom_core::failure::{ErrorClass, Failure};
+use greenroom_core::ids::{InstanceId, Location, PoolName};
+use greenroom_core::instance::{Answer, DrainReason, Release};
+use greenroom_core::job::JobFacts;
+use greenroom_core::obstacle;
+use greenroom_core::order::RefusedOrder;
+use greenroom_core::policy::{IdlePolicy, Policy, ScheduledIdle};
+use greenroom_core::pool::PoolState;
+use greenroom_core::report::{Note, Report, WaitingOn};
+use greenroom_core::schedule::{Schedule, ScheduleText};
+
 use super::*;
 use crate::cli::fixture::{EventFixture, at, attempt, endpoint, facts, id, ordering, pool, report, when};
-use crate::core::attempt::End;
-use crate::core::event::Change;
-use crate::core::failure::{ErrorClass, Failure};
-use crate::core::ids::{InstanceId, Location, PoolName};
-use crate::core::instance::{Answer, DrainReason, Release};
-use crate::core::job::JobFacts;
-use crate::core::obstacle;
-use crate::core::order::RefusedOrder;
-use crate::core::policy::{IdlePolicy, Policy, ScheduledIdle};
-use crate::core::pool::PoolState;
-use crate::core::report::{Note, Report, WaitingOn};
-use crate::core::schedule::{Schedule, ScheduleText};
 
 fn shown(story: &EventFixture, report: Option<&Report>, keeper: &KeeperStatus, seconds: f64) -> String {
     let input =

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use greenroom_core::ids::{PoolName, TrustDomain};
+use greenroom_core::report::Note;
+
 use super::view::{InstanceView, JobView, KeeperStatus, LaunchBackoff, NoteView, PolicyView, PoolView};
 use super::{is_suspended, links};
 use crate::cli::rows::{Rows, shortened, wrapped};
 use crate::cli::ui::plural;
 use crate::cli::when::{When, whole};
-use crate::core::ids::{PoolName, TrustDomain};
-use crate::core::report::Note;
 
 /// The widest name of a project.
 const NAME_COLUMNS: usize = 24;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::core::policy::Policy;
-use crate::core::time::Stamp;
+use greenroom_core::policy::Policy;
+use greenroom_core::time::Stamp;
 
 /// A week has every weekday once; another day covers them all after a change of the clocks, too.
 const MINUTES: u64 = 8 * 24 * 60;
@@ -22,10 +22,11 @@ pub(super) fn until(policy: &Policy, now: Stamp) -> Option<Stamp> {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_core::policy::{IdlePolicy, ScheduledIdle};
+    use greenroom_core::schedule::{Schedule, ScheduleText};
+    use greenroom_core::time::{BootId, ManagerId};
+
     use super::*;
-    use crate::core::policy::{IdlePolicy, ScheduledIdle};
-    use crate::core::schedule::{Schedule, ScheduleText};
-    use crate::core::time::{BootId, ManagerId};
 
     fn policy(periods: &[&str]) -> Policy {
         let periods = periods.iter().map(|p| (*p).to_owned()).collect();

@@ -6,6 +6,20 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use greenroom_core::availability::Unavailable;
+use greenroom_core::container::engine::ContainerEngine;
+use greenroom_core::container::settings::Mode;
+use greenroom_core::failure::Failure;
+use greenroom_core::ids::{AttemptName, InstanceId, Location, OfferingName, PoolName, TrustDomain};
+use greenroom_core::images::ImageFact;
+use greenroom_core::instance::{Holder, Instance, Phase};
+use greenroom_core::plan::backoff::{self, LaunchGate};
+use greenroom_core::policy::{IdlePolicy, Policy};
+use greenroom_core::pool::PoolState;
+use greenroom_core::report::{Note, Report, WaitingOn};
+use greenroom_core::reservation::Reservation;
+use greenroom_core::time::Stamp;
+use greenroom_ssh::link::Survey;
 use serde::{Serialize, Serializer};
 
 use super::links::{self, LinkView};
@@ -14,20 +28,6 @@ use super::reason::{HostsView, bound, bring_back, hosts, job_on_what, on_what, r
 use super::until::until;
 use crate::cli::fields::{self, tag};
 use crate::cli::when::When;
-use crate::connector::ssh::link::Survey;
-use crate::core::availability::Unavailable;
-use crate::core::container::engine::ContainerEngine;
-use crate::core::container::settings::Mode;
-use crate::core::failure::Failure;
-use crate::core::ids::{AttemptName, InstanceId, Location, OfferingName, PoolName, TrustDomain};
-use crate::core::images::ImageFact;
-use crate::core::instance::{Holder, Instance, Phase};
-use crate::core::plan::backoff::{self, LaunchGate};
-use crate::core::policy::{IdlePolicy, Policy};
-use crate::core::pool::PoolState;
-use crate::core::report::{Note, Report, WaitingOn};
-use crate::core::reservation::Reservation;
-use crate::core::time::Stamp;
 use crate::provider::qemu::store_use::StoreStatus;
 
 /// Whether a keeper is running.

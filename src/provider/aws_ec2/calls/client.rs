@@ -89,7 +89,7 @@ struct Names;
 impl ResolveDns for Names {
     fn resolve_dns<'a>(&'a self, name: &'a str) -> DnsFuture<'a> {
         DnsFuture::new(async move {
-            let found = crate::names::look_up(name, 0).await.map_err(ResolveDnsError::new)?;
+            let found = greenroom_system::names::look_up(name, 0).await.map_err(ResolveDnsError::new)?;
             Ok(found.into_iter().map(|address| address.ip()).collect::<Vec<IpAddr>>())
         })
     }

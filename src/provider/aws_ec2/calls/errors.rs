@@ -6,10 +6,9 @@ use std::fmt::Debug;
 use aws_credential_types::provider::error::CredentialsError;
 use aws_sdk_ec2::error::{ProvideErrorMetadata, SdkError};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
-
-use crate::core::failure::ErrorClass;
-use crate::core::text::clean_line;
-use crate::port::provider::ProviderError;
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::text::clean_line;
+use greenroom_ports::provider::ProviderError;
 
 /// Maximum length of a reported message, in characters: a denial contains a kilobyte of encoded reasons.
 const MAX_MESSAGE: usize = 300;

@@ -6,6 +6,11 @@ use std::time::SystemTime;
 use aws_sdk_ec2::Client;
 use aws_sdk_ec2::types::{Filter, Subnet};
 use futures_util::future::join;
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::{Generation, InstanceId, OwnerId, PoolName};
+use greenroom_core::inventory::Tags;
+use greenroom_ports::finding::Finding;
+use greenroom_ports::provider::{Demand, InstanceKeys, LaunchRequest, ProviderError};
 
 use super::super::findings::{Facts, judge};
 use super::super::settings::Settings;
@@ -14,11 +19,6 @@ use super::clock::ClockOf;
 use super::errors;
 use super::images::Images;
 use super::launch_spec::LaunchSpec;
-use crate::core::failure::ErrorClass;
-use crate::core::ids::{Generation, InstanceId, OwnerId, PoolName};
-use crate::core::inventory::Tags;
-use crate::port::finding::Finding;
-use crate::port::provider::{Demand, InstanceKeys, LaunchRequest, ProviderError};
 use crate::provider::cloud::offerings::{Market, Offering};
 
 mod groups;

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use aws_sdk_ec2::Client;
+use greenroom_core::failure::ErrorClass;
+use greenroom_ports::provider::ProviderError;
 use tokio::sync::Mutex;
 
 use super::errors;
-use crate::core::failure::ErrorClass;
-use crate::port::provider::ProviderError;
 
 /// A disk of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,13 +9,13 @@ use aws_sdk_ec2::types::{
     ShutdownBehavior, SpotInstanceType, SpotMarketOptions, Tag, TagSpecification, VolumeType,
 };
 use base64ct::{Base64, Encoding as _};
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::OwnerId;
+use greenroom_ports::provider::{LaunchRequest, ProviderError};
 use serde::{Deserialize, Serialize};
 
 use super::super::settings::Settings;
 use super::images::Disk;
-use crate::core::failure::ErrorClass;
-use crate::core::ids::OwnerId;
-use crate::port::provider::{LaunchRequest, ProviderError};
 use crate::provider::cloud::offerings::{Market, Offering};
 use crate::provider::cloud::settings::AddressKind;
 use crate::provider::cloud::{idempotency, tags, user_data};

@@ -3,11 +3,11 @@
 use aws_sdk_ec2::types::{
     Instance, InstanceIpv6Address, InstanceLifecycleType, InstanceNetworkInterface, InstanceStateName, Tag,
 };
+use greenroom_core::ids::InstanceId;
+use greenroom_core::inventory::Tags;
+use greenroom_core::metadata::MetadataService;
+use greenroom_core::text::clean_line;
 
-use crate::core::ids::InstanceId;
-use crate::core::inventory::Tags;
-use crate::core::metadata::MetadataService;
-use crate::core::text::clean_line;
 use crate::provider::cloud::machine::{Addresses, Handle, Machine, MachineState};
 use crate::provider::cloud::tags;
 

@@ -12,14 +12,14 @@ use aws_sdk_ec2::Client;
 use aws_sdk_ec2::primitives::DateTime;
 use aws_sdk_ec2::types::{EventCode, Filter, InstanceStatus, InstanceStatusEvent, SpotInstanceRequest};
 use futures_util::future::join;
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::text::clean_line;
+use greenroom_core::time::Stamp;
+use greenroom_ports::clock::Clock;
+use greenroom_ports::provider::ProviderError;
 use jiff::Timestamp;
 
 use super::errors;
-use crate::core::failure::ErrorClass;
-use crate::core::text::clean_line;
-use crate::core::time::Stamp;
-use crate::port::clock::Clock;
-use crate::port::provider::ProviderError;
 use crate::provider::aws_ec2::announced::RECLAIM;
 use crate::provider::cloud::machine::{CloudNotice, Machine, MachineState};
 
@@ -207,9 +207,9 @@ fn text(event: &InstanceStatusEvent) -> String {
 #[cfg(test)]
 mod tests {
     use aws_sdk_ec2::types::SpotInstanceStatus;
+    use greenroom_testkit::clock::ManualClock;
 
     use super::*;
-    use crate::port::clock::tests::ManualClock;
 
     /// 2026-12-01 14:00 UTC.
     const DECEMBER: i64 = 1_796_133_600;

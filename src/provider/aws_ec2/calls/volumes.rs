@@ -1,11 +1,11 @@
 //! Disks with a pool's tags.
 
 use aws_sdk_ec2::types::{Volume, VolumeAttachment, VolumeState, VolumeType};
+use greenroom_core::inventory::{Resource, ResourceKind};
+use greenroom_core::time::Stamp;
 
 use super::handle;
 use super::machines::tags_of;
-use crate::core::inventory::{Resource, ResourceKind};
-use crate::core::time::Stamp;
 use crate::provider::cloud::api::Disk;
 use crate::provider::cloud::machine::moment;
 

@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use greenroom_core::ids::{InstanceId, PoolName};
+use greenroom_testkit::faulty::{Action, Ended, act, listed, with_each_error};
+
 use super::tests::entry;
 use super::{Entry, Ledger};
-use crate::core::ids::{InstanceId, PoolName};
-use crate::faulty::{Action, Ended, act, listed, with_each_error};
 
 const ACTIONS: [Action; 3] = [
     Action { name: "the first spec of all", prepare: |_| (), act: write, judge: judge_spec },

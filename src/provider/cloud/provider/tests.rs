@@ -5,14 +5,14 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 
 use fs_err as fs;
+use greenroom_core::ids::{Generation, Location, OfferingName, OwnerId};
+use greenroom_core::inventory::{Status, Tags};
+use greenroom_keys::table::{self, Table};
+use greenroom_ports::clock::Clock;
+use greenroom_ports::provider::InstanceKeys;
+use greenroom_testkit::clock::ManualClock;
 
 use super::*;
-use crate::core::ids::{Generation, Location, OfferingName, OwnerId};
-use crate::core::inventory::{Status, Tags};
-use crate::keys::table::{self, Table};
-use crate::port::clock::Clock;
-use crate::port::clock::tests::ManualClock;
-use crate::port::provider::InstanceKeys;
 use crate::provider::cloud::api::{Created, Disks, LaunchStatus, Machines};
 use crate::provider::cloud::machine::tests::machine;
 use crate::provider::cloud::offerings::{KeyNames, Offering};

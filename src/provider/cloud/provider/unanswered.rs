@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::InstanceId;
+use greenroom_ports::provider::ProviderError;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::super::api::Api;
 use super::super::ledger::Entry;
 use super::super::machine::{Handle, MachineState};
 use super::{Cloud, store_error};
-use crate::core::failure::ErrorClass;
-use crate::core::ids::InstanceId;
-use crate::port::provider::ProviderError;
 
 thread_local! {
     /// Launches under way, by their files. All pools of a keeper share one thread.

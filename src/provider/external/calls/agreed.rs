@@ -5,9 +5,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::rc::Rc;
 
+use greenroom_ports::provider::ProviderError;
 use tokio::sync::Mutex;
 
-use crate::port::provider::ProviderError;
 use crate::provider::external::protocol::answers::CapabilitiesAnswer;
 
 /// Tells versions of a file apart.

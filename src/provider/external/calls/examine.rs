@@ -1,8 +1,9 @@
 //! Calls of the program for `doctor`. None of them makes a machine.
 
+use greenroom_ports::finding::Finding;
+use greenroom_ports::provider::Demand;
+
 use super::External;
-use crate::port::finding::Finding;
-use crate::port::provider::Demand;
 use crate::provider::cloud::api::Api as _;
 use crate::provider::external::protocol::Verb;
 use crate::provider::external::protocol::answers::ExamineAnswer;

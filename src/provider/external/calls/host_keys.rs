@@ -1,8 +1,9 @@
 //! Host keys that machines made themselves.
 
-use crate::core::endpoint;
-use crate::core::failure::ErrorClass;
-use crate::port::provider::ProviderError;
+use greenroom_core::endpoint;
+use greenroom_core::failure::ErrorClass;
+use greenroom_ports::provider::ProviderError;
+
 use crate::provider::cloud::machine::Handle;
 use crate::provider::external::settings::Settings;
 

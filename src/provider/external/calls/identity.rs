@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::core::ids::{Generation, InstanceId, OwnerId, PoolName};
-use crate::core::inventory::Tags;
-use crate::core::text::hex;
+use greenroom_core::ids::{Generation, InstanceId, OwnerId, PoolName};
+use greenroom_core::inventory::Tags;
+use greenroom_core::text::hex;
+
 use crate::provider::cloud::{idempotency, tags};
 
 /// The tag with the token of the launch.

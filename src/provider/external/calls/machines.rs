@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use greenroom_core::ids::{InstanceId, PoolName};
+use greenroom_core::inventory::Tags;
+use greenroom_core::text::clean_line;
+
 use super::identity;
-use crate::core::ids::{InstanceId, PoolName};
-use crate::core::inventory::Tags;
-use crate::core::text::clean_line;
 use crate::provider::cloud::machine::{Addresses, CloudNotice, Handle, Machine, MachineState};
 use crate::provider::cloud::tags;
 use crate::provider::external::protocol::answers::{Identity, MachineAnswer, State};

@@ -6,6 +6,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use greenroom_core::endpoint;
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::{Location, OwnerId, PoolName};
+use greenroom_core::inventory::Resource;
+use greenroom_core::metadata::MetadataAnswers;
+use greenroom_core::time::Stamp;
+use greenroom_ports::clock::Clock;
+use greenroom_ports::finding::Finding;
+use greenroom_ports::provider::{Demand, LaunchRequest, ProviderError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
@@ -17,15 +26,6 @@ use super::protocol::answers::{
 };
 use super::protocol::requests::{Agree, Launch, Nothing, OfMachine, OfResource, ProgramSettings, Request};
 use super::settings::Settings;
-use crate::core::endpoint;
-use crate::core::failure::ErrorClass;
-use crate::core::ids::{Location, OwnerId, PoolName};
-use crate::core::inventory::Resource;
-use crate::core::metadata::MetadataAnswers;
-use crate::core::time::Stamp;
-use crate::port::clock::Clock;
-use crate::port::finding::Finding;
-use crate::port::provider::{Demand, LaunchRequest, ProviderError};
 use crate::provider::cloud::api::{self, Access, Api, Created, Disks, LaunchStatus, Machines};
 use crate::provider::cloud::machine::{Handle, Machine};
 use crate::provider::cloud::offerings::Offering;

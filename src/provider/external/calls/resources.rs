@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use greenroom_core::ids::{InstanceId, PoolName};
+use greenroom_core::inventory::{Resource, ResourceKind, Tags};
+use greenroom_core::text::clean_line;
+use greenroom_core::time::Stamp;
+use greenroom_ports::provider::ProviderError;
+
 use super::{External, identity};
-use crate::core::ids::{InstanceId, PoolName};
-use crate::core::inventory::{Resource, ResourceKind, Tags};
-use crate::core::text::clean_line;
-use crate::core::time::Stamp;
-use crate::port::provider::ProviderError;
 use crate::provider::cloud::api::{Disk, Disks};
 use crate::provider::cloud::machine::moment;
 use crate::provider::cloud::tags;
@@ -89,8 +90,9 @@ fn kind(word: &str) -> ResourceKind {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_core::ids::OwnerId;
+
     use super::*;
-    use crate::core::ids::OwnerId;
     use crate::provider::external::protocol::answers;
 
     #[test]

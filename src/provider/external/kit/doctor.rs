@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
+use greenroom_core::ids::PoolName;
+use greenroom_ports::finding::{Finding, Severity};
 use serde_json::Value;
 
 use super::cheap::{self, Reach};
 use super::program::Program;
 use super::session::Session;
-use crate::core::ids::PoolName;
-use crate::port::finding::{Finding, Severity};
 use crate::provider::program::kit::check::{Group, Outcome, Verdict};
 
 /// A pool that no operator has.

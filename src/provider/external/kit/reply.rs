@@ -1,9 +1,8 @@
 //! A call's result: an answer, a refusal, or neither.
 
+use greenroom_core::text::clean_line;
+use greenroom_core::time::Pretty;
 use serde_json::Value;
-
-use crate::core::text::clean_line;
-use crate::core::time::Pretty;
 
 use super::program::{Called, End};
 use crate::provider::external::protocol::exit::{CODES, THROTTLED, TRANSIENT};

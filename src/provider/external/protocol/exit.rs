@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::text::clean_line;
+use greenroom_core::time::Stamp;
 use serde::Deserialize;
 
 use super::Verb;
-use crate::core::failure::ErrorClass;
-use crate::core::text::clean_line;
-use crate::core::time::Stamp;
 
 /// Longest reason that is kept, in characters.
 const REASON: usize = 400;
@@ -74,8 +74,9 @@ pub fn without_answer(verb: Verb) -> ErrorClass {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_core::notation::NOW;
+
     use super::*;
-    use crate::core::notation::NOW;
 
     #[test]
     fn each_code_has_one_class_and_all_others_have_none() {

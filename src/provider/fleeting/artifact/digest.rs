@@ -4,10 +4,9 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
+use greenroom_core::text::hex;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-
-use crate::core::text::hex;
 
 const ALGORITHM: &str = "sha256:";
 

@@ -1,8 +1,9 @@
 //! Findings of `doctor` about a pool's installed plugin.
 
+use greenroom_ports::finding::{Finding, Severity};
+
 use super::digest::Digest;
 use super::lock_file::LockFile;
-use crate::port::finding::{Finding, Severity};
 use crate::provider::fleeting::locate::{Installed, LocateError, Located, Places, versions};
 
 /// Compares the plugin that a pool uses with the lock file, and with the other installed versions.

@@ -6,6 +6,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use greenroom_system::remove;
+use greenroom_system::threads::flock::{Kind, try_lock};
+
 use super::credentials::{Credentials, CredentialsError};
 use super::digest::Digest;
 use super::document::{self, LayoutError, PluginLayer};
@@ -15,8 +18,6 @@ use super::registry::{Registry, RegistryError};
 use super::unpack::{self, UnpackError};
 use crate::provider::fleeting::locate::{Installed, PROGRAM, newest_in, versions};
 use crate::provider::fleeting::reference::{Reference, Version};
-use crate::remove;
-use crate::threads::flock::{Kind, try_lock};
 
 /// Where an installation is written before it is renamed.
 const PARTIAL: &str = ".greenroom-partial";

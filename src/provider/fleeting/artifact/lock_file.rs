@@ -3,11 +3,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use greenroom_system::replace::replace;
 use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
 use crate::provider::fleeting::reference::{Constraint, PluginName, Reference, Version};
-use crate::replace::replace;
 
 /// The file is for a repository: everyone may read it.
 const MODE: u32 = 0o644;

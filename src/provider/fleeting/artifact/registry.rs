@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::io::Write;
 use std::time::Duration;
 
+use greenroom_core::text::clean_line;
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode, Url};
@@ -13,7 +14,6 @@ use super::challenge::{self, Challenge};
 use super::credentials::Credentials;
 use super::digest::{Digest, Summing};
 use super::document::{ACCEPTED, Descriptor};
-use crate::core::text::clean_line;
 use crate::https::{self, causes};
 use crate::provider::fleeting::reference::PluginName;
 

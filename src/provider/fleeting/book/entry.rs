@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use greenroom_core::ids::InstanceId;
+use greenroom_core::inventory::{Status, Tags};
+use greenroom_core::time::Stamp;
 use serde::{Deserialize, Serialize};
 
-use crate::core::ids::InstanceId;
-use crate::core::inventory::{Status, Tags};
-use crate::core::time::Stamp;
 use crate::provider::fleeting::group::{Start, State};
 
 /// How many states of an instance are kept for its console.

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use greenroom_core::notation::NOW;
 use proptest::prelude::*;
 
 use super::tests::{instance, tags};
 use super::*;
-use crate::core::notation::NOW;
 use crate::provider::fleeting::group::Seen;
 
 const LIMIT: Duration = Duration::from_mins(10);

@@ -18,11 +18,11 @@ mod tests;
 mod update;
 
 use entry::{Former, How, Intent, Machine, Progress};
+use greenroom_core::ids::InstanceId;
+use greenroom_core::inventory::Tags;
+use greenroom_core::time::Stamp;
 
 use super::group::{Start, State};
-use crate::core::ids::InstanceId;
-use crate::core::inventory::Tags;
-use crate::core::time::Stamp;
 
 /// How long a launch that was given up, and a machine that is gone, are remembered.
 const RETENTION: Duration = Duration::from_hours(24);

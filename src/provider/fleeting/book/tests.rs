@@ -1,9 +1,10 @@
 //! Tables of the book.
 
+use greenroom_core::ids::{Generation, OwnerId, PoolName};
+use greenroom_core::inventory::Status;
+use greenroom_core::notation::NOW;
+
 use super::*;
-use crate::core::ids::{Generation, OwnerId, PoolName};
-use crate::core::inventory::Status;
-use crate::core::notation::NOW;
 use crate::provider::fleeting::group::Seen;
 
 const LIMIT: Duration = Duration::from_mins(10);

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use greenroom_core::ids::InstanceId;
+use greenroom_core::time::Stamp;
+
 use super::entry::{Former, How, MISSED, Progress};
 use super::{Book, Foreign, REMEMBERED, RETENTION};
-use crate::core::ids::InstanceId;
-use crate::core::time::Stamp;
 use crate::provider::fleeting::group::{Seen, State};
 
 impl Book {

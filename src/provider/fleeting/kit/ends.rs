@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use greenroom_core::time::Pretty;
+
 use super::{Kit, states};
-use crate::core::time::Pretty;
 use crate::provider::fleeting::group::{CallErrorKind, Group as _, State};
 use crate::provider::program::kit::check::{Judged, Verdict, failed, skipped};
 use crate::provider::program::kit::poll::poll;

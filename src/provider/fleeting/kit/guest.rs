@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::InstanceId;
+use greenroom_ports::connector::ConnectError;
+
 use super::Kit;
-use crate::core::endpoint::Endpoint;
-use crate::core::failure::ErrorClass;
-use crate::core::ids::InstanceId;
-use crate::port::connector::ConnectError;
 use crate::provider::fleeting::group::{CallErrorKind, ConnectInfo, Group as _};
 use crate::provider::fleeting::login;
 use crate::provider::fleeting::reach::{self, NoWay};

@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
+use greenroom_core::time::Pretty;
+
 use super::{Kit, Known, states};
-use crate::core::time::Pretty;
 use crate::provider::fleeting::group::{Group as _, GroupInfo, Seen, State};
 use crate::provider::program::kit::check::{Judged, failed, skipped};
 use crate::provider::program::kit::poll::poll;

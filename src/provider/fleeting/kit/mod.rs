@@ -13,6 +13,14 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use checks::CHECKS;
+use ends::ENDS;
+use greenroom_core::ids::PoolName;
+use greenroom_keys::problem::Problems;
+use greenroom_ports::connector::Connector;
+use greenroom_ports::host_keys::HostKeys;
+use greenroom_ports::provider::ProviderError;
+
 use super::group::{CallError, CallErrorKind, Group as _, GroupInfo, Seen, State};
 use super::locate::Places;
 use super::login::{Logins, OwnLogin};
@@ -20,15 +28,8 @@ use super::plugin::Plugin;
 use super::provider::Fleeting;
 use super::settings::Settings;
 use super::trust::Trust;
-use crate::core::ids::PoolName;
-use crate::keys::problem::Problems;
-use crate::port::connector::Connector;
-use crate::port::host_keys::HostKeys;
-use crate::port::provider::ProviderError;
 use crate::provider::program::kit::check::{Judged, Verdict, failed, skipped};
 use crate::provider::program::kit::outcomes::Outcomes;
-use checks::CHECKS;
-use ends::ENDS;
 
 /// Instances that one run makes, if the group allows as many.
 pub const MACHINES: u32 = 3;

@@ -1,7 +1,8 @@
 //! Suspended instances, where the plugin can suspend.
 
+use greenroom_core::time::Pretty;
+
 use super::{Kit, states};
-use crate::core::time::Pretty;
 use crate::provider::fleeting::group::{Group as _, GroupInfo, State};
 use crate::provider::program::kit::check::{Judged, failed, skipped};
 use crate::provider::program::kit::poll::poll;

@@ -3,10 +3,11 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::InstanceId;
+use greenroom_ports::provider::{ProviderError, Termination};
+
 use super::{Lane, failures};
-use crate::core::failure::ErrorClass;
-use crate::core::ids::InstanceId;
-use crate::port::provider::{ProviderError, Termination};
 use crate::provider::fleeting::book::Removal;
 use crate::provider::fleeting::book::entry::How;
 

@@ -3,11 +3,12 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::InstanceId;
+use greenroom_core::inventory::Tags;
+use greenroom_ports::provider::ProviderError;
+
 use super::{Lane, failures};
-use crate::core::failure::ErrorClass;
-use crate::core::ids::InstanceId;
-use crate::core::inventory::Tags;
-use crate::port::provider::ProviderError;
 use crate::provider::fleeting::book::entry::Progress;
 use crate::provider::fleeting::book::{Book, Entry, Want};
 use crate::provider::fleeting::group::CallErrorKind;

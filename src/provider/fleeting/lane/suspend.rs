@@ -3,10 +3,11 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::InstanceId;
+use greenroom_ports::provider::ProviderError;
+
 use super::{Lane, failures};
-use crate::core::failure::ErrorClass;
-use crate::core::ids::InstanceId;
-use crate::port::provider::ProviderError;
 use crate::provider::fleeting::group::{CallError, CallErrorKind, State};
 
 /// The maximum age of an update before an instance is suspended or resumed.

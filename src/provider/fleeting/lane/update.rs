@@ -3,10 +3,11 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::time::Stamp;
+use greenroom_ports::provider::ProviderError;
+
 use super::{Lane, failures};
-use crate::core::failure::ErrorClass;
-use crate::core::time::Stamp;
-use crate::port::provider::ProviderError;
 
 impl Lane {
     /// Makes sure that the book is from an update that began at most `age` ago; if `age` is zero, from one that begins

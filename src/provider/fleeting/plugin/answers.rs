@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::core::text::clean_line;
+use greenroom_core::text::clean_line;
+
 use crate::provider::fleeting::group::{ConnectInfo, GroupInfo, Seen, Start, State};
 use crate::provider::fleeting::wire::messages::{
     self, ConnectInfoResponse, InitResponse, SUSPEND_RESUME, UpdateResponse,

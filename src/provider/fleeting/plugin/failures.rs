@@ -3,12 +3,12 @@
 use std::error::Error as _;
 use std::time::Duration;
 
+use greenroom_core::text::clean_line;
+use greenroom_core::time::Pretty;
 use prost::Message as _;
 use tonic::{Code, Status};
 
 use super::secrets::Secrets;
-use crate::core::text::clean_line;
-use crate::core::time::Pretty;
 use crate::provider::fleeting::group::{CallError, CallErrorKind};
 use crate::provider::fleeting::wire::messages::InstancesResponse;
 use crate::provider::fleeting::wire::services::RpcStatus;

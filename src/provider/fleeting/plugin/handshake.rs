@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::core::text::clean_line;
+use greenroom_core::text::clean_line;
 
 /// Longest line.
 pub(super) const MAX_LINE: usize = 4096;

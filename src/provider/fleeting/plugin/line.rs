@@ -1,10 +1,10 @@
 //! One line of a plugin's log: its level, and its text without secrets.
 
+use greenroom_core::text::clean_line;
 use serde_json::Value;
 use tracing::Level;
 
 use super::secrets::{HIDDEN, Secrets, is_secret_name};
-use crate::core::text::clean_line;
 
 /// Longest text, in characters.
 const LONGEST: usize = 2000;

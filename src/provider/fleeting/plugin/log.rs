@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use greenroom_core::ids::PoolName;
+use greenroom_core::text::clean_line;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tonic::Streaming;
 use tracing::Level;
@@ -12,8 +14,6 @@ use super::line::{self, LogLine};
 use super::lines::Lines;
 use super::rate::Rate;
 use super::secrets::{KeyLines, Secrets};
-use crate::core::ids::PoolName;
-use crate::core::text::clean_line;
 use crate::provider::fleeting::wire::services::{Channel, StdioData};
 
 /// Kept lines of the log's end, and of a crash.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use greenroom_core::time::Pretty;
 use tokio::sync::Mutex;
 
-use crate::core::time::Pretty;
 use crate::provider::fleeting::group::{CallError, CallErrorKind, ConnectInfo, Group, GroupInfo, Seen};
 use crate::provider::fleeting::wire::messages::{
     ConnectInfoResponse, Empty, IncreaseRequest, IncreaseResponse, InstanceRequest, InstancesRequest,

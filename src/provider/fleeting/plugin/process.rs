@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use greenroom_core::time::Pretty;
+use greenroom_system::remove;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -15,10 +17,8 @@ use tokio::task::JoinHandle;
 use super::log::Log;
 use super::settings::PluginSettings;
 use super::{handshake, socket_dir};
-use crate::core::time::Pretty;
 use crate::provider::fleeting::holder;
 use crate::provider::held::{self, Ending};
-use crate::remove;
 
 /// The variable that tells a plugin who starts it, and its value.
 const COOKIE: (&str, &str) = ("FLEETING_INSTANCE_GROUP_PLUGIN", "4c6410b1-cb78-4962-8c76-ab936d0ea908");

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
+use greenroom_core::ids::PoolName;
 use serde_json::Value;
 
-use crate::core::ids::PoolName;
 use crate::provider::environment::Environment;
 use crate::provider::fleeting::wire::messages::ConnectorConfig;
 

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fs_err as fs;
+use greenroom_system::remove;
 use rustix::process::Signal;
 
 use crate::provider::fleeting::holder::{LOCK, RECORD, Running};
 use crate::provider::launch::random;
 use crate::provider::process::{Process, boot_id, signal};
-use crate::remove;
 
 /// Longest path, in bytes: a socket's path has at most 107, and plugins add a name of up to 17.
 const LONGEST: usize = 90;

@@ -6,16 +6,16 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::ids::{Generation, InstanceId, OwnerId, PoolName};
+use greenroom_core::inventory::Tags;
+use greenroom_ports::clock::Clock as _;
+use greenroom_ports::connector::ConnectError;
+use greenroom_ports::host_keys::{HostKeys, PresentedKey};
+use greenroom_ports::provider::{InstanceKeys, LaunchRequest};
+use greenroom_testkit::clock::ManualClock;
 
 use super::{Fleeting, Logins};
-use crate::core::endpoint::Endpoint;
-use crate::core::ids::{Generation, InstanceId, OwnerId, PoolName};
-use crate::core::inventory::Tags;
-use crate::port::clock::Clock as _;
-use crate::port::clock::tests::ManualClock;
-use crate::port::connector::ConnectError;
-use crate::port::host_keys::{HostKeys, PresentedKey};
-use crate::port::provider::{InstanceKeys, LaunchRequest};
 use crate::provider::BuildContext;
 use crate::provider::fleeting::group::{
     CallError, CallErrorKind, ConnectInfo, Group, GroupInfo, Seen, Start, State,

@@ -2,10 +2,11 @@
 
 use std::rc::Rc;
 
+use greenroom_core::endpoint::LoginKey;
+use greenroom_core::own_key::OwnKeyCause;
+
 use super::fake::{Site, id, request};
 use super::*;
-use crate::core::endpoint::LoginKey;
-use crate::core::own_key::OwnKeyCause;
 use crate::provider::fleeting::group::Start;
 
 /// A new private key, as a plugin makes it.

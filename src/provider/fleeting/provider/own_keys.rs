@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::InstanceId;
+use greenroom_core::own_key::OwnKey;
+use greenroom_core::time::Stamp;
+use greenroom_ports::provider::ProviderError;
+
 use super::{Fleeting, Known};
-use crate::core::failure::ErrorClass;
-use crate::core::ids::InstanceId;
-use crate::core::own_key::OwnKey;
-use crate::core::time::Stamp;
-use crate::port::provider::ProviderError;
 use crate::provider::fleeting::book::Book;
 use crate::provider::fleeting::book::entry::Machine;
 use crate::provider::fleeting::group::{ConnectInfo, Start, State};

@@ -1,10 +1,10 @@
 //! A provider over a plugin in memory.
 
 use futures_util::future::join_all;
+use greenroom_core::endpoint::LoginKey;
 
 use super::fake::{Site, id, request};
 use super::*;
-use crate::core::endpoint::LoginKey;
 use crate::provider::fleeting::group::CallErrorKind;
 
 fn class<T: std::fmt::Debug>(answer: Result<T, ProviderError>) -> ErrorClass {

@@ -10,11 +10,11 @@ use google_cloud_compute_v1::client::{
 use google_cloud_compute_v1::{Error, Result as Answer};
 use google_cloud_gax::client_builder::{self, ClientBuilder};
 use google_cloud_gax::retry_policy::NeverRetry;
+use greenroom_core::failure::ErrorClass;
+use greenroom_ports::provider::ProviderError;
 use serde_json::Value;
 
 use super::super::settings::Settings;
-use crate::core::failure::ErrorClass;
-use crate::port::provider::ProviderError;
 
 /// Limit for a whole call. The libraries have no limit of their own.
 const ANSWER: Duration = Duration::from_secs(30);

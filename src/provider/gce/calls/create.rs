@@ -1,13 +1,14 @@
 //! The launch of one machine.
 
+use greenroom_core::failure::ErrorClass;
+use greenroom_ports::provider::ProviderError;
+
 use super::ComputeEngine;
 use super::client::{Clients, answer};
 use super::errors::{self, CallKind};
 use super::inserts::launch_status;
 use super::launch_spec::{LaunchSpec, created_by};
 use super::machines;
-use crate::core::failure::ErrorClass;
-use crate::port::provider::ProviderError;
 use crate::provider::cloud::api::{Created, LaunchStatus};
 use crate::provider::cloud::machine::MachineState;
 use crate::provider::cloud::tags;

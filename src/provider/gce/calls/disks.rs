@@ -3,15 +3,15 @@
 use google_cloud_compute_v1::model::Disk;
 use google_cloud_compute_v1::model::disk::Status;
 use google_cloud_compute_v1::model::disks_scoped_list::warning::Code;
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::inventory::{Resource, ResourceKind};
+use greenroom_core::time::Stamp;
+use greenroom_ports::provider::ProviderError;
 
 use super::ComputeEngine;
 use super::client::answer;
 use super::errors::{self, CallKind};
 use super::machines::{PAGE, created_ms, last, zone_and_name};
-use crate::core::failure::ErrorClass;
-use crate::core::inventory::{Resource, ResourceKind};
-use crate::core::time::Stamp;
-use crate::port::provider::ProviderError;
 use crate::provider::cloud::api::Disks;
 use crate::provider::cloud::machine::{Handle, moment};
 use crate::provider::cloud::{self, tags};
@@ -73,10 +73,10 @@ fn read(disk: &Disk, now: Stamp) -> Option<cloud::api::Disk> {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_core::time::{BootId, ManagerId};
     use serde_json::json;
 
     use super::*;
-    use crate::core::time::{BootId, ManagerId};
 
     #[test]
     fn a_disk_is_named_with_its_zone_and_knows_its_instance() {

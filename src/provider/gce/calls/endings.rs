@@ -10,10 +10,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use google_cloud_compute_v1::model::Operation;
+use greenroom_core::time::Stamp;
+use greenroom_ports::clock::Clock;
 use jiff::Timestamp;
 
-use crate::core::time::Stamp;
-use crate::port::clock::Clock;
 use crate::provider::cloud::api::Machines;
 use crate::provider::cloud::machine::{CloudNotice, Handle, Machine, MachineState};
 use crate::provider::gce::announced::RECLAIMING;

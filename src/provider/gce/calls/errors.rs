@@ -7,10 +7,9 @@ use google_cloud_compute_v1::errors::OperationError;
 use google_cloud_compute_v1::model::Operation;
 use google_cloud_gax::error::CredentialsError;
 use google_cloud_gax::error::rpc::StatusDetails;
-
-use crate::core::failure::ErrorClass;
-use crate::core::text::clean_line;
-use crate::port::provider::ProviderError;
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::text::clean_line;
+use greenroom_ports::provider::ProviderError;
 
 /// Maximum length of a reported message, in characters.
 const MAX_MESSAGE: usize = 300;

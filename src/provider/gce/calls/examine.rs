@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 
 use google_cloud_compute_v1::{Error, Result as Answer};
+use greenroom_ports::finding::Finding;
+use greenroom_ports::provider::{Demand, ProviderError};
 
 use super::super::findings::{Facts, judge};
 use super::super::resource::region;
@@ -13,8 +15,6 @@ use super::super::settings::Settings;
 use super::ComputeEngine;
 use super::client::{self, answer};
 use super::errors::{self, CallKind};
-use crate::port::finding::Finding;
-use crate::port::provider::{Demand, ProviderError};
 use crate::provider::cloud::offerings::Offering;
 
 mod clock;

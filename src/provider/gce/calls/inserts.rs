@@ -9,12 +9,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use google_cloud_compute_v1::model::{Operation, operation};
+use greenroom_ports::clock::Clock;
+use greenroom_ports::provider::ProviderError;
 
 use super::ComputeEngine;
 use super::errors;
 use super::launch_spec::LaunchSpec;
-use crate::port::clock::Clock;
-use crate::port::provider::ProviderError;
 use crate::provider::cloud::api::LaunchStatus;
 use crate::provider::cloud::shared::Shared;
 

@@ -10,13 +10,13 @@ use google_cloud_compute_v1::model::{
     AccessConfig, AttachedDisk, AttachedDiskInitializeParams, Duration, Instance, Metadata, NetworkInterface,
     Scheduling, ServiceAccount, Tags, access_config,
 };
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::{InstanceId, OwnerId};
+use greenroom_ports::provider::{LaunchRequest, ProviderError};
 use serde::{Deserialize, Serialize};
 
 use super::super::resource::{Image, Net, region};
 use super::super::settings::Settings;
-use crate::core::failure::ErrorClass;
-use crate::core::ids::{InstanceId, OwnerId};
-use crate::port::provider::{LaunchRequest, ProviderError};
 use crate::provider::cloud::machine::Handle;
 use crate::provider::cloud::offerings::{Market, Offering};
 use crate::provider::cloud::settings::UserData;

@@ -5,14 +5,14 @@ use google_cloud_compute_v1::model::instances_scoped_list::warning::Code;
 use google_cloud_compute_v1::model::scheduling::{OnHostMaintenance, ProvisioningModel};
 use google_cloud_compute_v1::model::upcoming_maintenance::MaintenanceStatus;
 use google_cloud_compute_v1::model::{Instance, InstanceAggregatedList};
+use greenroom_core::metadata::MetadataService;
+use greenroom_ports::provider::ProviderError;
 use jiff::Timestamp;
 
 use super::ComputeEngine;
 use super::client::answer;
 use super::errors::{self, CallKind};
 use super::launch_spec::{created_by, name};
-use crate::core::metadata::MetadataService;
-use crate::port::provider::ProviderError;
 use crate::provider::cloud::api::Machines;
 use crate::provider::cloud::machine::{Addresses, CloudNotice, Handle, Machine, MachineState};
 use crate::provider::cloud::tags;

@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
+use greenroom_core::failure::ErrorClass;
+use greenroom_ports::clock::Clock;
+use greenroom_ports::provider::ProviderError;
 use http::{Method, Request};
 use kube::Config;
 use kube::client::Body;
@@ -12,9 +15,6 @@ use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use serde_json::Value;
 
 use super::errors::{self, CallKind, Failed};
-use crate::core::failure::ErrorClass;
-use crate::port::clock::Clock;
-use crate::port::provider::ProviderError;
 use crate::provider::cloud::clock;
 use crate::provider::kubernetes::settings::Settings;
 

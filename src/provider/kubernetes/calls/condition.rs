@@ -1,10 +1,10 @@
 //! What the state of a pod means.
 
+use greenroom_core::text::clean_line;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodCondition};
 
 use super::server;
-use crate::core::text::clean_line;
 use crate::provider::cloud::machine::MachineState;
 
 /// The container that jobs run in.

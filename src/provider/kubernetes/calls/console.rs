@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use greenroom_core::failure::ErrorClass;
+use greenroom_ports::provider::ProviderError;
 use k8s_openapi::List;
 use k8s_openapi::api::core::v1::{Event, Pod};
 
@@ -9,8 +11,6 @@ use super::Kubernetes;
 use super::client::{Call, encoded};
 use super::condition::JOB;
 use super::machines::handle;
-use crate::core::failure::ErrorClass;
-use crate::port::provider::ProviderError;
 use crate::provider::cloud::machine::Handle;
 
 /// Lines of a container's log, and the most bytes of all of a console.

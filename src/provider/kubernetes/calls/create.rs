@@ -1,5 +1,7 @@
 //! The launch of one pod.
 
+use greenroom_core::failure::ErrorClass;
+use greenroom_ports::provider::ProviderError;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use serde_json::{Value, json};
 
@@ -7,8 +9,6 @@ use super::Kubernetes;
 use super::client::{Call, encoded};
 use super::machines::{handle, launched_by};
 use super::pod::LaunchSpec;
-use crate::core::failure::ErrorClass;
-use crate::port::provider::ProviderError;
 use crate::provider::cloud::api::Created;
 use crate::provider::cloud::tags;
 

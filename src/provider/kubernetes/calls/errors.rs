@@ -3,14 +3,14 @@
 use std::error::Error as _;
 use std::time::Duration;
 
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::text::clean_line;
+use greenroom_core::time::Stamp;
+use greenroom_ports::provider::ProviderError;
 use hyper_util::client::legacy;
 use kube::core::Status;
 
 use super::client::chain;
-use crate::core::failure::ErrorClass;
-use crate::core::text::clean_line;
-use crate::core::time::Stamp;
-use crate::port::provider::ProviderError;
 
 /// Maximum length of a reported message, in characters.
 const MAX_MESSAGE: usize = 400;
@@ -174,10 +174,10 @@ const REFUSED_POD: [&str; 6] = [
 
 #[cfg(test)]
 mod tests {
+    use greenroom_core::time::{BootId, ManagerId};
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::core::time::{BootId, ManagerId};
 
     const NOW: Stamp = Stamp { wall_ms: 0, manager: ManagerId(1), boot: BootId(1), uptime_ms: 1_000 };
 

@@ -1,5 +1,12 @@
 //! Calls of the API server for `doctor`; they leave no trace.
 
+use greenroom_core::container::ordering::SERVICE;
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::{Generation, InstanceId, OwnerId};
+use greenroom_core::inventory::Tags;
+use greenroom_core::order::{LaunchOrder, OrderService};
+use greenroom_ports::finding::Finding;
+use greenroom_ports::provider::{Demand, InstanceKeys, LaunchRequest, ProviderError};
 use k8s_openapi::List;
 use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
 use k8s_openapi::api::core::v1::{LimitRange, ResourceQuota};
@@ -13,13 +20,6 @@ use super::create::{self, CREATE};
 use super::errors::Failed;
 use super::pod::LaunchSpec;
 use super::{Kubernetes, machines};
-use crate::core::container::ordering::SERVICE;
-use crate::core::failure::ErrorClass;
-use crate::core::ids::{Generation, InstanceId, OwnerId};
-use crate::core::inventory::Tags;
-use crate::core::order::{LaunchOrder, OrderService};
-use crate::port::finding::Finding;
-use crate::port::provider::{Demand, InstanceKeys, LaunchRequest, ProviderError};
 use crate::provider::kubernetes::findings::{Facts, Quota, judge};
 use crate::provider::kubernetes::limit_ranges::{Amounts, Range, Wanted};
 use crate::provider::kubernetes::placement::Placement;

@@ -1,11 +1,11 @@
 //! Why a pod can never become what its job ordered.
 
+use greenroom_core::container::failure::{Blame, Cause, short};
+use greenroom_core::failure::{ErrorClass, Failure};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
 use super::condition::{self, Condition, JOB, UNFIT, line, statuses, terminated, with};
 use super::ordered::{self, service_name};
-use crate::core::container::failure::{Blame, Cause, short};
-use crate::core::failure::{ErrorClass, Failure};
 
 /// Texts of runtimes about a container that its own image or command keeps from starting.
 const BY_IMAGE: [&str; 3] = ["exec format error", "unable to find user", "no users found"];

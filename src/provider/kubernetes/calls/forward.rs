@@ -8,6 +8,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
+use greenroom_core::text::clean_line;
+use greenroom_ports::forward::{LONGEST, OPEN, Refusal, Request};
+use greenroom_ports::provider::ProviderError;
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
@@ -25,9 +28,6 @@ use tower::ServiceBuilder;
 
 use super::client::{chain, config, encoded, no_client, server};
 use super::errors::{CallKind, of_transport};
-use crate::core::text::clean_line;
-use crate::port::forward::{LONGEST, OPEN, Refusal, Request};
-use crate::port::provider::ProviderError;
 
 /// Limit to connect, including credentials from a program that the kubeconfig names.
 const CONNECT_WITHIN: Duration = Duration::from_secs(40);

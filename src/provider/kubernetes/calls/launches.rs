@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use greenroom_core::time::Stamp;
+use greenroom_ports::clock::Clock;
+use greenroom_ports::provider::ProviderError;
+
 use super::lost::ScaleUp;
-use crate::core::time::Stamp;
-use crate::port::clock::Clock;
-use crate::port::provider::ProviderError;
 
 /// How often the events of a waiting pod are read, for the word of an autoscaler.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
@@ -102,9 +103,10 @@ impl Launches {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_core::failure::ErrorClass;
+    use greenroom_testkit::clock::ManualClock;
+
     use super::*;
-    use crate::core::failure::ErrorClass;
-    use crate::port::clock::tests::ManualClock;
 
     const WITHIN: Duration = Duration::from_secs(20);
 

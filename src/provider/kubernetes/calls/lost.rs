@@ -8,13 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
+use greenroom_core::time::Stamp;
+use greenroom_ports::clock::Clock;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::condition::{self, PodEnd};
-use crate::core::time::Stamp;
-use crate::port::clock::Clock;
 use crate::provider::cloud::machine::{Machine, MachineState};
 
 /// How long a pod that is gone is listed with its reason.
@@ -182,10 +182,10 @@ pub(super) fn scale_up(events: &[Event]) -> ScaleUp {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_testkit::clock::ManualClock;
     use serde_json::json;
 
     use super::*;
-    use crate::port::clock::tests::ManualClock;
     use crate::provider::cloud::machine::{Addresses, Handle};
     use crate::provider::cloud::tags;
 

@@ -1,5 +1,6 @@
 //! Pods as the API server lists them.
 
+use greenroom_ports::provider::ProviderError;
 use k8s_openapi::List;
 use k8s_openapi::api::core::v1::Pod;
 
@@ -9,7 +10,6 @@ use super::condition::{self, Condition};
 use super::errors::Failed;
 use super::ordered;
 use super::pod::{LAUNCH, OFFERING, VIA};
-use crate::port::provider::ProviderError;
 use crate::provider::cloud::machine::{Addresses, Handle, Machine};
 use crate::provider::cloud::tags;
 use crate::provider::kubernetes::settings::PORT_FORWARD;

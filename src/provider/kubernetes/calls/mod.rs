@@ -6,16 +6,16 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use greenroom_core::endpoint::Forward;
+use greenroom_core::ids::{Location, OwnerId, PoolName};
+use greenroom_core::inventory::Resource;
+use greenroom_core::metadata::MetadataAnswers;
+use greenroom_core::time::Stamp;
+use greenroom_ports::clock::Clock;
+use greenroom_ports::finding::Finding;
+use greenroom_ports::provider::{Demand, LaunchRequest, ProviderError};
 
 use super::settings::Settings;
-use crate::core::endpoint::Forward;
-use crate::core::ids::{Location, OwnerId, PoolName};
-use crate::core::inventory::Resource;
-use crate::core::metadata::MetadataAnswers;
-use crate::core::time::Stamp;
-use crate::port::clock::Clock;
-use crate::port::finding::Finding;
-use crate::port::provider::{Demand, LaunchRequest, ProviderError};
 use crate::provider::cloud::Cloud;
 use crate::provider::cloud::api::{Access, Api, Created, Disks, Ended, LaunchStatus, Machines};
 use crate::provider::cloud::machine::{Handle, Machine, MachineState};
@@ -277,7 +277,7 @@ impl Api for Kubernetes {
 
     async fn delete_resource(&self, resource: &Resource) -> Result<(), ProviderError> {
         let why = format!("`{}` is not a pod", resource.name);
-        Err(ProviderError::new(crate::core::failure::ErrorClass::Invalid, why))
+        Err(ProviderError::new(greenroom_core::failure::ErrorClass::Invalid, why))
     }
 
     async fn examine(&self, demand: &Demand) -> Vec<Finding> {

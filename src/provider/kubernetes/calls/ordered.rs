@@ -1,15 +1,15 @@
 //! The pod of a job's order: its image in the container `job`, and its services as sidecars.
 
+use greenroom_core::container::daemon::runs_docker;
+use greenroom_core::container::ordering::SERVICE;
+use greenroom_core::container::settings::PullPolicy;
+use greenroom_core::container::spec::starts_nothing;
+use greenroom_core::order::{LaunchOrder, OrderService};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::condition::{JOB, statuses};
-use crate::core::container::daemon::runs_docker;
-use crate::core::container::ordering::SERVICE;
-use crate::core::container::settings::PullPolicy;
-use crate::core::container::spec::starts_nothing;
-use crate::core::order::{LaunchOrder, OrderService};
 use crate::provider::kubernetes::orders::Orders;
 
 /// The annotation with the names of what a job ordered.
@@ -208,8 +208,9 @@ pub(super) fn restarts(pod: &Pod) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_core::container::ordering::{AllowedOrders, OrderSettings};
+
     use super::*;
-    use crate::core::container::ordering::{AllowedOrders, OrderSettings};
 
     fn orders() -> Orders {
         Orders {

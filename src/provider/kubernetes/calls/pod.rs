@@ -3,6 +3,12 @@
 use std::fmt;
 use std::time::Duration;
 
+use greenroom_core::container::daemon::NEEDS;
+use greenroom_core::container::failure::short;
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::ids::OwnerId;
+use greenroom_core::text::hex;
+use greenroom_ports::provider::{LaunchRequest, ProviderError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -11,12 +17,6 @@ use super::errors::Failed;
 use super::ordered;
 use super::server::{self, DIR, VOLUME};
 use super::template;
-use crate::core::container::daemon::NEEDS;
-use crate::core::container::failure::short;
-use crate::core::failure::ErrorClass;
-use crate::core::ids::OwnerId;
-use crate::core::text::hex;
-use crate::port::provider::{LaunchRequest, ProviderError};
 use crate::provider::cloud::{idempotency, tags};
 use crate::provider::kubernetes::placement::{Placement, Toleration};
 use crate::provider::kubernetes::settings::{PORT_FORWARD, Resources, Settings};
@@ -255,12 +255,12 @@ fn seconds(lifetime: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_core::ids::{Generation, InstanceId, PoolName};
+    use greenroom_core::inventory::Tags;
+    use greenroom_ports::provider::InstanceKeys;
     use k8s_openapi::api::core::v1::Pod;
 
     use super::*;
-    use crate::core::ids::{Generation, InstanceId, PoolName};
-    use crate::core::inventory::Tags;
-    use crate::port::provider::InstanceKeys;
 
     fn request() -> LaunchRequest {
         let tags = Tags {

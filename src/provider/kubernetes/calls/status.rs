@@ -1,5 +1,7 @@
 //! Whether an accepted pod has found a place.
 
+use greenroom_core::failure::ErrorClass;
+use greenroom_ports::provider::ProviderError;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::client::{Call, encoded};
@@ -7,8 +9,6 @@ use super::condition::{self, Condition};
 use super::machines::{handle, launched_by};
 use super::pod::LaunchSpec;
 use super::{Kubernetes, console, fault, lost};
-use crate::core::failure::ErrorClass;
-use crate::port::provider::ProviderError;
 use crate::provider::cloud::api::LaunchStatus;
 
 /// Gives a pod up that finds no place in time, or can never serve jobs. The launch is refused once the pod is gone.

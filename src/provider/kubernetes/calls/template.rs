@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
+use greenroom_core::container::ordering::SERVICE;
 use serde_json::{Map, Value};
 
 use super::condition::JOB;
 use super::server::{SERVER, VOLUME};
-use crate::core::container::ordering::SERVICE;
 use crate::provider::cloud::tags;
 
 /// Lists whose entries are merged by a key; other lists are replaced.

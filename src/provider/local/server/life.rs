@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fs_err as fs;
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::time::Pretty;
+use greenroom_ssh::server::admission::Waiting;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
-use super::admission::Waiting;
 use super::guest::Guest;
 use super::{note, openssh, ssh};
-use crate::core::endpoint::Endpoint;
-use crate::core::time::Pretty;
 use crate::provider::local::settings::ServerKind;
 use crate::provider::supervisor::{ExitReason, Signals};
 

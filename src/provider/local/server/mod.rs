@@ -15,13 +15,9 @@ use crate::provider::instance_dir::InstanceDir;
 use crate::provider::process;
 use crate::provider::supervisor::{self, ExitReason, Seized, note};
 
-mod admission;
 mod guest;
 mod life;
 mod openssh;
-mod peer;
-mod session;
-mod spool;
 mod ssh;
 mod trampoline;
 

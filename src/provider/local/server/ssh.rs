@@ -6,15 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fs_err as fs;
+use greenroom_ssh::server::admission::LOGIN_WITHIN;
+use greenroom_ssh::server::peer::{self, Machine, Peer};
 use russh::keys::{PrivateKey, PublicKey};
 use russh::server::Config;
 use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::task::AbortHandle;
 
-use super::admission::LOGIN_WITHIN;
 use super::guest::Guest;
-use super::peer::{self, Machine, Peer};
+use crate::provider::supervisor;
 
 pub(super) fn config(guest: &Guest) -> io::Result<Config> {
     let path = guest.dir.file("host_key");
@@ -93,5 +94,9 @@ impl Machine for Visitor {
 
     fn started(&self, pid: Option<u32>) {
         self.guest.started(pid);
+    }
+
+    fn note(text: &str) {
+        supervisor::note(text);
     }
 }

@@ -61,8 +61,9 @@ pub(super) fn image() -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_testkit::skipped::skipped;
+
     use super::*;
-    use crate::skipped::skipped;
 
     #[test]
     fn a_processor_that_works_gives_the_answer() {

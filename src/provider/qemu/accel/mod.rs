@@ -195,7 +195,7 @@ fn judge(status: ExitStatus, output: &str) -> Option<String> {
         return None;
     }
     let last = output.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no output");
-    Some(format!("QEMU exited with {status}: {}", crate::core::text::clean_line(last.as_bytes(), 200)))
+    Some(format!("QEMU exited with {status}: {}", greenroom_core::text::clean_line(last.as_bytes(), 200)))
 }
 
 #[cfg(test)]

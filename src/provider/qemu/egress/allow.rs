@@ -6,9 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
+use greenroom_system::names;
 use serde::{Deserialize, Serialize};
-
-use crate::names;
 
 /// How long a name may take to resolve.
 const LOOK_UP: Duration = Duration::from_secs(20);

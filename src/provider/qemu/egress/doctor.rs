@@ -2,9 +2,10 @@
 
 use std::io::{self, Write};
 
+use greenroom_core::ids::PoolName;
+use greenroom_ports::finding::{Finding, Severity};
+
 use super::{Internet, NOT_ROOT, Targets, command, nft, outcome, rules, uids};
-use crate::core::ids::PoolName;
-use crate::port::finding::{Finding, Severity};
 
 /// The findings for a pool.
 pub(in crate::provider::qemu) fn findings(pool: &PoolName, internet: &Internet) -> Vec<Finding> {

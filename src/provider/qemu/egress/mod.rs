@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use greenroom_core::text::clean_line;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
 use tokio::time::{sleep, timeout};
 
 use super::settings::Settings;
-use crate::core::text::clean_line;
 use crate::provider::supervisor::note;
 
 mod allow;

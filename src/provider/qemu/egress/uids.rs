@@ -10,8 +10,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use greenroom_system::threads::flock::{self, Kind};
+
 use crate::provider::instance_dir::make_private;
-use crate::threads::flock::{self, Kind};
 
 /// One folder for all state directories of the runner host: they share its user IDs.
 const FOLDER: &str = "/run/greenroom/guests";

@@ -9,11 +9,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fs_err as fs;
+use greenroom_core::container::image::ImageName;
 
 use super::folder::Work;
 use super::skopeo::Skopeo;
 use super::{FORMAT, ImageStoreError, Manifest, Source, Store, StoredImage, Stores, digest};
-use crate::core::container::image::ImageName;
 use crate::provider::qemu::image::build::{Tool, ToolError, disk, tools_there};
 
 /// The parameters of a build.

@@ -4,9 +4,8 @@ use std::io::{self, Read as _};
 use std::path::Path;
 
 use fs_err as fs;
+use greenroom_core::text::hex;
 use sha2::{Digest as _, Sha256};
-
-use crate::core::text::hex;
 
 /// Size of one read, in bytes.
 const PIECE: usize = 1 << 20;

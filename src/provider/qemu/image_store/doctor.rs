@@ -1,7 +1,8 @@
 //! What doctor says of a pool's image store.
 
+use greenroom_ports::finding::{Finding, Severity};
+
 use super::{ImageStoreError, Stores};
-use crate::port::finding::{Finding, Severity};
 use crate::provider::BuildContext;
 use crate::provider::qemu::doctor::finding;
 use crate::provider::qemu::image::Image;

@@ -105,7 +105,7 @@ impl Stores {
         let lock = lock(&self.folder.join(format!("{LOCK}{name}")))?;
         let lock = lock.ok_or_else(|| ImageStoreError::Busy(name.to_owned()))?;
         let folder = self.folder.join(format!("{WORK}{name}"));
-        crate::remove::tree(&folder)?;
+        greenroom_system::remove::tree(&folder)?;
         std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
         Ok(Work { stores: self.clone(), name: name.to_owned(), folder, lock })
     }
@@ -123,7 +123,7 @@ impl Work {
             fs::File::open(data)?.sync_all()?;
             fs::rename(data, store.file())?;
             // The same data may have been damaged before.
-            crate::remove::tree(&store.mark())?;
+            greenroom_system::remove::tree(&store.mark())?;
         }
         let text = serde_json::to_vec_pretty(&store.manifest).map_err(io::Error::from)?;
         let new = self.folder.join(MANIFEST);
@@ -135,7 +135,7 @@ impl Work {
         let own = store.manifest.digest.as_str();
         for name in names(&store.dir)? {
             if name != MANIFEST && !name.starts_with(own) {
-                crate::remove::tree(&store.dir.join(name))?;
+                greenroom_system::remove::tree(&store.dir.join(name))?;
             }
         }
         Ok(store)
@@ -145,7 +145,7 @@ impl Work {
 impl Drop for Work {
     /// A build that failed leaves nothing; one that was killed leaves its folder to the next.
     fn drop(&mut self) {
-        crate::remove::tree(&self.folder).ok();
+        greenroom_system::remove::tree(&self.folder).ok();
     }
 }
 

@@ -152,7 +152,7 @@ impl Store {
         }
         let found = digest::of(&self.file())?;
         if found == self.manifest.digest {
-            crate::remove::tree(&self.mark())?;
+            greenroom_system::remove::tree(&self.mark())?;
             return Ok(None);
         }
         fs::write(self.mark(), format!("{found}\n"))?;
@@ -185,7 +185,7 @@ pub(in crate::provider::qemu) mod tests {
         Manifest {
             format: FORMAT,
             name: name.to_owned(),
-            digest: crate::core::text::hex(&<sha2::Sha256 as sha2::Digest>::digest(data)),
+            digest: greenroom_core::text::hex(&<sha2::Sha256 as sha2::Digest>::digest(data)),
             bytes: data.len() as u64,
             built: at,
             refreshed: at,

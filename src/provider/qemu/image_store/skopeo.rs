@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use fs_err as fs;
+use greenroom_core::container::image::ImageName;
+use greenroom_core::container::registries;
+use greenroom_core::text::clean_line;
 
 use super::{ImageStoreError, Source, digest};
-use crate::core::container::image::ImageName;
-use crate::core::container::registries;
-use crate::core::text::clean_line;
 use crate::provider::qemu::image::build::{Tool, ToolError};
 
 /// How long one image may take.
@@ -129,7 +129,7 @@ impl<'a> Skopeo<'a> {
     /// A path without colons, which would begin a tag.
     fn linked(&self, dir: &Path) -> io::Result<PathBuf> {
         let link = self.work.join("layout");
-        crate::remove::tree(&link)?;
+        greenroom_system::remove::tree(&link)?;
         std::os::unix::fs::symlink(std::path::absolute(dir)?, &link)?;
         Ok(link)
     }

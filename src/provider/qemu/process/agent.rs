@@ -7,13 +7,13 @@ use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64ct::{Base64, Encoding as _};
+use greenroom_core::text::clean_line;
 use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::lines::Lines;
-use crate::core::text::clean_line;
 
 /// The longest line of the protocol, in bytes.
 const LONGEST: usize = 16 * 1024;

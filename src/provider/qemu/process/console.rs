@@ -5,9 +5,9 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::rc::Rc;
 
 use fs_err as fs;
+use greenroom_core::text::clean_line;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use crate::core::text::clean_line;
 use crate::provider::console::TAIL;
 use crate::provider::instance_dir::InstanceDir;
 use crate::provider::supervisor::note;

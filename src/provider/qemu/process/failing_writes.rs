@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use fs_err as fs;
+use greenroom_testkit::faulty::{Action, Ended, act, listed, with_each_error};
 
 use super::console::Console;
 use super::qcow2::virtual_size;
 use super::rig::new_layer;
-use crate::faulty::{Action, Ended, act, listed, with_each_error};
 use crate::provider::instance_dir::InstanceDir;
 
 const ACTIONS: [Action; 3] = [

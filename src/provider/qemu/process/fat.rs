@@ -121,8 +121,9 @@ fn entry(name: &[u8; 11], kind: u8, first: u16, bytes: u32) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_testkit::skipped::skipped;
+
     use super::*;
-    use crate::skipped::skipped;
 
     #[test]
     fn mtools_reads_back_what_was_written() {

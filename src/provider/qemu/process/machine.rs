@@ -6,6 +6,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use greenroom_core::text::clean_line;
+use greenroom_core::time::Pretty;
 use rustix::process::Signal;
 use serde_json::json;
 use tokio::net::UnixStream;
@@ -15,8 +17,6 @@ use super::command::QemuCommand;
 use super::console::Console;
 use super::exec::{Runner, Started};
 use super::qmp::{Event, Qmp, forwarded_port};
-use crate::core::text::clean_line;
-use crate::core::time::Pretty;
 use crate::provider::qemu::image::ImageError;
 
 /// How long QEMU may take from its start to its greeting. It needs a tenth of a second, more on a busy host.

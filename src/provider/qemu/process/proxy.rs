@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use crate::names::look_up_blocking;
+use greenroom_system::names::look_up_blocking;
+
 use crate::provider::supervisor::note;
 
 /// How long an address may take to answer before the next one is tried. The kernel would wait for two minutes.

@@ -89,8 +89,9 @@ fn header(bytes: u64) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_testkit::skipped::skipped;
+
     use super::*;
-    use crate::skipped::skipped;
 
     #[test]
     fn a_disk_says_how_large_it_is_or_is_none() {

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use greenroom::core::failure::ErrorClass;
-use greenroom::core::inventory::Status;
-use greenroom::port::finding::Severity;
 use greenroom::provider::find;
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::inventory::Status;
+use greenroom_ports::finding::Severity;
 
 use super::super::{Fixture, class, gone, leave_nothing, listed, request, running, status, until};
 use super::{GREENROOM, LocalFixture};

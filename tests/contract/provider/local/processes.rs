@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use greenroom::core::failure::ErrorClass;
-use greenroom::core::inventory::Status;
-use greenroom::port::provider::{LaunchRequest, Provider};
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::inventory::Status;
+use greenroom_ports::provider::{LaunchRequest, Provider};
 use rustix::process::Signal;
 
 use super::super::{Fixture, class, gone, is_gone, leave_nothing, listed, request, running, status, until};

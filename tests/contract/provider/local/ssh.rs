@@ -7,17 +7,17 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use greenroom::core::endpoint::Endpoint;
-use greenroom::port::finding::Severity;
 use greenroom::provider::find;
+use greenroom_core::endpoint::Endpoint;
+use greenroom_ports::finding::Severity;
+use greenroom_testkit::pace::Pace;
+use greenroom_testkit::skipped::skipped;
 use russh::client::{Config, Handle, Handler, connect};
 use russh::keys::{HashAlg, PrivateKey, PrivateKeyWithHashAlg, PublicKey, PublicKeyOrCertificate};
 use russh::{Channel, ChannelMsg, Sig};
 
 use super::super::{Fixture, leave_nothing, request, running};
 use super::{GREENROOM, LocalFixture};
-use crate::pace::Pace;
-use crate::skipped::skipped;
 
 /// A fixture whose instances are served by OpenSSH; `None` if the doctor reports that this is impossible.
 fn openssh() -> Option<LocalFixture> {

@@ -1,9 +1,10 @@
 //! What an instance says about its engine, and what follows.
 
+use greenroom_core::container::engine::ContainerEngine;
+use greenroom_core::ids::PoolName;
+use greenroom_ports::finding::Finding;
+
 use crate::cli::doctor::code;
-use crate::core::container::engine::ContainerEngine;
-use crate::core::ids::PoolName;
-use crate::port::finding::Finding;
 
 /// The oldest version of an engine that was tested.
 fn oldest(engine: ContainerEngine) -> (u32, u32) {

@@ -5,17 +5,16 @@ mod facts;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+pub(super) use facts::Facts;
+use greenroom_core::container::engine::ContainerEngine;
+use greenroom_core::container::settings::ContainerSettings;
+use greenroom_core::text::quoted;
+use greenroom_engine::container::script::TAKEN_OVER;
+use greenroom_ports::connector::RemoteCommand;
 use serde_json::Value;
 
 use crate::cli::error::CliError;
 use crate::config::PoolConfig;
-use crate::core::container::engine::ContainerEngine;
-use crate::core::container::settings::ContainerSettings;
-use crate::core::text::quoted;
-use crate::engine::container::script::TAKEN_OVER;
-use crate::port::connector::RemoteCommand;
-
-pub(super) use facts::Facts;
 
 const GUEST: &str = include_str!("guest.sh");
 /// Only root runs an engine that all containers share.

@@ -2,12 +2,12 @@
 
 use aws_sdk_ec2::Client;
 use aws_sdk_ec2::types::{IpPermission, SecurityGroup, Subnet};
+use greenroom_core::failure::ErrorClass;
 
 use super::super::super::findings::Facts;
 use super::super::super::settings::Settings;
 use super::super::errors;
 use super::manager;
-use crate::core::failure::ErrorClass;
 use crate::provider::cloud::inbound::{self, Allows, Exposure};
 use crate::provider::cloud::settings::AddressKind;
 
@@ -101,9 +101,9 @@ fn opens(permission: &IpPermission, port: i32) -> bool {
 mod tests {
     use aws_sdk_ec2::types::builders::IpPermissionBuilder;
     use aws_sdk_ec2::types::{IpRange, Ipv6Range, UserIdGroupPair};
+    use greenroom_core::ids::PoolName;
 
     use super::*;
-    use crate::core::ids::PoolName;
 
     fn settings(address: &str) -> Settings {
         let text = "image = \"ami-0a000000000000001\"\ninstance_types = \"m7i.large\"\nsubnets = \"subnet-1\"\n\

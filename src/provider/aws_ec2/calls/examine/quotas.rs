@@ -8,14 +8,14 @@ use std::time::Duration;
 use aws_sdk_ec2::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_ec2::types::{Filter, Instance, InstanceLifecycleType, Reservation};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
+use greenroom_core::failure::ErrorClass;
+use greenroom_ports::provider::ProviderError;
 use tokio::time::timeout;
 
 use super::super::super::quotas::{QuotaUse, rooms};
 use super::super::super::settings::Settings;
 use super::super::client::Clients;
 use super::super::errors;
-use crate::core::failure::ErrorClass;
-use crate::port::provider::ProviderError;
 use crate::provider::cloud::headroom::QuotaHeadroom;
 use crate::provider::cloud::offerings::Market;
 

@@ -1,10 +1,11 @@
 //! Launch specs, as calls of EC2.
 
+use greenroom_core::golden;
+use greenroom_core::ids::{Generation, InstanceId, OwnerId, PoolName};
+use greenroom_core::inventory::Tags;
+use greenroom_ports::provider::InstanceKeys;
+
 use super::*;
-use crate::core::golden;
-use crate::core::ids::{Generation, InstanceId, OwnerId, PoolName};
-use crate::core::inventory::Tags;
-use crate::port::provider::InstanceKeys;
 
 fn settings(more: &str) -> Settings {
     let minimal = "image = \"ami-0a000000000000001\"\ninstance_types = \"m7i.large\"\nsubnets = \"subnet-1\"\n\

@@ -3,11 +3,11 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use greenroom_core::time::Pretty;
 use serde_json::json;
 
 use super::lists::is_alive;
 use super::{Live, Made, is_reached};
-use crate::core::time::Pretty;
 use crate::provider::external::kit::cheap::no_machine;
 use crate::provider::external::kit::reply::Reply;
 use crate::provider::external::kit::session::{read, unusable};

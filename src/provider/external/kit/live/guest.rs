@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use greenroom_core::endpoint::{Endpoint, certified};
+use greenroom_core::time::Pretty;
+use greenroom_ports::connector::{ConnectError, Connector};
 use serde_json::json;
 
 use super::specimen::Specimen;
 use super::{Live, Made, POOLS};
-use crate::core::endpoint::{Endpoint, certified};
-use crate::core::time::Pretty;
-use crate::port::connector::{ConnectError, Connector};
 use crate::provider::external::kit::reply::Reply;
 use crate::provider::external::kit::session::{read, unusable};
 use crate::provider::external::protocol::answers::{ConsoleAnswer, EndpointAnswer, HostKey, ResourcesAnswer};

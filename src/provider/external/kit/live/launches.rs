@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
+use greenroom_core::time::Pretty;
 use serde_json::json;
 
 use super::specimen::Specimen;
 use super::{Live, Made, OWNERS, POOLS};
-use crate::core::time::Pretty;
 use crate::provider::external::kit::reply::Reply;
 use crate::provider::external::kit::session::refused;
 use crate::provider::external::protocol::exit::INVALID;

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use greenroom_core::ids::{OwnerId, PoolName};
 use serde_json::json;
 
 use super::ends::Step;
 use super::{Known, Live, OWNERS, POOLS};
-use crate::core::ids::{OwnerId, PoolName};
 use crate::provider::cloud::tags;
 use crate::provider::external::kit::reply::Reply;
 use crate::provider::external::kit::session::read;

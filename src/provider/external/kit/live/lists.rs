@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use greenroom_core::time::Pretty;
 use serde_json::json;
 
 use super::specimen::Specimen;
 use super::{Live, Made, OWNERS, POOLS};
-use crate::core::time::Pretty;
 use crate::provider::cloud::tags;
 use crate::provider::external::kit::session::read;
 use crate::provider::external::protocol::answers::{Identity, ListAnswer, MachineAnswer, State};

@@ -15,16 +15,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use greenroom_core::endpoint::Endpoint;
+use greenroom_ports::connector::Connector;
+use guest::is_reached;
 use serde_json::json;
+use specimen::{Origin, Specimen};
 
 use super::reply::Reply;
 use super::session::{Session, read, unusable};
-use crate::core::endpoint::Endpoint;
-use crate::port::connector::Connector;
 use crate::provider::external::protocol::answers::{CapabilitiesAnswer, LaunchAnswer};
 use crate::provider::program::kit::check::{Judged, Verdict, failed};
-use guest::is_reached;
-use specimen::{Origin, Specimen};
 
 /// The pools of the kit. Their machines are the kit's, whichever run made them.
 pub const POOLS: [&str; 2] = ["greenroom-kit", "greenroom-kit-2"];

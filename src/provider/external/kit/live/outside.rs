@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::port::provider::InstanceKeys;
+use greenroom_ports::provider::InstanceKeys;
+
 use crate::provider::external::kit::session::Session;
 
 /// Between two looks at the process table.

@@ -1,13 +1,13 @@
 //! One launch of the kit's: its request, its keys, and how to recognise its machine in a list.
 
+use greenroom_core::ids::{Generation, InstanceId, OwnerId, PoolName};
+use greenroom_core::inventory::Tags;
+use greenroom_core::text::hex;
+use greenroom_ports::provider::{InstanceKeys, LaunchRequest};
 use serde_json::{Value, json};
 
 use super::Known;
 use super::left::full_name;
-use crate::core::ids::{Generation, InstanceId, OwnerId, PoolName};
-use crate::core::inventory::Tags;
-use crate::core::text::hex;
-use crate::port::provider::{InstanceKeys, LaunchRequest};
 use crate::provider::cloud::settings::UserData;
 use crate::provider::cloud::{idempotency, tags, user_data};
 use crate::provider::external::protocol::answers::{HostKey, Identity, MachineAnswer};

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use greenroom_core::text::clean_line;
 use serde::Deserialize;
 
 use super::{Answer, Wrong, each, word};
-use crate::core::text::clean_line;
 use crate::provider::external::protocol::{VERSION, Verb};
 
 /// How the program's machines show which instance they are.

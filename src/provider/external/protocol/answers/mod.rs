@@ -4,9 +4,8 @@
 
 use std::collections::BTreeSet;
 
+use greenroom_core::text::clean_line;
 use serde::de::DeserializeOwned;
-
-use crate::core::text::clean_line;
 
 mod capabilities;
 mod machines;

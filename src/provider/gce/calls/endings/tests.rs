@@ -1,9 +1,10 @@
 //! Ends of machines, as successive lists and operations show them.
 
+use greenroom_core::ids::{Generation, InstanceId, OwnerId, PoolName};
+use greenroom_core::inventory::Tags;
+use greenroom_testkit::clock::ManualClock;
+
 use super::*;
-use crate::core::ids::{Generation, InstanceId, OwnerId, PoolName};
-use crate::core::inventory::Tags;
-use crate::port::clock::tests::ManualClock;
 use crate::provider::cloud::machine::Addresses;
 
 const ZONE: &str = "us-east1-b";

@@ -126,10 +126,10 @@ fn opens(allowed: &Allowed, port: u16) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_core::ids::PoolName;
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::core::ids::PoolName;
 
     fn rule(more: &Value) -> Firewall {
         let mut rule =

@@ -48,7 +48,8 @@ fn server() -> Option<String> {
 async fn ask(server: &str, entry: &str) -> Option<String> {
     let call = async {
         let (host, port) = server.rsplit_once(':').unwrap_or((server, "80"));
-        let address = crate::names::look_up(host, port.parse().ok()?).await.ok()?.into_iter().next()?;
+        let address =
+            greenroom_system::names::look_up(host, port.parse().ok()?).await.ok()?.into_iter().next()?;
         let mut stream = TcpStream::connect(address).await.ok()?;
         let request = format!(
             "GET /computeMetadata/v1/instance/{entry} HTTP/1.1\r\nHost: {server}\r\nMetadata-Flavor: Google\r\n\

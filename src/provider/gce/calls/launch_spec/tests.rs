@@ -1,12 +1,12 @@
 //! Launch specs as JSON.
 
+use greenroom_core::golden;
+use greenroom_core::ids::{Generation, OfferingName, OwnerId, PoolName};
+use greenroom_core::inventory;
+use greenroom_ports::provider::InstanceKeys;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::core::golden;
-use crate::core::ids::{Generation, OfferingName, OwnerId, PoolName};
-use crate::core::inventory;
-use crate::port::provider::InstanceKeys;
 
 fn request(pool: &str, lifetime: Option<Time>) -> LaunchRequest {
     let tags = inventory::Tags {

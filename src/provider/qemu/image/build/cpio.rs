@@ -44,8 +44,9 @@ impl Archive {
 mod tests {
     use std::process::{Command, Stdio};
 
+    use greenroom_testkit::skipped::skipped;
+
     use super::*;
-    use crate::skipped::skipped;
 
     fn sample() -> Vec<u8> {
         let mut archive = Archive::default();

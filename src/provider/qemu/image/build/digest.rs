@@ -4,10 +4,9 @@ use std::io::{self, Read as _, Seek as _};
 use std::path::Path;
 
 use fs_err as fs;
+use greenroom_core::text::hex;
 use rustix::fs::SeekFrom;
 use sha2::{Digest as _, Sha256};
-
-use crate::core::text::hex;
 
 /// Size of the pieces in which a disk is searched for data, in bytes.
 const PIECE: usize = 64 * 1024;

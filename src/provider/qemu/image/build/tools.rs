@@ -145,7 +145,7 @@ const SHOWN: usize = 12;
 
 /// The error of a failed tool, with the last lines of its output.
 pub(super) fn failed(tool: Tool, status: std::process::ExitStatus, output: &[u8]) -> ToolError {
-    let text = crate::core::text::clean_text(output);
+    let text = greenroom_core::text::clean_text(output);
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     let from = lines.len().saturating_sub(SHOWN);
     ToolError::Failed { tool, status, output: lines[from..].iter().map(|line| (*line).to_owned()).collect() }

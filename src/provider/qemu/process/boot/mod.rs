@@ -4,6 +4,9 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use fs_err as fs;
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::images::FoundImage;
+use store::{Attached, StoreResult};
 use tokio::net::UnixStream;
 
 use super::agent::{Agent, Identity};
@@ -12,8 +15,6 @@ use super::console::Console;
 use super::exec::Runner;
 use super::machine::{BootError, Ending, Machine};
 use super::rig::{Rig, new_layer};
-use crate::core::endpoint::Endpoint;
-use crate::core::images::FoundImage;
 use crate::provider::halt::halt_point;
 use crate::provider::instance_dir::InstanceDir;
 use crate::provider::qemu::accel::{self, Engine};
@@ -24,8 +25,6 @@ use crate::provider::qemu::settings::{Boot, Network, Source};
 use crate::provider::qemu::spec::{Booted, Spec};
 use crate::provider::qemu::user;
 use crate::provider::supervisor::note;
-
-use store::{Attached, StoreResult};
 
 mod cloud;
 mod snapshot;
@@ -230,7 +229,7 @@ impl Start<'_> {
     /// The path of a new file of the machine's. Removes an existing one: an earlier boot may have failed.
     fn fresh(&self, name: &str) -> io::Result<std::path::PathBuf> {
         let path = self.site.dir.file(name);
-        crate::remove::tree(&path)?;
+        greenroom_system::remove::tree(&path)?;
         Ok(path)
     }
 

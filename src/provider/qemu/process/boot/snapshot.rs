@@ -2,11 +2,11 @@
 
 use std::os::fd::OwnedFd;
 
+use greenroom_ports::setup::PublicPull;
 use serde_json::json;
 
 use super::store::Attached;
 use super::{Site, Start, Up};
-use crate::port::setup::PublicPull;
 use crate::provider::halt::halt_point;
 use crate::provider::qemu::image::Image;
 use crate::provider::qemu::process::agent::Agent;

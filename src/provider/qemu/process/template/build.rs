@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use fs_err as fs;
+use greenroom_system::remove;
 use serde_json::{Value, json};
 
 use super::pull::Pulled;
@@ -18,7 +19,6 @@ use crate::provider::qemu::process::machine::{BootError, Machine};
 use crate::provider::qemu::process::rig::{MemoryFile, Rig, new_layer};
 use crate::provider::qemu::settings::Network;
 use crate::provider::supervisor::note;
-use crate::remove;
 
 /// How long QEMU may take to write the state of the devices, which is less than a megabyte.
 const FREEZE: Duration = Duration::from_secs(30);

@@ -4,11 +4,11 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use greenroom_core::text::clean_line;
 use tokio::net::UnixStream;
 
 use super::holder::{LENT, REFUSED, socket};
 use super::{Files, Recipe, Template};
-use crate::core::text::clean_line;
 use crate::provider::halt::halt_point;
 use crate::provider::launch::{Server, start};
 use crate::provider::qemu::process::descriptor;

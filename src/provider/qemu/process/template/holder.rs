@@ -14,6 +14,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use fs_err as fs;
+use greenroom_system::remove;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::LocalSet;
@@ -28,7 +29,6 @@ use crate::provider::qemu::process::descriptor;
 use crate::provider::qemu::process::machine::BootError;
 use crate::provider::qemu::process::supervise::restrain;
 use crate::provider::supervisor::{self, Signals, note};
-use crate::remove;
 
 /// The holder's socket, in the template's directory.
 const SOCKET: &str = "holder";

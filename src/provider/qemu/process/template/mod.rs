@@ -14,6 +14,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use greenroom_core::images::FoundImage;
+use greenroom_core::time::millis;
+use greenroom_ports::setup::PublicPull;
+use greenroom_system::remove;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -21,14 +25,10 @@ use super::command::Hardware;
 use super::exec::Runner;
 use super::machine::BootError;
 use super::rig::kernel_parameters;
-use crate::core::images::FoundImage;
-use crate::core::time::millis;
-use crate::port::setup::PublicPull;
 use crate::provider::halt::halt_point;
 use crate::provider::instance_dir::{InstanceDir, make_private};
 use crate::provider::qemu::image::Image;
 use crate::provider::qemu::settings::Network;
-use crate::remove;
 
 mod build;
 pub(super) mod client;

@@ -5,9 +5,11 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use greenroom_core::container::report::{NotPulled, pulled};
+use greenroom_core::images::FoundImage;
+use greenroom_system::remove;
+
 use super::{Done, PULLED, Pulls, Recipe, Template};
-use crate::core::container::report::{NotPulled, pulled};
-use crate::core::images::FoundImage;
 use crate::provider::launch::random;
 use crate::provider::qemu::accel::Engine;
 use crate::provider::qemu::egress::{self, Guard};
@@ -19,7 +21,6 @@ use crate::provider::qemu::process::rig::{Rig, new_layer};
 use crate::provider::qemu::settings::Accel;
 use crate::provider::qemu::user;
 use crate::provider::supervisor::note;
-use crate::remove;
 
 /// How long a template keeps its images before they are pulled again.
 const FRESH: Duration = Duration::from_hours(24);

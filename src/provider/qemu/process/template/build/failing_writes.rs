@@ -5,10 +5,10 @@ use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use greenroom_testkit::faulty::{Action, Ended, act, listed, with_each_error};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::{complete, emptied_on_error};
-use crate::faulty::{Action, Ended, act, listed, with_each_error};
 use crate::provider::instance_dir::InstanceDir;
 use crate::provider::qemu::process::template::{DISK, DONE, Done, RAM, STATE, Template};
 

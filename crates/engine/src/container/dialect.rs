@@ -1,0 +1,157 @@
+//! What differs between the engines in the script of `prepare`. Their commands are in `podman.sh` and `docker.sh`.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use base64ct::{Base64, Encoding as _};
+use greenroom_core::container::engine::ContainerEngine;
+use greenroom_core::container::image::ImageName;
+use greenroom_core::container::registries;
+use greenroom_core::container::spec::{ContainerJob, ContainerSpec, Login, starts_nothing};
+use greenroom_core::text::quoted;
+use serde_json::json;
+
+/// Docker Hub in the name of an image.
+const HUB: &str = "docker.io";
+/// Docker Hub in Docker's file of credentials.
+const HUB_LOGIN: &str = "https://index.docker.io/v1/";
+
+/// One engine's part of the script.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Dialect(pub(super) ContainerEngine);
+
+impl Dialect {
+    /// The functions and variables that `prepare.sh` needs.
+    pub(super) fn functions(self, containers: &[&ContainerSpec], job: &ContainerJob) -> String {
+        match self.0 {
+            ContainerEngine::Podman => include_str!("podman.sh").to_owned(),
+            ContainerEngine::Docker => {
+                let mut text = include_str!("docker.sh").to_owned();
+                text.push_str("\n# The name of an image at the pool's mirror.\nmirrored() {\ncase $1 in\n");
+                for (number, container) in containers.iter().enumerate() {
+                    if let Some(name) = mirrored(job, &container.image) {
+                        _ = writeln!(text, "{number}) echo {} ;;", quoted(&name));
+                    }
+                }
+                text + "*) ;;\nesac\n}\n"
+            }
+        }
+    }
+
+    /// Commands that write what pulls need: files in memory, except certificates, which Docker's daemon reads.
+    pub(super) fn registries(self, job: &ContainerJob) -> Vec<String> {
+        let mut lines = Vec::new();
+        match self.0 {
+            ContainerEngine::Podman => {
+                if let Some(ca) = &job.ca {
+                    lines.push("mkdir \"$work/secret/ca\"".to_owned());
+                    lines.push(file(ca, "secret/ca/ca.crt"));
+                }
+                if !job.mirrors.is_empty() {
+                    let base =
+                        "cat \"${CONTAINERS_REGISTRIES_CONF:-/etc/containers/registries.conf}\" 2>/dev/null";
+                    let mirrors = job.mirrors.iter().map(|(registry, mirror)| (registry, mirror));
+                    let mirrors = quoted(&registries::mirrors(mirrors));
+                    lines.push(format!("{{ {base}; printf %s {mirrors}; }} >\"$work/registries.conf\""));
+                }
+            }
+            ContainerEngine::Docker => {
+                for registry in job.ca.iter().flat_map(|_| verified(job)) {
+                    let at = format!("/etc/docker/certs.d/{}", quoted(&registry));
+                    let ca = quoted(job.ca.as_deref().unwrap_or_default());
+                    lines.push(format!("mkdir -p {at} && printf %s {ca} >{at}/greenroom.crt"));
+                }
+            }
+        }
+        lines
+    }
+
+    /// Commands that write the credentials of one image.
+    pub(super) fn login(self, number: usize, image: &str, login: &Login) -> Vec<String> {
+        let pair = format!("{}:{}", login.username, login.password.expose());
+        let auth = Base64::encode_string(pair.as_bytes());
+        let content = |scope: &str| json!({ "auths": { scope: { "auth": auth } } }).to_string();
+        match self.0 {
+            ContainerEngine::Podman => vec![file(&content(&login.scope), &format!("secret/{number}.json"))],
+            // Docker knows credentials of registries only, not of paths.
+            ContainerEngine::Docker => {
+                let registry = ImageName::parse(image).map(|image| image.registry().to_owned());
+                let registry = registry.unwrap_or_else(|_| login.scope.clone());
+                let scope = if registry == HUB { HUB_LOGIN } else { &registry };
+                let dir = format!("mkdir \"$work/secret/{number}\"");
+                vec![dir, file(&content(scope), &format!("secret/{number}/config.json"))]
+            }
+        }
+    }
+
+    /// The options of a container that no job chooses. `own`: its name at the engine.
+    pub(super) fn creation(self, own: &str, is_jobs: bool) -> String {
+        let logs = match (is_jobs, self.0) {
+            (true, _) => "--interactive --log-driver none",
+            (false, ContainerEngine::Podman) => "--log-driver k8s-file --log-opt max-size=10mb",
+            (false, ContainerEngine::Docker) => "--log-driver json-file --log-opt max-size=10m",
+        };
+        let file = match self.0 {
+            ContainerEngine::Podman => {
+                // Its timers need systemd, and nothing reads their results.
+                format!("--pidfile \"$shared/{own}.pid\" --systemd=false --no-healthcheck")
+            }
+            ContainerEngine::Docker => format!("--cidfile \"$shared/{own}.id\""),
+        };
+        format!("--name {own} {file} --pull never {logs}")
+    }
+
+    /// The options of a container with a network of its own. Docker lets its users open ports below 1024, and send pings.
+    pub(super) fn in_own_network(self, is_rootless: bool) -> Vec<String> {
+        let mut words = vec!["$resolvers".to_owned()];
+        if self.0 == ContainerEngine::Podman {
+            words.push("--sysctl net.ipv4.ip_unprivileged_port_start=0".to_owned());
+            if !is_rootless {
+                words.push("--sysctl 'net.ipv4.ping_group_range=0 2147483647'".to_owned());
+            }
+        }
+        words
+    }
+
+    /// The value of `--entrypoint`, and what goes before the command.
+    pub(super) fn entrypoint(self, words: &[String]) -> (String, &[String]) {
+        match (self.0, words) {
+            (_, words) if starts_nothing(words) => (String::new(), &[]),
+            (ContainerEngine::Docker, [first, rest @ ..]) => (first.clone(), rest),
+            (_, words) => (json!(words).to_string(), &[]),
+        }
+    }
+
+    /// The options for GPUs: names or numbers after `device=`, a count, or `all`.
+    pub(super) fn gpus(self, gpus: &str) -> Vec<(&'static str, String)> {
+        let names = gpus.trim_matches('"').trim_start_matches("device=");
+        match self.0 {
+            ContainerEngine::Podman => {
+                let each = names.split(',').map(|gpu| ("--device", format!("nvidia.com/gpu={}", gpu.trim())));
+                each.collect()
+            }
+            ContainerEngine::Docker if names.len() == gpus.len() => vec![("--gpus", gpus.to_owned())],
+            ContainerEngine::Docker => vec![("--gpus", format!("\"device={names}\""))],
+        }
+    }
+}
+
+/// A command that writes a file in memory.
+pub(super) fn file(content: &str, name: &str) -> String {
+    format!("printf %s {} >\"$work/{name}\"", quoted(content))
+}
+
+/// The name of an image at the pool's mirror.
+fn mirrored(job: &ContainerJob, image: &str) -> Option<String> {
+    let (registry, path) = image.split_once('/')?;
+    let (_, mirror) = job.mirrors.iter().find(|(of, _)| of == registry)?;
+    Some(format!("{}/{path}", registries::place(mirror).1))
+}
+
+/// Registries of the job's images and their mirrors, which the pool's certificates verify.
+fn verified(job: &ContainerJob) -> BTreeSet<String> {
+    let own = job.registries().filter(|registry| registry != HUB);
+    let mirrors = job.mirrors.iter().map(|(_, mirror)| registries::place(mirror));
+    let verified = mirrors.filter(|(scheme, _)| *scheme != "http");
+    own.chain(verified.filter_map(|(_, place)| place.split('/').next().map(str::to_owned))).collect()
+}

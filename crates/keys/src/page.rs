@@ -1,0 +1,154 @@
+//! docs/configuration.md, generated from the tables of keys.
+
+use super::{Applies, Key, KeyTable, Takes, Unset};
+
+/// The whole page: the tables of the file, then those of the providers by their kinds.
+pub fn render(file: &[KeyTable], providers: &[(&str, &[KeyTable])]) -> String {
+    let mut page = vec![include_str!("page.md").trim_end().to_owned()];
+    page.push(contents(file, providers));
+    page.extend(file.iter().map(|table| section(&format!("## {}", title(table.header)), table)));
+    for (kind, tables) in providers {
+        for (at, table) in tables.iter().enumerate() {
+            let heading = match at {
+                0 => format!("## Provider `{kind}`"),
+                _ => format!("### `{}` of `{kind}`", table.header),
+            };
+            page.push(section(&heading, table));
+        }
+    }
+    page.join("\n\n") + "\n"
+}
+
+/// A header from the file is formatted as code; a description is not.
+fn title(header: &str) -> String {
+    if header.starts_with('[') { format!("`{header}`") } else { capital(header) }
+}
+
+fn capital(text: &str) -> String {
+    let mut rest = text.chars();
+    rest.next().map_or_else(String::new, |first| first.to_uppercase().chain(rest).collect())
+}
+
+fn contents(file: &[KeyTable], providers: &[(&str, &[KeyTable])]) -> String {
+    let line = |text: String| format!("- [{text}](#{})", anchor(&text));
+    let tables = file.iter().map(|table| line(title(table.header)));
+    let providers = providers.iter().map(|(kind, _)| line(format!("Provider `{kind}`")));
+    tables.chain(providers).collect::<Vec<String>>().join("\n")
+}
+
+/// The anchor that forges give to a heading.
+fn anchor(heading: &str) -> String {
+    let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
+}
+
+fn section(heading: &str, table: &KeyTable) -> String {
+    let head = "| key | type | default | takes effect | meaning |\n| --- | --- | --- | --- | --- |";
+    let rows: Vec<String> = table.keys.iter().map(row).collect();
+    format!("{heading}\n\n{}\n\n{head}\n{}", table.about, rows.join("\n"))
+}
+
+fn row(key: &Key) -> String {
+    let meaning = [key.means, key.interacts].join(" ").trim_end().to_owned();
+    let cells =
+        [format!("`{}`", key.name), takes(key), unset(key.unset), applies(key.applies).to_owned(), meaning];
+    format!("| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "))
+}
+
+fn takes(key: &Key) -> String {
+    let kind = match key.takes {
+        Takes::Count(least) | Takes::Range(least, u32::MAX) => format!("integer ≥ {least}"),
+        Takes::Range(least, most) => format!("integer, {least} to {most}"),
+        Takes::Factor => "number ≥ 0".to_owned(),
+        Takes::Duration(0 | 1) => "duration".to_owned(),
+        Takes::Duration(ms) if ms.is_multiple_of(1000) => format!("duration ≥ {} s", ms / 1000),
+        Takes::Duration(ms) => format!("duration ≥ {ms} ms"),
+        Takes::Size => "size".to_owned(),
+        Takes::Text => "string".to_owned(),
+        Takes::Flag => "`true`, `false`".to_owned(),
+        Takes::Word(words) => coded(words),
+        Takes::Words(words) => format!("{}, or a list", coded(words)),
+        Takes::Texts => "list of strings".to_owned(),
+        Takes::TextOrTexts => "string, or a list".to_owned(),
+        Takes::Globs => "pattern, or a list".to_owned(),
+        Takes::Choice(words) => format!("`true`, `false`, {}, or a list of patterns", coded(words)),
+        Takes::HostPath => "absolute path".to_owned(),
+        Takes::GuestPath => "absolute path on the instance".to_owned(),
+        Takes::Map => "table of strings".to_owned(),
+        Takes::Values | Takes::Table => "table".to_owned(),
+        Takes::Tables => "list of tables".to_owned(),
+    };
+    if key.unit.is_empty() { kind } else { format!("{kind} ({})", key.unit) }
+}
+
+fn coded(words: &[&str]) -> String {
+    words.iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<String>>().join(", ")
+}
+
+fn unset(unset: Unset) -> String {
+    match unset {
+        Unset::Required => "**required**".to_owned(),
+        Unset::Value(value) => format!("`{value}`"),
+        Unset::Words(words) => words.to_owned(),
+    }
+}
+
+/// As the page's introduction (page.md) explains them.
+fn applies(applies: Applies) -> &'static str {
+    match applies {
+        Applies::Pass => "next pass",
+        Applies::Launch => "next launch",
+        Applies::Request => "next pass, new jobs",
+        Applies::Job => "new jobs",
+        Applies::Start => "next start",
+        Applies::Within => "by key",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key;
+
+    #[test]
+    fn a_row_has_type_unit_default_and_all_that_is_said_of_a_key() {
+        let count = key("max", Takes::Count(1), Unset::Required, Applies::Pass).unit("instances");
+        let count = count.means("The most.").interacts("At least a | b.");
+        assert_eq!(
+            row(&count),
+            "| `max` | integer ≥ 1 (instances) | **required** | next pass | The most. At least a \\| b. |"
+        );
+        let word = key("a", Takes::Word(&["x", "y"]), Unset::Value("\"x\""), Applies::Start).means("Which.");
+        assert_eq!(row(&word), "| `a` | `\"x\"`, `\"y\"` | `\"x\"` | next start | Which. |");
+    }
+
+    #[test]
+    fn durations_say_their_least_value_where_it_matters() {
+        let of = |ms| takes(&key("a", Takes::Duration(ms), Unset::Required, Applies::Pass));
+        assert_eq!(
+            [of(0), of(1), of(10), of(1000)],
+            ["duration", "duration", "duration ≥ 10 ms", "duration ≥ 1 s"]
+        );
+    }
+
+    #[test]
+    fn anchors_are_those_of_forges() {
+        for (heading, expected) in [
+            ("`[[pool.NAME.policy]]`", "poolnamepolicy"),
+            ("Provider `aws-ec2`", "provider-aws-ec2"),
+            ("The top of the file", "the-top-of-the-file"),
+        ] {
+            assert_eq!(anchor(heading), expected);
+        }
+    }
+
+    #[test]
+    fn every_word_for_when_a_change_applies_is_explained() {
+        for when in
+            [Applies::Pass, Applies::Launch, Applies::Request, Applies::Job, Applies::Start, Applies::Within]
+        {
+            let row = format!("| {} | ", applies(when));
+            assert!(include_str!("page.md").contains(&row), "{row}");
+        }
+    }
+}

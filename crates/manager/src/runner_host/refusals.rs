@@ -1,0 +1,61 @@
+//! Jobs that were refused lately, and why.
+//!
+//! GitLab Runner repeats a `prepare` that failed, twice. What has just failed after several tries fails again: the repeat
+//! answers with the same sentence and takes no machine. Of two concurrent calls, one may overwrite the other's note; the
+//! other job's repeat then tries again.
+
+use std::time::Duration;
+
+use greenroom_core::ids::{JobKey, PoolName};
+use greenroom_core::time::Stamp;
+use greenroom_ports::clock::Clock as _;
+use greenroom_ports::host_error::HostError;
+use serde::{Deserialize, Serialize};
+
+use super::error::cannot;
+use super::files::{self, Durable};
+use super::host::LocalHost;
+
+const REFUSALS: &str = "refusals.json";
+/// The runner repeats 3 s after a failure. A retry by a person is a job of its own.
+const KEPT: Duration = Duration::from_mins(2);
+/// The notes of as many jobs are kept.
+const MOST: usize = 64;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Refusal {
+    job: JobKey,
+    at: Stamp,
+    why: String,
+}
+
+impl LocalHost {
+    /// Notes that a job cannot be prepared at present.
+    pub fn note_refusal(&self, pool: &PoolName, job: &JobKey, why: &str) -> Result<(), HostError> {
+        let mut refusals = self.refusals(pool)?;
+        refusals.retain(|refusal| refusal.job != *job);
+        refusals.push(Refusal { job: job.clone(), at: self.now(), why: why.to_owned() });
+        let surplus = refusals.len().saturating_sub(MOST);
+        refusals.drain(..surplus);
+        let dir = self.state.ensure_pool(pool)?;
+        let path = dir.join(REFUSALS);
+        let text = serde_json::to_vec(&refusals).map_err(|e| cannot("write", &path, e))?;
+        files::replace(&dir, REFUSALS, &text, Durable::No).map_err(|e| cannot("write", &path, e))
+    }
+
+    /// Why the job was refused a moment ago, if it was.
+    pub fn refusal(&self, pool: &PoolName, job: &JobKey) -> Result<Option<String>, HostError> {
+        let found = self.refusals(pool)?.into_iter().find(|refusal| refusal.job == *job);
+        Ok(found.map(|refusal| refusal.why))
+    }
+
+    /// The notes that still count.
+    fn refusals(&self, pool: &PoolName) -> Result<Vec<Refusal>, HostError> {
+        let path = self.state.pool(pool)?.join(REFUSALS);
+        let text = files::read(&path).map_err(|e| cannot("read", &path, e))?;
+        // Notes only save time: those that cannot be read count as missing.
+        let all: Vec<Refusal> = text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        let now = self.now();
+        Ok(all.into_iter().filter(|refusal| now.age_of(refusal.at) < KEPT).collect())
+    }
+}

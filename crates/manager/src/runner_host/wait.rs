@@ -1,0 +1,142 @@
+//! Waits for wake-ups, signals, the runner's exit and the clock, whichever comes first.
+
+use std::convert::Infallible;
+use std::future::pending;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use greenroom_core::ids::{AttemptName, PoolName};
+use greenroom_ports::host_error::HostError;
+use greenroom_ports::wakeups::{MailboxName, WakeReason};
+
+use super::error::cannot;
+use super::host::LocalHost;
+use super::mailboxes::{Address, Bound};
+
+/// How often a keeper that is to exit checks whether the last job has ended.
+const OPEN_POLL_INTERVAL: Duration = Duration::from_millis(500);
+
+impl LocalHost {
+    pub(super) async fn wait_at(
+        &self,
+        inbox: MailboxName<'_>,
+        within: Duration,
+    ) -> Result<WakeReason, HostError> {
+        match inbox {
+            MailboxName::Keeper(pool) => self.wait_as_keeper(pool, within).await,
+            MailboxName::Attempt(name) => self.wait_as_attempt(name, within).await,
+        }
+    }
+
+    async fn wait_as_keeper(&self, pool: &PoolName, within: Duration) -> Result<WakeReason, HostError> {
+        let watch = self.replacement_watch.borrow().clone();
+        let received = async {
+            match self.keeper_box(pool) {
+                Ok(bound) => message(bound.mailbox.wake_up().await, self.state.root()),
+                Err(error) => watch.as_ref().and_then(|watch| watch.notice()).ok_or(error),
+            }
+        };
+        let noticed = async {
+            match &watch {
+                Some(watch) => watch.noticed(self.times.self_check_interval).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.signals.stop() => Ok(WakeReason::Stop),
+            notice = noticed => Ok(notice),
+            () = self.service_stopped() => Ok(WakeReason::Unneeded),
+            // After the signals: a keeper without its socket is still told to stop.
+            received = received => received,
+            () = tokio::time::sleep(within) => Ok(WakeReason::Timeout),
+        }
+    }
+
+    /// Resolves when the service that started this keeper stops and its last job has ended.
+    async fn service_stopped(&self) {
+        self.signals.leave().await;
+        while self.has_open_attempt() {
+            tokio::time::sleep(OPEN_POLL_INTERVAL).await;
+        }
+    }
+
+    async fn wait_as_attempt(&self, name: &AttemptName, within: Duration) -> Result<WakeReason, HostError> {
+        let bound = self.attempt_box(name)?;
+        tokio::select! {
+            biased;
+            () = self.signals.stop() => Ok(WakeReason::Stop),
+            () = self.runner_gone() => Ok(WakeReason::RunnerGone),
+            received = bound.mailbox.wake_up() => message(received, self.state.root()),
+            never = self.touch_lease(name) => match never {},
+            () = tokio::time::sleep(within) => Ok(WakeReason::Timeout),
+        }
+    }
+
+    pub(super) async fn until_stopped(&self, name: &AttemptName) -> WakeReason {
+        let closed = async {
+            // Without its socket, a call is still stopped by the runner; it only misses a concurrent `cleanup`.
+            let Some(bound) = self.stop_box(name) else { return pending().await };
+            if self.find_closed(name).is_ok_and(|closed| closed.is_some())
+                || bound.mailbox.wake_up().await.is_ok()
+            {
+                return;
+            }
+            pending::<()>().await;
+        };
+        tokio::select! {
+            biased;
+            () = self.signals.stop() => WakeReason::Stop,
+            () = self.runner_gone() => WakeReason::RunnerGone,
+            () = closed => WakeReason::Message,
+            never = self.touch_lease(name) => match never {},
+        }
+    }
+
+    async fn runner_gone(&self) {
+        match self.runner() {
+            Some(runner) => runner.gone().await,
+            None => pending().await,
+        }
+    }
+
+    /// Renews the lease's time, so that a stage of hours that is killed does not appear to have ended hours ago.
+    async fn touch_lease(&self, name: &AttemptName) -> Infallible {
+        loop {
+            tokio::time::sleep(self.times.lease_renew_interval).await;
+            if let Some(lease) = self.leases.borrow().get(name).and_then(std::rc::Weak::upgrade) {
+                lease.touch();
+            }
+        }
+    }
+
+    fn keeper_box(&self, pool: &PoolName) -> Result<Rc<Bound>, HostError> {
+        let address = Address::Keeper(pool.clone());
+        if let Some(bound) = self.boxes.get(&address) {
+            return Ok(bound);
+        }
+        let dir = self.state.ensure_pool(pool)?;
+        self.boxes.bind_keeper(pool, &dir).map_err(|e| cannot("bind a socket in", &dir, e))?;
+        Ok(self.boxes.get(&address).expect("it has just been bound"))
+    }
+
+    fn attempt_box(&self, name: &AttemptName) -> Result<Rc<Bound>, HostError> {
+        let address = Address::Inbox(name.clone());
+        if let Some(bound) = self.boxes.get(&address) {
+            return Ok(bound);
+        }
+        self.bind_inbox(name, &self.state.attempt(name)?)?;
+        Ok(self.boxes.get(&address).expect("it has just been bound"))
+    }
+
+    fn stop_box(&self, name: &AttemptName) -> Option<Rc<Bound>> {
+        let dir = self.state.attempt(name).ok()?;
+        self.boxes.bind_stop(name, &dir).ok()?;
+        self.boxes.get(&Address::Stop(name.clone()))
+    }
+}
+
+fn message(received: io::Result<()>, at: &std::path::Path) -> Result<WakeReason, HostError> {
+    received.map(|()| WakeReason::Message).map_err(|e| cannot("receive from the socket in", at, e))
+}

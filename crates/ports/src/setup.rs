@@ -1,0 +1,152 @@
+//! One pool's configuration, reloaded when it changes.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use greenroom_core::container::engine::ContainerEngine;
+use greenroom_core::container::spec::ContainerJob;
+use greenroom_core::execution::StageShell;
+use greenroom_core::ids::InstanceId;
+use greenroom_core::policy::Policy;
+use greenroom_core::time::millis;
+use serde::{Deserialize, Serialize};
+
+use super::provider::Provider;
+
+/// One pool, set up.
+#[derive(Clone)]
+pub struct PoolSetup {
+    pub policy: Arc<Policy>,
+    pub provider: Rc<dyn Provider>,
+    /// What reads the scripts of the pool's jobs.
+    pub shell: StageShell,
+    /// Run on a fresh instance before a job gets it; must exit 0.
+    pub ready_command: Option<String>,
+    /// What instances have to pass between two jobs.
+    pub recheck: Recheck,
+    /// Greenroom's part of cleaning static hosts; `None`: it is turned off.
+    pub cleaning: Option<Rc<Cleaning>>,
+    /// The operator's part of cleaning, run on a static host after Greenroom's part; must exit 0.
+    pub clean_command: Option<String>,
+    /// How images are pulled for the pool; `None`: its instances run no containers.
+    pub pulls: Option<Rc<dyn Pulls>>,
+}
+
+/// What an instance has to pass between two jobs, beside Greenroom's own limits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recheck {
+    /// The directory of jobs' sources on the instance.
+    pub builds_dir: String,
+    /// The operator's part; must exit 0.
+    pub command: Option<String>,
+}
+
+/// Pulls for a pool, as its configuration describes them.
+pub trait Pulls {
+    /// What runs the containers of the pool's jobs.
+    fn engine(&self) -> ContainerEngine;
+
+    /// What pulls an image, as for a job in it; or why it cannot be pulled. The operator's credentials go to instances
+    /// without traces of jobs only, unless the operator shares them.
+    fn pull(&self, image: &str, traces: Traces) -> Result<ContainerJob, String>;
+
+    /// Those of `images_warm` that need no credentials: all instances of the pool may have them from their start.
+    fn public(&self) -> Vec<PublicPull> {
+        Vec::new()
+    }
+}
+
+/// Whether what a job has left on an instance could read along.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Traces {
+    /// No job has used the instance, or root has cleaned it since.
+    None,
+    Possible,
+}
+
+/// A pull without credentials.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublicPull {
+    /// The image's complete name.
+    pub image: Arc<str>,
+    /// A script for the instance's root, the same for the same settings. `core::container::report` reads its output.
+    pub script: String,
+    /// How long the script may take.
+    #[serde(with = "millis")]
+    pub within: Duration,
+}
+
+/// The default of `ready_command` in clouds, whose machines may accept logins before they are set up. Errors that
+/// cloud-init recovered from (status 2) are no reason to replace the machine: the next one would have them, too.
+pub const CLOUD_INIT: &str = "\
+command -v cloud-init >/dev/null 2>&1 || exit 0
+cloud-init status --wait >/dev/null 2>&1
+case $? in
+  0 | 2) exit 0 ;;
+esac
+cloud-init status --long 2>&1
+exit 1
+";
+
+/// The argument of cleaning scripts that leaves the cache as it is.
+pub const KEEP_CACHE: &str = "--keep-cache";
+
+/// Greenroom's part of cleaning static hosts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cleaning {
+    /// For hosts that only the account of jobs can clean: a script for `/bin/sh`, whose arguments are the mark of the
+    /// host's jobs and, if the cache stays, `--keep-cache`.
+    pub by_account: String,
+    /// Hosts that another account cleans.
+    pub by_root: BTreeMap<InstanceId, RootCleaning>,
+    /// True if `by_root` has every host.
+    pub all_by_root: bool,
+    /// Shows, as the account of jobs, that a stage can begin after cleaning by root: a script, whose argument is the mark.
+    pub proof: String,
+}
+
+/// Cleaning as root, over a login of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RootCleaning {
+    /// The account that logs in.
+    pub user: String,
+    /// Commands in the syntax of `/bin/sh` that read `script`. The first cleans everything, the second leaves the cache,
+    /// the third only checks whether cleaning is possible.
+    pub clean: String,
+    pub clean_keeping_cache: String,
+    pub check: String,
+    pub script: String,
+    /// `None`: the account is root.
+    pub sudo: Option<SudoRule>,
+}
+
+/// What an operator installs on a host where `sudo` makes the account root.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SudoRule {
+    /// The path of the script, which belongs to root.
+    pub program: String,
+    /// The line for sudoers. It allows that program, with no argument of the caller's choice.
+    pub line: String,
+}
+
+impl PoolSetup {
+    /// True if the instances are static hosts, which are adopted and never launched.
+    pub fn has_static_hosts(&self) -> bool {
+        !self.provider.capabilities().launches
+    }
+}
+
+impl std::fmt::Debug for PoolSetup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PoolSetup").field("policy", &self.policy).finish_non_exhaustive()
+    }
+}
+
+#[async_trait(?Send)]
+pub trait Setup {
+    /// The last valid configuration, and the error in the present one if that is invalid.
+    async fn current(&self) -> (PoolSetup, Option<String>);
+}

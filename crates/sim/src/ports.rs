@@ -1,0 +1,196 @@
+//! The ports of a simulated process: store, clock and configuration.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use greenroom_core::event::{Change, Event};
+use greenroom_core::execution::Shell;
+use greenroom_core::ids::PoolName;
+use greenroom_core::instance::Answer;
+use greenroom_core::pool::PoolState;
+use greenroom_core::time::Stamp;
+use greenroom_ports::clock::Clock;
+use greenroom_ports::setup::{PoolSetup, Pulls, Recheck, Setup};
+use greenroom_ports::store::{Committed, Decide, Store, StoreError};
+
+use super::check;
+use super::fault::Fault;
+use super::images::SimPulls;
+use super::keeping;
+use super::process::{Kind, Proc};
+use super::provider::SimProvider;
+
+/// A machine's clocks.
+#[derive(Debug, Clone)]
+pub struct SimClock(pub Proc);
+
+impl Clock for SimClock {
+    fn now(&self) -> Stamp {
+        self.0.world.borrow_mut().cover.call("clock.now");
+        self.0.now()
+    }
+}
+
+/// A pool's journal on the process's machine.
+#[derive(Debug, Clone)]
+pub struct SimStore {
+    pub proc: Proc,
+    pub pool: PoolName,
+}
+
+impl SimStore {
+    fn refuses(&self, writes: bool) -> Option<StoreError> {
+        let mut world = self.proc.world.borrow_mut();
+        let error = if world.strikes(Fault::StoreBusy) {
+            StoreError::Busy { pool: self.pool.to_string(), waited: "5 s".into(), holder: "another".into() }
+        } else if writes && world.strikes(Fault::StoreFails) {
+            StoreError::Full { what: "cannot append: no space left on device".to_owned() }
+        } else {
+            return None;
+        };
+        world.log(self.proc.pid, format_args!("store: {error}"));
+        world.truth.excused = world.now;
+        world.truth.refused_by_store.insert(self.proc.pid);
+        Some(error)
+    }
+}
+
+#[async_trait(?Send)]
+impl Store for SimStore {
+    async fn load(&self) -> Result<PoolState, StoreError> {
+        self.proc.step("store.load").await;
+        let mut world = self.proc.world.borrow_mut();
+        let state = world.managers[self.proc.machine].journal(&self.pool).state().clone();
+        keeping::state_read(&mut world, self.proc.pid, &self.pool);
+        world.log(self.proc.pid, format_args!("store.load {} at {}", self.pool, state.revision));
+        Ok(state)
+    }
+
+    async fn transact(&self, decide: Decide<'_>) -> Result<Committed, StoreError> {
+        self.proc.step("store.transact").await;
+        if let Some(error) = self.refuses(true) {
+            return Err(error);
+        }
+        let mut events = decide(&self.state());
+        // As with an optimistic store: the first decision is discarded, and another process commits in between. That
+        // matters most when an instance was to be terminated.
+        let drains = events.iter().any(|e| matches!(e.change, Change::DrainingBegun { .. }));
+        let (often, most) = if drains && self.is_keeper() { (400, 3_000) } else { (20, 1) };
+        if self.proc.world.borrow_mut().streams.scheduling.chance(often) {
+            let took = self.proc.world.borrow_mut().streams.latency.within(0..most);
+            self.proc.pause(took).await;
+            self.proc.step("store.transact").await;
+            events = decide(&self.state());
+        }
+        let mut world = self.proc.world.borrow_mut();
+        let now = world.now;
+        let journal = world.managers[self.proc.machine].journal(&self.pool);
+        if let Err(refused) = journal.commit(now, &events) {
+            let (event, misfit) = *refused;
+            world.broken(format!("{misfit}: {event:?}"));
+            return Err(StoreError::Io { what: misfit.to_string() });
+        }
+        let state = journal.state().clone();
+        world.log(self.proc.pid, format_args!("store.transact {} to {}", self.pool, state.revision));
+        for event in &events {
+            let change = serde_json::to_string(&event.change).unwrap_or_default();
+            world.log(self.proc.pid, format_args!("  {change}"));
+        }
+        check::committed(&mut world, self.proc.machine, &self.pool, &events);
+        if events.iter().any(is_refusal) && world.strikes(Fault::DiesRefused) {
+            world.log(self.proc.pid, format_args!("dies with a refusal"));
+            world.truth.excused = world.now;
+            world.doom(self.proc.pid);
+        }
+        Ok(Committed { state, events })
+    }
+
+    async fn reserve(&self) -> Result<(), StoreError> {
+        self.proc.step("store.reserve").await;
+        let mut world = self.proc.world.borrow_mut();
+        if world.strikes(Fault::DiskFull) {
+            check::disk_full(&mut world, self.proc.machine, &self.pool);
+            return Err(StoreError::Full { what: "no space left on device".to_owned() });
+        }
+        Ok(())
+    }
+
+    async fn sync(&self) -> Result<(), StoreError> {
+        self.proc.step("store.sync").await;
+        let (mark, took) = {
+            let mut world = self.proc.world.borrow_mut();
+            let took = world.streams.latency.within(1..40);
+            (world.managers[self.proc.machine].journal(&self.pool).mark(), took)
+        };
+        self.proc.pause(took).await;
+        let mut world = self.proc.world.borrow_mut();
+        world.managers[self.proc.machine].journal(&self.pool).sync_to(mark);
+        world.log(self.proc.pid, format_args!("store.sync {} to {mark}", self.pool));
+        Ok(())
+    }
+
+    async fn compact(&self) -> Result<(), StoreError> {
+        self.proc.step("store.compact").await;
+        let mut world = self.proc.world.borrow_mut();
+        let journal = world.managers[self.proc.machine].journal(&self.pool);
+        if journal.unsynced() > 200 {
+            let mark = journal.mark();
+            journal.sync_to(mark);
+            world.log(self.proc.pid, format_args!("store.compact {} to {mark}", self.pool));
+        }
+        Ok(())
+    }
+}
+
+impl SimStore {
+    fn is_keeper(&self) -> bool {
+        self.proc.world.borrow().processes.get(&self.proc.pid).is_some_and(|p| p.kind == Kind::Keep)
+    }
+
+    fn state(&self) -> PoolState {
+        self.proc.world.borrow_mut().managers[self.proc.machine].journal(&self.pool).state().clone()
+    }
+}
+
+fn is_refusal(event: &Event) -> bool {
+    matches!(&event.change, Change::LaunchAnswered { answer: Answer::Refused { .. }, .. })
+}
+
+/// The operator's configuration.
+#[derive(Debug, Clone)]
+pub struct SimSetup {
+    proc: Proc,
+    pool: PoolName,
+    provider: Rc<SimProvider>,
+}
+
+impl SimSetup {
+    pub fn new(proc: &Proc, pool: &PoolName) -> Self {
+        let provider = SimProvider { proc: proc.clone(), pool: pool.clone() };
+        Self { proc: proc.clone(), pool: pool.clone(), provider: Rc::new(provider) }
+    }
+}
+
+#[async_trait(?Send)]
+impl Setup for SimSetup {
+    async fn current(&self) -> (PoolSetup, Option<String>) {
+        self.proc.step("setup.current").await;
+        let mut world = self.proc.world.borrow_mut();
+        let problem =
+            world.strikes(Fault::ConfigInvalid).then(|| "greenroom.toml:3: expected `=`".to_owned());
+        let plan = Rc::clone(&world.config[&self.pool]);
+        drop(world);
+        let setup = PoolSetup {
+            shell: Shell::Bash.into(),
+            recheck: Recheck { builds_dir: "/builds".to_owned(), command: None },
+            cleaning: None,
+            policy: Arc::clone(&plan.policy),
+            provider: Rc::<SimProvider>::clone(&self.provider),
+            ready_command: Some("ready".to_owned()),
+            clean_command: Some("clean".to_owned()),
+            pulls: (!plan.policy.warm.is_off()).then(|| Rc::new(SimPulls) as Rc<dyn Pulls>),
+        };
+        (setup, problem)
+    }
+}

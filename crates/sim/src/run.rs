@@ -1,0 +1,164 @@
+//! Runs one seed from its first job to rest.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use greenroom_core::ids::{InstanceId, OwnerId};
+use greenroom_core::time::{BootId, ManagerId, Stamp};
+use greenroom_testkit::memory_host::Directory;
+
+use super::cloud::BootPlan;
+use super::cover::Coverage;
+use super::exec::Executor;
+use super::process::Shared;
+use super::rest;
+use super::rig::{Command, Product, Starter};
+use super::scenario::Scenario;
+use super::steps::Channel;
+use super::truth::{EARLIER, Guests, JobResult};
+use super::world::{Manager, World};
+use super::{fate, operator, workload};
+
+/// The result of a seed.
+#[derive(Debug)]
+pub struct SeedResult {
+    pub seed: u64,
+    /// The first broken promise.
+    pub wrong: Option<String>,
+    pub cover: Coverage,
+    /// Length and hash of the trace.
+    pub digest: (u64, u64),
+    pub story: Option<String>,
+    pub steps: u64,
+    pub jobs: usize,
+    pub passed: usize,
+}
+
+impl SeedResult {
+    /// What is wrong with this seed: a broken promise, or too few jobs to judge one.
+    pub fn problem(&self) -> Option<String> {
+        let tame = || {
+            let (kinds, kills) = (self.cover.fault_kinds(), self.cover.kills());
+            let enough = self.jobs >= 200 && kinds >= 5 && kills >= 3;
+            (!enough).then(|| format!("too tame: {} jobs, {kinds} kinds of fault, {kills} kills", self.jobs))
+        };
+        self.wrong.clone().or_else(tame)
+    }
+
+    /// One line for people.
+    pub fn line(&self) -> String {
+        let Self { seed, steps, jobs, passed, .. } = self;
+        let (kinds, kills) = (self.cover.fault_kinds(), self.cover.kills());
+        let problem = self.problem().unwrap_or_else(|| "ok".to_owned());
+        format!(
+            "seed {seed}: {jobs} jobs, {passed} passed, {steps} steps, {kinds} kinds of fault, {kills} kills: {problem}"
+        )
+    }
+}
+
+/// Runs a seed. `keep` keeps the trace's text.
+pub fn run(seed: u64, product: Rc<dyn Product>, keep: bool) -> SeedResult {
+    let scenario = Rc::new(Scenario::draw(seed));
+    let world: Shared = Rc::new(RefCell::new(World::new(seed, Rc::clone(&scenario), keep)));
+    let starter = Starter { product };
+    furnish(&world, &scenario);
+    workload::gitlab(&world);
+    for number in 0..scenario.runners {
+        workload::runner(&world, &starter, scenario.opaque && number == 0);
+    }
+    fate::begin(&world, &starter);
+    cron(&world, &starter);
+    operator::begin(&world, &starter);
+    if scenario.service {
+        service(&world, &starter);
+    }
+    let mut executor = Executor::new(Rc::clone(&world));
+    executor.run_until(scenario.calm);
+    // No fault occurs from here on. First the jobs end, then the grace passes, then everything must be at rest.
+    while world.borrow().wrong.is_none()
+        && !rest::jobs_ended(&world.borrow())
+        && world.borrow().now < scenario.end
+    {
+        let next = world.borrow().now + 60_000;
+        executor.run_until(next);
+    }
+    // Not while a `reap` runs: those come every five minutes.
+    let settled = (world.borrow().now + rest::GRACE_MS).next_multiple_of(300_000) + 150_000;
+    executor.run_until(settled);
+    // An instance that reaches `max_lifetime` is just being replaced: everything is at rest before or after that.
+    for minutes in [3, 4] {
+        if rest::problem(&world.borrow()).is_some() && world.borrow().wrong.is_none() {
+            let later = world.borrow().now + minutes * 60_000;
+            executor.run_until(later);
+        }
+    }
+    let mut world = world.borrow_mut();
+    if world.wrong.is_none()
+        && let Some(problem) = rest::problem(&world)
+    {
+        world.broken(problem);
+    }
+    let passed = world.truth.results.values().filter(|v| **v == JobResult::Passed).count();
+    SeedResult {
+        seed,
+        wrong: world.wrong.clone(),
+        cover: world.cover.clone(),
+        digest: world.story.digest(),
+        story: world.story.text().map(str::to_owned),
+        steps: executor.steps,
+        jobs: world.truth.results.len(),
+        passed,
+    }
+}
+
+/// The machine, the static hosts, and an instance of another owner.
+fn furnish(world: &Shared, scenario: &Scenario) {
+    let mut world = world.borrow_mut();
+    let start =
+        Stamp { wall_ms: super::world::EPOCH_MS, manager: ManagerId(1), boot: BootId(1), uptime_ms: 0 };
+    let owner = OwnerId::new("owner-1");
+    let directory = Rc::new(RefCell::new(Directory::new(owner, start)));
+    world.managers.push(Manager::new(directory, scenario.durable_store, 1, 0));
+    let plan = BootPlan { takes: Some(0), passes: true, goes: 0, hidden: 0 };
+    for pool in scenario.pools.values() {
+        for number in 1..=pool.hosts {
+            let name = format!("{}-{number}", pool.name);
+            world.cloud.install(&pool.name, &name, plan);
+            let earlier = Guests { domain: Some(EARLIER.to_owned()), ..Guests::default() };
+            world.truth.guests.insert(InstanceId::new(name), earlier);
+        }
+        if pool.capabilities.launches {
+            world.cloud.stranger(&pool.name, plan);
+        }
+    }
+}
+
+/// Runs `reap` every five minutes, like cron.
+fn cron(world: &Shared, starter: &Starter) {
+    let starter = starter.clone();
+    Starter::outside(world, "cron".to_owned(), 0, None, |proc| async move {
+        let mut number = 0;
+        loop {
+            proc.pause(300_000).await;
+            if proc.world.borrow().managers[0].on {
+                number += 1;
+                starter.start(&proc.world, Command::Reap, format!("reap{number}"), 0, None);
+            }
+        }
+    });
+}
+
+/// `greenroom keep` as a service: restarted when it exits.
+fn service(world: &Shared, starter: &Starter) {
+    let starter = starter.clone();
+    Starter::outside(world, "systemd".to_owned(), 0, None, |proc| async move {
+        loop {
+            let on = proc.until(&[Channel::Work(1)], None, |world| world.managers[0].on.then_some(()));
+            on.await;
+            let keep = Command::Keep { service: true };
+            let pid = starter.start(&proc.world, keep, "keep as a service".to_owned(), 0, None);
+            proc.until(&[Channel::Exit(pid)], None, |world| world.exit_of(pid)).await;
+            proc.pause(5_000).await;
+        }
+    });
+}

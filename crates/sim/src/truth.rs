@@ -1,0 +1,143 @@
+//! The actual state, whatever is recorded.
+//!
+//! Kept by the workload, the connector and the cloud; read by the checker.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use greenroom_core::ids::{AttemptName, InstanceId, PoolName};
+use greenroom_core::job::JobFacts;
+use greenroom_ports::provider::LaunchRequest;
+
+use super::choosing::OfferingAnswers;
+use super::early::EarlyTruth;
+use super::images::ImageTruth;
+use super::steps::Pid;
+
+/// A job's attempt between its `prepare` and its `cleanup`, as the runner sees it.
+#[derive(Debug, Clone)]
+pub struct Live {
+    pub job: u64,
+    pub facts: JobFacts,
+    pub pool: PoolName,
+    pub machine: usize,
+    pub instance: InstanceId,
+}
+
+/// A session that runs on an instance now.
+#[derive(Debug, Clone)]
+pub struct Session {
+    pub instance: InstanceId,
+    /// `None`: a command of the operator's.
+    pub attempt: Option<AttemptName>,
+}
+
+/// The trust domain of jobs that ran on a static host before this state directory existed.
+pub const EARLIER: &str = "another state directory";
+
+/// The jobs of an instance.
+#[derive(Debug, Clone, Default)]
+pub struct Guests {
+    /// The trust domain of the jobs since it was launched, or cleaned.
+    pub domain: Option<String>,
+    /// The operator has unbound the host since its last cleaning; and the same when the present cleaning began.
+    pub unbound: bool,
+    pub cleaned_unbound: bool,
+    /// All attempts of its life.
+    pub ever: BTreeSet<AttemptName>,
+}
+
+/// How a job ended, for GitLab.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum JobResult {
+    Passed,
+    /// The script's fault.
+    Failed,
+    /// The fault of Greenroom, or of the cloud.
+    SystemFailure,
+    Cancelled,
+    /// Its runner died, and GitLab gave up the job.
+    Abandoned,
+}
+
+#[derive(Debug, Default)]
+pub struct Truth {
+    /// Jobs that no runner has taken yet, by their index in the scenario.
+    pub queue: VecDeque<usize>,
+    pub live: BTreeMap<AttemptName, Live>,
+    /// When a keeper last failed to wait for wake-ups.
+    pub failed_waits: BTreeMap<(Pid, PoolName), u64>,
+    /// The job of every attempt so far.
+    pub attempts: BTreeMap<AttemptName, (PoolName, JobFacts)>,
+    pub sessions: BTreeMap<Pid, Session>,
+    pub guests: BTreeMap<InstanceId, Guests>,
+    /// Jobs in a row that are recorded with an instance that began no stage of theirs: attempt and trust domain.
+    pub unbegun: BTreeMap<InstanceId, Vec<(AttemptName, String)>>,
+    /// Instances that did not prepare a job's containers and have not been checked since.
+    pub suspect: BTreeSet<InstanceId>,
+    pub early: EarlyTruth,
+    /// Instances that a job has ever spoiled.
+    pub spoiled: BTreeSet<InstanceId>,
+    /// Jobs that will fill the disk of their instance while it is checked after another job.
+    pub spoils_during_check: u32,
+    /// Launches that were sent and have not arrived: token, instance, pool.
+    pub in_flight: BTreeMap<String, (InstanceId, PoolName)>,
+    /// The tokens of launches that the cloud refused and carried out.
+    pub lies: BTreeSet<String>,
+    /// The provider's answers to launches of offerings.
+    pub answers: BTreeMap<PoolName, OfferingAnswers>,
+    /// Every launch ever sent, by its token.
+    pub requested: BTreeMap<String, LaunchRequest>,
+    pub results: BTreeMap<u64, JobResult>,
+    /// Faults around a job that justify a system failure.
+    pub excuses: BTreeMap<u64, &'static str>,
+    /// Processes that the store has refused a call.
+    pub refused_by_store: BTreeSet<Pid>,
+    /// Jobs that runners work on: by number, with the runner.
+    pub running: BTreeMap<u64, u32>,
+    /// The last moment of an event that justifies a wait.
+    pub excused: u64,
+    /// Since when a job waits although an instance is free for it, by machine and pool.
+    pub unserved: BTreeMap<(usize, PoolName), (u64, String)>,
+    /// Instances to be terminated on a full disk: since when, and during how many errors, no call was made about them.
+    pub held_up: BTreeMap<InstanceId, (u64, u32)>,
+    /// Instances whose last termination failed, and when it is repeated at the latest.
+    pub pauses: BTreeMap<InstanceId, u64>,
+    /// When the last keeper of machine 0 exited by itself, unless a later event excuses it.
+    pub keeper_left: Option<u64>,
+    /// The last process to become the keeper of machine 0, and the pools in which a process has since relied on it.
+    pub keeper: Option<Pid>,
+    pub relied: BTreeSet<PoolName>,
+    /// Which instance the lists of a pool omit, and until when.
+    pub omitted: BTreeMap<PoolName, (u64, InstanceId)>,
+    /// Instances that `endpoint` has ever denied, rightly or not.
+    pub denied: BTreeSet<InstanceId>,
+    /// When the list of a pool last lacked everything, although instances responded.
+    pub lost_lists: BTreeMap<PoolName, u64>,
+    /// Until when such a list of a pool is right again.
+    pub right_lists: BTreeMap<PoolName, u64>,
+    /// Instances whose last launch was refused and that no list has shown since: recorded in no account.
+    pub nowhere: BTreeSet<InstanceId>,
+    /// Pools whose last list was that of the other account.
+    pub elsewhere: BTreeSet<PoolName>,
+    /// Limits that applied until a moment ago: pool, until when, how many.
+    pub old_limits: BTreeMap<PoolName, (u64, u32)>,
+    pub images: ImageTruth,
+    /// Instances that are being resumed, and whether a connection has succeeded since.
+    pub resuming: BTreeMap<InstanceId, bool>,
+    /// Counters for names.
+    pub keepers: u32,
+    pub runners: u32,
+    pub tmpdirs: u32,
+}
+
+impl Truth {
+    /// A fault occurred around this job.
+    pub fn excuse(&mut self, job: u64, why: &'static str) {
+        self.excuses.entry(job).or_insert(why);
+    }
+
+    /// Live jobs on an instance.
+    pub fn jobs_on<'a>(&'a self, id: &'a InstanceId) -> impl Iterator<Item = &'a Live> {
+        self.live.values().filter(move |l| l.instance == *id)
+    }
+}

@@ -1,0 +1,212 @@
+//! Handles the instance's requests and the connection's end during a session.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use greenroom_core::text::clean_line;
+use russh::client::{ChannelOpenHandle, DisconnectReason, Handler, Msg, Session};
+use russh::keys::{PublicKey, PublicKeyOrCertificate};
+use russh::{Channel, Error};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::accepted::Accepted;
+use super::dial;
+
+/// How often waiting tasks check for the connection's end, in case they missed its notification.
+const CHECK_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Why a connection ended that another party has closed, for messages.
+pub(super) const CLOSED: &str = "the instance closed the connection";
+
+/// What the session's task has learnt, for the tasks that wait for the session.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Notes(Arc<Board>);
+
+#[derive(Debug, Default)]
+struct Board {
+    learnt: Mutex<Learnt>,
+    over: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Learnt {
+    /// A host key that is not accepted.
+    other_key: Option<PublicKey>,
+    /// What the host presents instead of an accepted one, for messages.
+    presented: Option<String>,
+    ended: Option<String>,
+}
+
+impl Notes {
+    fn learnt(&self) -> MutexGuard<'_, Learnt> {
+        self.0.learnt.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn other_key(&self) -> Option<PublicKey> {
+        self.learnt().other_key.clone()
+    }
+
+    /// What the host presents instead of an accepted key.
+    pub(super) fn presented(&self) -> Option<String> {
+        self.learnt().presented.clone()
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.learnt().ended.is_some()
+    }
+
+    /// Resolves at the connection's end, or after `CHECK_INTERVAL`.
+    pub(super) async fn ended_or_interval(&self) {
+        let _elapsed = timeout(CHECK_INTERVAL, self.0.over.notified()).await;
+    }
+
+    /// Why the connection ended, for messages.
+    pub(super) fn ended(&self) -> String {
+        self.learnt().ended.clone().unwrap_or_else(|| "the connection ended without a reason".to_owned())
+    }
+}
+
+/// The client side of one session.
+#[derive(Debug)]
+pub(super) struct Client {
+    /// `None` accepts no host key, to learn which one the host presents.
+    accepted: Option<Accepted>,
+    notes: Notes,
+    /// How long a connection may be silent, for the message.
+    silence: String,
+}
+
+impl Client {
+    pub(super) fn new(accepted: Option<Accepted>, notes: Notes, silence: String) -> Self {
+        Self { accepted, notes, silence }
+    }
+}
+
+impl Handler for Client {
+    type Error = Error;
+
+    async fn check_server_key(&mut self, found: &PublicKeyOrCertificate) -> Result<bool, Error> {
+        let presented = match self.accepted.as_ref().map(|accepted| accepted.check(found)) {
+            Some(Ok(())) => return Ok(true),
+            Some(Err(presented)) => Some(presented),
+            None => None,
+        };
+        let mut learnt = self.notes.learnt();
+        learnt.other_key = Some(found.public_key());
+        learnt.presented = presented;
+        Ok(false)
+    }
+
+    async fn disconnected(&mut self, reason: DisconnectReason<Error>) -> Result<(), Error> {
+        let ended = match &reason {
+            DisconnectReason::ReceivedDisconnect(info) => match clean_line(info.message.as_bytes(), 120) {
+                message if message.is_empty() => CLOSED.to_owned(),
+                message => format!("{CLOSED} (`{message}`)"),
+            },
+            DisconnectReason::Error(Error::KeepaliveTimeout) => format!("no answer for {}", self.silence),
+            DisconnectReason::Error(error) => explain(error),
+        };
+        self.notes.learnt().ended = Some(ended);
+        self.notes.0.over.notify_waiters();
+        Ok(())
+    }
+
+    // The instance has no reason to open a channel. Dropping the handle refuses it.
+
+    async fn server_channel_open_session(
+        &mut self,
+        _: Channel<Msg>,
+        _: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn server_channel_open_forwarded_tcpip(
+        &mut self,
+        _: Channel<Msg>,
+        _: &str,
+        _: u32,
+        _: &str,
+        _: u32,
+        _: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn server_channel_open_forwarded_streamlocal(
+        &mut self,
+        _: Channel<Msg>,
+        _: &str,
+        _: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn server_channel_open_agent_forward(
+        &mut self,
+        _: Channel<Msg>,
+        _: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn server_channel_open_direct_tcpip(
+        &mut self,
+        _: Channel<Msg>,
+        _: &str,
+        _: u32,
+        _: &str,
+        _: u32,
+        _: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn server_channel_open_direct_streamlocal(
+        &mut self,
+        _: Channel<Msg>,
+        _: &str,
+        _: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn server_channel_open_x11(
+        &mut self,
+        _: Channel<Msg>,
+        _: &str,
+        _: u32,
+        _: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// russh's error as text for messages.
+pub(super) fn explain(error: &Error) -> String {
+    match error {
+        Error::Disconnect | Error::HUP | Error::SendError | Error::RecvError => CLOSED.to_owned(),
+        Error::IO(io) if io.kind() == std::io::ErrorKind::UnexpectedEof => CLOSED.to_owned(),
+        Error::IO(io) => dial::plain(io),
+        Error::Version => "the server does not speak SSH 2".to_owned(),
+        Error::NoCommonAlgo { kind, theirs, .. } => {
+            let kind = format!("{kind:?}").to_lowercase();
+            format!(
+                "no common {kind} algorithm (the server offers {})",
+                clean_line(theirs.join(", ").as_bytes(), 200)
+            )
+        }
+        other => {
+            let message = clean_line(other.to_string().as_bytes(), 160);
+            format!("the server violated the SSH protocol ({})", message.to_lowercase())
+        }
+    }
+}

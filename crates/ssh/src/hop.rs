@@ -1,0 +1,228 @@
+//! Connects to a host, directly, through a jump host or by a port-forward.
+//!
+//! Each host on the way is verified by its own recorded key before anything else is sent to it. The jump host only
+//! forwards bytes: they belong to a second SSH session, which it cannot read.
+
+use greenroom_core::endpoint::{Forward, place};
+use greenroom_core::text::clean_line;
+use greenroom_core::time::Pretty;
+use greenroom_ports::connector::ConnectError;
+use russh::client::{self, Handle};
+use russh::keys::PublicKey;
+use russh::{AlgorithmKind, ChannelOpenFailure, Error};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::SshSettings;
+use super::accepted::Accepted;
+use super::algorithms;
+use super::dial::{self, Wire};
+use super::forward;
+use super::greeting::{Greeted, Greeting};
+use super::handler::{CLOSED, Client, Notes, explain};
+use super::login::{Credential, LoginError};
+use super::progress::Progress;
+
+/// The usual reasons of a server that does not greet.
+const TURNED_AWAY: &str = "it penalizes this address (`PerSourcePenalties`), has too many logins in progress \
+                           (`MaxStartups`), or is starting";
+
+/// The way to an instance, with its credentials.
+pub(super) struct Way<'a> {
+    pub(super) host: Hop<'a>,
+    /// The jump host, which is reached first.
+    pub(super) jump: Option<Hop<'a>>,
+    /// The port-forward that leads to the host.
+    pub(super) forward: Option<&'a Forward>,
+    pub(super) settings: &'a SshSettings,
+}
+
+/// One host on the way.
+pub(super) struct Hop<'a> {
+    pub(super) address: &'a str,
+    pub(super) port: u16,
+    pub(super) user: &'a str,
+    /// As an endpoint has it.
+    pub(super) host_key: &'a str,
+    pub(super) credential: Credential,
+}
+
+/// A verified host that waits for a login.
+pub(super) struct Reached {
+    pub(super) handle: Handle<Client>,
+    pub(super) notes: Notes,
+    /// The host's address, for messages.
+    pub(super) at: String,
+    /// The jump host's session, which carries this one.
+    pub(super) carrier: Option<Handle<Client>>,
+    pub(super) wire: Wire,
+}
+
+/// The transport of a session: a TCP connection, a channel of another session, or a socket to a port-forward.
+trait Pipe: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Pipe for T {}
+
+/// An open transport to a host, before the host has sent anything.
+struct Path {
+    pipe: Box<dyn Pipe>,
+    at: String,
+    carrier: Option<Handle<Client>>,
+    wire: Wire,
+}
+
+impl Way<'_> {
+    /// Connects to the host and verifies every key on the way.
+    pub(super) async fn reach(&self, progress: &Progress) -> Result<Reached, ConnectError> {
+        let Path { pipe, at, carrier, wire } = self.path(progress).await?;
+        let (handle, notes) = self.shake_hands(&self.host, &at, pipe, progress).await?;
+        Ok(Reached { handle, notes, at, carrier, wire })
+    }
+
+    /// Connects to the host and returns the key that it presents, without verifying it. Sends nothing else.
+    pub(super) async fn presented_key(&self, progress: &Progress) -> Result<PublicKey, ConnectError> {
+        // The carrier and the wire are dropped on return.
+        let Path { pipe, at, carrier: _carrier, wire: _wire } = self.path(progress).await?;
+        let greeting = Greeting::default();
+        progress.connected(&greeting);
+        let pipe = Greeted::new(pipe, greeting.clone());
+        let notes = Notes::default();
+        let handler = Client::new(None, notes.clone(), Pretty(self.settings.silence()).to_string());
+        let config = algorithms::config(self.settings, None);
+        match client::connect_stream(config, pipe, handler).await {
+            Ok(_) => {
+                Err(ConnectError::Unreachable { at, problem: "the server presents no host key".to_owned() })
+            }
+            Err(error) => {
+                notes.other_key().ok_or_else(|| not_greeted(at, &greeting, &error, self.forward.is_some()))
+            }
+        }
+    }
+
+    async fn path(&self, progress: &Progress) -> Result<Path, ConnectError> {
+        let patience = self.settings.silence();
+        if let Some(to) = self.forward {
+            let at = to.place(self.host.port);
+            progress.contacts(&at);
+            let program = self.settings.forwarder.as_deref();
+            let (stream, wire) = forward::open(program, to, self.host.port, &at).await?;
+            return Ok(Path { pipe: Box::new(stream), at, carrier: None, wire });
+        }
+        let Some(jump) = &self.jump else {
+            let at = place(self.host.address, self.host.port);
+            progress.contacts(&at);
+            let (stream, wire) = dial::dial(&self.host, &at, patience, progress).await?;
+            return Ok(Path { pipe: Box::new(stream), at, carrier: None, wire });
+        };
+        let first = format!("jump host {}", place(jump.address, jump.port));
+        progress.contacts(&first);
+        let (stream, wire) = dial::dial(jump, &first, patience, progress).await?;
+        let (mut carrier, notes) = self.shake_hands(jump, &first, stream, progress).await?;
+        let logged_in = jump.credential.log_in(&mut carrier, jump.user).await;
+        logged_in.map_err(|problem| login_error(problem, &first, jump.user, &notes))?;
+        let at = format!("{} (through {first})", place(self.host.address, self.host.port));
+        progress.contacts(&at);
+        let port = u32::from(self.host.port);
+        // Only the jump host's log shows the origin.
+        let opened = carrier.channel_open_direct_tcpip(self.host.address, port, "127.0.0.1", 0).await;
+        let channel = opened.map_err(|error| forwarding_error(&error, &at, &first, &notes))?;
+        Ok(Path { pipe: Box::new(channel.into_stream()), at, carrier: Some(carrier), wire })
+    }
+
+    async fn shake_hands(
+        &self,
+        hop: &Hop<'_>,
+        at: &str,
+        pipe: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        progress: &Progress,
+    ) -> Result<(Handle<Client>, Notes), ConnectError> {
+        let accepted = Accepted::read(hop.host_key, at)?;
+        let notes = Notes::default();
+        let silence = Pretty(self.settings.silence()).to_string();
+        let handler = Client::new(Some(accepted.clone()), notes.clone(), silence);
+        let config = algorithms::config(self.settings, Some(&accepted));
+        let greeting = Greeting::default();
+        progress.connected(&greeting);
+        match client::connect_stream(config, Greeted::new(pipe, greeting.clone()), handler).await {
+            Ok(handle) => {
+                progress.verified();
+                Ok((handle, notes))
+            }
+            Err(error) => {
+                let forwarded = self.forward.is_some();
+                Err(handshake_failed(at, &accepted, &notes, (&error, &greeting, forwarded)))
+            }
+        }
+    }
+}
+
+pub(super) fn login_error(problem: LoginError, at: &str, user: &str, notes: &Notes) -> ConnectError {
+    let at = at.to_owned();
+    match problem {
+        LoginError::Refused(problem) => ConnectError::Refused { at, user: user.to_owned(), problem },
+        LoginError::Gone => ConnectError::Lost { at, problem: notes.ended(), sent: false },
+        LoginError::Local(what) => ConnectError::Local { what },
+    }
+}
+
+fn forwarding_error(error: &Error, at: &str, jump: &str, notes: &Notes) -> ConnectError {
+    match error {
+        Error::ChannelOpenFailure(reason) => {
+            let reason = match reason {
+                ChannelOpenFailure::AdministrativelyProhibited => "administratively prohibited",
+                ChannelOpenFailure::ConnectFailed => "it cannot connect to that address",
+                ChannelOpenFailure::UnknownChannelType => "it does not support forwarding",
+                _ => "it lacks resources",
+            };
+            ConnectError::Unreachable {
+                at: at.to_owned(),
+                problem: format!("{jump} does not forward the connection ({reason})"),
+            }
+        }
+        _ => ConnectError::Lost { at: jump.to_owned(), problem: notes.ended(), sent: false },
+    }
+}
+
+fn handshake_failed(
+    at: &str,
+    accepted: &Accepted,
+    notes: &Notes,
+    (error, greeting, forwarded): (&Error, &Greeting, bool),
+) -> ConnectError {
+    let expected = accepted.expected();
+    let at = at.to_owned();
+    if let Some(found) = notes.presented() {
+        return ConnectError::HostKey { at, expected, found };
+    }
+    match error {
+        Error::NoCommonAlgo { kind: AlgorithmKind::Key, theirs, .. } => {
+            let found = format!("none {} (the host has {})", accepted.kind(), theirs.join(", "));
+            ConnectError::HostKey { at, expected, found: clean_line(found.as_bytes(), 200) }
+        }
+        error => not_greeted(at, greeting, error, forwarded),
+    }
+}
+
+/// A connection that failed before the host key was verified. `forwarded`: only the process of the port-forward knows who
+/// closed it.
+fn not_greeted(at: String, greeting: &Greeting, error: &Error, forwarded: bool) -> ConnectError {
+    let problem = explain(error);
+    if greeting.has_come() {
+        return match error {
+            Error::IO(_) => {
+                ConnectError::Unreachable { at, problem: format!("{problem} during the key exchange") }
+            }
+            _ => ConnectError::Unreachable { at, problem },
+        };
+    }
+    let cut = matches!(error, Error::IO(_)) || problem == CLOSED;
+    match greeting.instead() {
+        Some(line) if line.starts_with("HTTP/") => {
+            ConnectError::Unreachable { at, problem: format!("the port serves HTTP (`{line}`)") }
+        }
+        Some(line) if cut && !forwarded => {
+            ConnectError::TurnedAway { at, problem: format!("{TURNED_AWAY} (`{line}`)") }
+        }
+        None if cut && !forwarded => ConnectError::TurnedAway { at, problem: TURNED_AWAY.to_owned() },
+        _ => ConnectError::Unreachable { at, problem },
+    }
+}

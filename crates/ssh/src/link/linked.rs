@@ -1,0 +1,420 @@
+//! The connector that uses links.
+//!
+//! If no link is available (no process can be started, the state directory is full), a call makes a connection of its
+//! own.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::future::ready;
+use std::io::{self, Seek as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::stream::{self, StreamExt as _};
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::execution::StageShell;
+use greenroom_core::ids::InstanceId;
+use greenroom_core::metadata::MetadataAnswers;
+use greenroom_ports::connector::{
+    ConnectError, Connector, FirstStage, Mark, Output, Reader, RemoteCommand, Stage, StageEnd, Stop,
+};
+use greenroom_ports::provider::InstanceKeys;
+use rustix::fs::{MemfdFlags, memfd_create};
+use tokio::net::unix::pipe;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::super::proof::Proved;
+use super::super::trace::{before, prelude};
+use super::super::{COMMAND_GRACE, Ssh, dial, stop};
+use super::call::{LinkSettings, Links, Target, kill};
+use super::line::Line;
+use super::message::{Ask, Control, Interpreter, Reply};
+use super::pump::pump;
+
+/// A link acknowledges a stop immediately; on a busy machine, within the grace plus this time.
+const STOP_ACKNOWLEDGED: Duration = Duration::from_millis(800);
+/// Time for the link's own part, beyond the limit of a check on the instance.
+const MARGIN: Duration = Duration::from_secs(1);
+/// Instances whose links are asked concurrently; each takes a descriptor or two.
+const CONCURRENT: usize = 256;
+/// Tries with links that die before they have sent any part of a script.
+const MOST_TRIES: u32 = 3;
+/// From a connection that the server closed before its greeting to a job's next try; doubles with each.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(4);
+
+/// Reaches instances through the links of their job slots.
+#[derive(Debug)]
+pub struct Linked {
+    ssh: Ssh,
+    links: Links,
+    /// Instances that have answered: they are not connected to without a login.
+    answered: RefCell<BTreeSet<InstanceId>>,
+}
+
+impl Linked {
+    pub fn new(ssh: Ssh, settings: LinkSettings) -> Self {
+        Self { ssh, links: Links::new(settings), answered: RefCell::default() }
+    }
+
+    fn target<'a>(&'a self, id: &'a InstanceId, at: &'a Endpoint, within: Duration) -> Target<'a> {
+        Target { id, at, ssh: &self.ssh.settings, within }
+    }
+}
+
+/// The call's ends of a stage's pipes.
+struct Pipes {
+    stdout: pipe::Receiver,
+    stderr: pipe::Receiver,
+}
+
+/// Result of a conversation about a stage.
+enum Talk {
+    Over(Result<StageEnd, ConnectError>),
+    /// The connection was lost while the stage was being stopped: it may still run.
+    Lost(ConnectError),
+    /// The link died before any part of the script was sent: another link may run the stage.
+    Again,
+}
+
+#[async_trait(?Send)]
+impl Connector for Linked {
+    async fn keys(&self, id: &InstanceId) -> Result<InstanceKeys, ConnectError> {
+        self.ssh.keys(id).await
+    }
+
+    async fn discard_keys(&self, id: &InstanceId) {
+        self.answered.borrow_mut().remove(id);
+        self.links.end(id).await;
+        self.ssh.discard_keys(id).await;
+    }
+
+    async fn disconnect(&self, id: &InstanceId) {
+        // It is probed often while it is resumed.
+        self.answered.borrow_mut().remove(id);
+        self.links.end(id).await;
+    }
+
+    fn has_answered(&self, id: &InstanceId) {
+        self.answered.borrow_mut().insert(id.clone());
+    }
+
+    async fn check(&self, id: &InstanceId, at: &Endpoint, within: Duration) -> Result<(), ConnectError> {
+        self.check_by_link(id, at, None, within).await
+    }
+
+    async fn metadata(&self, of: &[InstanceId]) -> BTreeMap<InstanceId, MetadataAnswers> {
+        let ask = async |id: &InstanceId| (id.clone(), self.links.metadata(id).await);
+        let asked = stream::iter(of).map(ask).buffer_unordered(CONCURRENT);
+        asked.filter(|(_, answers)| ready(!answers.is_empty())).collect().await
+    }
+
+    async fn check_for(
+        &self,
+        id: &InstanceId,
+        at: &Endpoint,
+        first: &FirstStage,
+        within: Duration,
+    ) -> Result<(), ConnectError> {
+        self.check_by_link(id, at, Some(first), within).await
+    }
+
+    async fn run(
+        &self,
+        id: &InstanceId,
+        at: &Endpoint,
+        mut stage: Stage,
+        output: &mut dyn Output,
+        mut stop: Stop<'_>,
+    ) -> Result<StageEnd, ConnectError> {
+        let mut proved = Proved::new(&mut stage, output)?;
+        let interpreter = |reader: Reader| Interpreter { before: before(&stage, &reader), reader };
+        let marks = proved.marks();
+        let ask = || Ask::Stage {
+            at: at.clone(),
+            interpreter: interpreter(stage.reader.clone()),
+            start_within: stage.start_within,
+            stop_grace: stage.stop_grace,
+            // On a host that is cleaned after the job, a shell would wait for nothing.
+            followed: !(stage.last && stage.trace.is_some()),
+            ahead: stage.ahead.clone().map(|name| interpreter(Reader::Container(name))),
+            ready_mark: marks.as_ref().map(|marks| marks.ready.clone()),
+            exit_mark: marks.as_ref().map(|marks| marks.exit.mark.clone()),
+            exit_joined: marks.as_ref().is_some_and(|marks| marks.exit.joined),
+        };
+        let target = self.target(id, at, stage.start_within);
+        let sent = (&ask as &dyn Fn() -> Ask, &stage.script, stage.stop_grace);
+        let end = match self.by_link(target, sent, &mut proved, &mut stop).await {
+            Some(end) => end,
+            None => self.ssh.run_as_it_is(id, at, stage, &mut proved, stop).await,
+        };
+        proved.end(at.place(), end).await
+    }
+
+    /// On a connection of its own: a link's shell may have started before the fault.
+    async fn begins_stage(
+        &self,
+        id: &InstanceId,
+        at: &Endpoint,
+        (shell, mark): (StageShell, Option<&Mark>),
+        within: Duration,
+    ) -> Result<(), ConnectError> {
+        self.ssh.begins_stage(id, at, (shell, mark), within).await
+    }
+
+    async fn command(
+        &self,
+        id: &InstanceId,
+        at: &Endpoint,
+        command: RemoteCommand<'_>,
+        output: &mut dyn Output,
+    ) -> Result<StageEnd, ConnectError> {
+        let begun = Instant::now();
+        if command.shared {
+            match self.shared_command(id, at, command, output).await {
+                Some(Ok(end)) => return Ok(end),
+                Some(Err(error @ ConnectError::Lost { sent: true, .. })) => return Err(error),
+                // The open connection may be the problem: the command gets one of its own.
+                Some(Err(_)) | None => {}
+            }
+        }
+        let within = command.within.saturating_sub(begun.elapsed());
+        self.ssh.command(id, at, RemoteCommand { within, ..command }, output).await
+    }
+}
+
+/// What is sent to a link for a program: the request, its input, and from TERM to KILL.
+type Sent<'a> = (&'a dyn Fn() -> Ask, &'a File, Duration);
+
+impl Linked {
+    /// Sends the check to the link, which is started if there is none and then connects.
+    async fn check_by_link(
+        &self,
+        id: &InstanceId,
+        at: &Endpoint,
+        first: Option<&FirstStage>,
+        within: Duration,
+    ) -> Result<(), ConnectError> {
+        let begun = Instant::now();
+        // A booting instance is probed repeatedly: no process is started for each probe. Once it has answered, it is logged
+        // in to: servers penalize connections without a login. For a jump host, that concerns all instances behind it.
+        let is_new = first.is_none() && at.jump.is_none() && !self.answered.borrow().contains(id);
+        if is_new && !self.links.has_one(id) {
+            dial::probe_port(at, within).await?;
+        }
+        self.has_answered(id);
+        let late = || ConnectError::timed_out(at.place(), within);
+        let (mut tries, mut pause) = (0, FIRST_PAUSE);
+        while tries < MOST_TRIES {
+            tries += 1;
+            let left = within.saturating_sub(begun.elapsed());
+            let interpreter = |first: &FirstStage| Interpreter {
+                reader: Reader::Shell(first.shell),
+                before: prelude(first.trace.as_ref()),
+            };
+            let ask = Ask::Check { at: at.clone(), within: left, next: first.map(interpreter) };
+            let Ok(mut line) = self.links.call(self.target(id, at, left), ask, &[]).await else { break };
+            match timeout(left + MARGIN, line.receive::<Reply>()).await {
+                Ok(Ok(Some(Reply::Answers))) => return Ok(()),
+                // The link's limit was the remaining time; the error names the whole limit.
+                Ok(Ok(Some(Reply::Failed(ConnectError::TimedOut { at, during, .. })))) => {
+                    return Err(ConnectError::timed_out_in(during, at, within));
+                }
+                // A job comes where others ran: the server penalizes this address, or many log in at the same time.
+                Ok(Ok(Some(Reply::Failed(ConnectError::TurnedAway { .. }))))
+                    if first.is_some() && begun.elapsed() + pause < within =>
+                {
+                    sleep(pause).await;
+                    (tries, pause) = (0, (pause * 2).min(LONGEST_PAUSE));
+                }
+                Ok(Ok(Some(Reply::Failed(error)))) => return Err(error),
+                // The link died.
+                Ok(_) => {}
+                Err(_) => {
+                    kill(&line);
+                    return Err(late());
+                }
+            }
+        }
+        self.ssh.check(id, at, within.saturating_sub(begun.elapsed())).await
+    }
+
+    /// Runs a command on a link's connection. `None`: no link is available.
+    async fn shared_command(
+        &self,
+        id: &InstanceId,
+        at: &Endpoint,
+        command: RemoteCommand<'_>,
+        output: &mut dyn Output,
+    ) -> Option<Result<StageEnd, ConnectError>> {
+        let input = in_memory(command.input.as_bytes()).ok()?;
+        let start_within = self.ssh.settings.start_within(&command);
+        let ask = || Ask::Command {
+            at: at.clone(),
+            text: command.text.to_owned(),
+            start_within,
+            stop_grace: COMMAND_GRACE,
+        };
+        // An instance that is not reached is an error, and no stop.
+        let until = Instant::now() + command.within.max(start_within + MARGIN);
+        let mut stop: Stop<'_> = Box::pin(sleep_until(until));
+        let target = self.target(id, at, start_within);
+        self.by_link(target, (&ask, &input, COMMAND_GRACE), output, &mut stop).await
+    }
+
+    /// Runs a program on a link's connection. `None`: no link is available.
+    async fn by_link(
+        &self,
+        target: Target<'_>,
+        sent @ (_, _, grace): Sent<'_>,
+        output: &mut dyn Output,
+        stop: &mut Stop<'_>,
+    ) -> Option<Result<StageEnd, ConnectError>> {
+        for _ in 0..MOST_TRIES {
+            let calling = self.call(target, sent);
+            tokio::pin!(calling);
+            let called = tokio::select! {
+                biased;
+                called = &mut calling => called,
+                () = &mut *stop => {
+                    // The link may already have the stage and then has to stop it.
+                    *stop = Box::pin(ready(()));
+                    let Ok(called) = timeout(grace + STOP_ACKNOWLEDGED, calling).await else {
+                        return Some(Ok(StageEnd::Stopped));
+                    };
+                    called
+                }
+            };
+            let Ok((line, mut pipes)) = called else { break };
+            let (talk, line_open) = converse(line, &mut pipes, (grace, target.at), output, stop).await;
+            // A link that died with the stage could not say.
+            let is_lost =
+                matches!(talk, Talk::Lost(_) | Talk::Over(Err(ConnectError::Lost { sent: true, .. })));
+            output.note_line(line_open || is_lost);
+            match talk {
+                Talk::Over(end) => return Some(end),
+                Talk::Lost(error) => {
+                    // The next link, on a connection of its own, stops the remaining processes before it replies.
+                    let stopped = self.check(target.id, target.at, stop::MARGIN).await;
+                    return Some(stopped.map(|()| StageEnd::Stopped).map_err(|_| error));
+                }
+                Talk::Again => {}
+            }
+        }
+        None
+    }
+
+    /// Sends a program to a link, with separate pipes, so that a link never holds this process's streams.
+    async fn call(&self, target: Target<'_>, (ask, input, _): Sent<'_>) -> io::Result<(Line, Pipes)> {
+        let (stdout, out) = io::pipe()?;
+        let (stderr, err) = io::pipe()?;
+        let line = self.links.call(target, ask(), &[input.as_fd(), out.as_fd(), err.as_fd()]).await?;
+        let pipes = Pipes {
+            stdout: pipe::Receiver::from_owned_fd(stdout.into())?,
+            stderr: pipe::Receiver::from_owned_fd(stderr.into())?,
+        };
+        Ok((line, pipes))
+    }
+}
+
+/// A file that is in no directory, to be read from its beginning.
+fn in_memory(content: &[u8]) -> io::Result<File> {
+    let mut file = File::from(memfd_create("greenroom-input", MemfdFlags::CLOEXEC)?);
+    file.write_all(content)?;
+    file.rewind()?;
+    Ok(file)
+}
+
+/// Follows a stage to its end, and returns also whether its output left a line open.
+async fn converse(
+    line: Line,
+    pipes: &mut Pipes,
+    (stop_grace, at): (Duration, &Endpoint),
+    output: &mut dyn Output,
+    stop: &mut Stop<'_>,
+) -> (Talk, bool) {
+    let mut line_open = false;
+    let talk = follow(line, pipes, (stop_grace, at), (output, &mut line_open), stop).await;
+    (talk, line_open)
+}
+
+/// Forwards a stage's output and handles the link's replies.
+async fn follow(
+    mut line: Line,
+    Pipes { stdout, stderr }: &mut Pipes,
+    (stop_grace, at): (Duration, &Endpoint),
+    (output, line_open): (&mut dyn Output, &mut bool),
+    stop: &mut Stop<'_>,
+) -> Talk {
+    let lost = ConnectError::Lost {
+        at: at.place(),
+        problem: "the link, which held the connection, has exited".to_owned(),
+        sent: true,
+    };
+    let pumping = pump(stdout, stderr, output);
+    tokio::pin!(pumping);
+    let (mut begun, mut drained, mut acknowledged) = (false, false, false);
+    let mut output_error: Option<ConnectError> = None;
+    let mut end: Option<Result<StageEnd, ConnectError>> = None;
+    // When the link counts as unresponsive; set once the stage is to be stopped.
+    let mut unresponsive_at: Option<Instant> = None;
+    loop {
+        match &end {
+            // The remaining output of a stopped stage is discarded.
+            Some(Ok(StageEnd::Stopped)) => {
+                return Talk::Over(output_error.map_or(Ok(StageEnd::Stopped), Err));
+            }
+            Some(Err(error @ ConnectError::Lost { sent: true, .. }))
+                if unresponsive_at.is_some() && !acknowledged =>
+            {
+                return Talk::Lost(error.clone());
+            }
+            // A stage that is being stopped has no reader.
+            Some(end) if drained || unresponsive_at.is_some() => return Talk::Over(end.clone()),
+            _ => {}
+        }
+        tokio::select! {
+            biased;
+            () = &mut *stop, if unresponsive_at.is_none() => {
+                let _sent = line.send(&Control::Stop, &[]).await;
+                unresponsive_at = Some(Instant::now() + stop_grace + STOP_ACKNOWLEDGED);
+                // The stage has ended by itself, and its output is still held open or is not read.
+                end = end.map(|_| Ok(StageEnd::Stopped));
+            }
+            reply = line.receive::<Reply>(), if end.is_none() => match reply {
+                Ok(Some(Reply::Begun)) => begun = true,
+                Ok(Some(Reply::LineOpen)) => *line_open = true,
+                Ok(Some(Reply::Stopping)) => {
+                    acknowledged = true;
+                    unresponsive_at = Some(Instant::now() + stop_grace * 2 + stop::LONGEST);
+                }
+                Ok(Some(Reply::Ended(ended))) => end = Some(Ok(ended)),
+                Ok(Some(Reply::Failed(error))) => end = Some(Err(error)),
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) if !begun && unresponsive_at.is_none() => return Talk::Again,
+                Ok(None) | Err(_) => {
+                    acknowledged = false;
+                    end = Some(Err(lost.clone()));
+                }
+            },
+            () = sleep_until(unresponsive_at.unwrap_or_else(Instant::now)),
+                if unresponsive_at.is_some() && end.is_none() =>
+            {
+                // The next stage's link stops what this one left running.
+                kill(&line);
+                end = Some(Ok(StageEnd::Stopped));
+            }
+            pumped = &mut pumping, if !drained => {
+                drained = true;
+                if let Err(error) = pumped {
+                    let what = format!("cannot forward the stage's output: {error}");
+                    output_error = Some(ConnectError::Local { what });
+                    let _sent = line.send(&Control::Stop, &[]).await;
+                    unresponsive_at = Some(Instant::now() + stop_grace + STOP_ACKNOWLEDGED);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! The parts that Greenroom's own SSH servers share: the one of provider `local`, and `greenroom-server` in pods.
+
+pub mod admission;
+pub mod peer;
+mod session;
+mod spool;

@@ -1,0 +1,9 @@
+//! What Greenroom asks of the operating system, beside its ports.
+//!
+//! [`threads`]: work that may block, on a bounded number of threads. [`remove`] and [`replace`]: removal of whatever a job left,
+//! and files that are replaced as a whole. [`names`]: host names, through the runner host's own `getent`.
+
+pub mod names;
+pub mod remove;
+pub mod replace;
+pub mod threads;

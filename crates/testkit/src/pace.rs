@@ -1,0 +1,67 @@
+//! Time limits as strict as written on an idle machine, and fair on a busy one.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Processor time of one piece of work. Shorter ones would fit into one time slice, and meet no competitor.
+const PIECE: Duration = Duration::from_millis(10);
+/// Between two pieces, so that the measurement itself costs little.
+const PAUSE: Duration = Duration::from_millis(90);
+/// Fewer pieces prove nothing.
+const FEWEST: usize = 5;
+/// No limit is stretched further, so that every check can fail.
+const MOST: f64 = 10.0;
+
+/// How much slower than alone work is on this machine, from `watch` on: by the time that it waits for a processor.
+#[derive(Debug)]
+pub struct Pace {
+    /// Wall time of each piece.
+    took: Arc<Mutex<Vec<Duration>>>,
+    over: Arc<AtomicBool>,
+}
+
+impl Pace {
+    /// Measures beside the test until this value is dropped.
+    pub fn watch() -> Self {
+        let pace = Self { took: Arc::default(), over: Arc::default() };
+        let (took, over) = (Arc::clone(&pace.took), Arc::clone(&pace.over));
+        std::thread::spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                note(&took);
+                std::thread::sleep(PAUSE);
+            }
+        });
+        pace
+    }
+
+    /// The limit on this machine during this time: scaled by the mean of all pieces, and never below the limit itself.
+    pub fn stretched(&self, bound: Duration) -> Duration {
+        while note(&self.took) < FEWEST {}
+        let took = self.took.lock().unwrap_or_else(PoisonError::into_inner);
+        let pieces = u32::try_from(took.len()).unwrap_or(u32::MAX);
+        let slower = took.iter().sum::<Duration>().div_duration_f64(PIECE * pieces);
+        bound.mul_f64(slower.clamp(1.0, MOST))
+    }
+}
+
+impl Drop for Pace {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Works for one piece and records its duration.
+fn note(pieces: &Mutex<Vec<Duration>>) -> usize {
+    let used = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default();
+    let (begun, before) = (Instant::now(), used());
+    while used().saturating_sub(before) < PIECE {
+        std::hint::spin_loop();
+    }
+    let took = begun.elapsed();
+    let mut pieces = pieces.lock().unwrap_or_else(PoisonError::into_inner);
+    pieces.push(took);
+    pieces.len()
+}

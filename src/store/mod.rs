@@ -1,4 +1,0 @@
-//! Adapters that keep the recorded state.
-
-pub mod file;
-pub mod memory;
