@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The kinds of code with seeded bugs, at least two in each.
-const PLACES: [&str; 23] = [
+const PLACES: [&str; 24] = [
     "adopt",
     "assign",
     "blame",
@@ -23,6 +23,7 @@ const PLACES: [&str; 23] = [
     "lease",
     "list",
     "location",
+    "managers",
     "matrix",
     "order",
     "orders",

@@ -17,6 +17,7 @@ use greenroom_core::reservation::Reservation;
 use greenroom_core::time::Stamp;
 use greenroom_core::unbegun::CheckKind;
 use greenroom_ports::provider::LaunchRequest;
+use greenroom_testkit::memory_host::AttemptDir;
 
 use super::choosing;
 use super::cloud::Machine;
@@ -33,7 +34,7 @@ use super::stages;
 use super::steps::Pid;
 use super::stopped;
 use super::truth::{EARLIER, Live, Session};
-use super::world::World;
+use super::world::{Manager, World};
 
 /// Promise 5 allows this much waiting, besides a poll and a pass: the missing keeper has to be noticed (3 s for its
 /// lock), its list and load have to return (up to 1.5 s), and a wake-up may be lost.
@@ -60,8 +61,8 @@ fn policy(world: &World, pool: &PoolName) -> std::sync::Arc<Policy> {
     std::sync::Arc::clone(&world.config[pool].policy)
 }
 
-fn is_moved(world: &World, machine: usize) -> bool {
-    world.managers[machine].directory.borrow().moved.is_some()
+fn is_moved(world: &World, manager: usize) -> bool {
+    world.managers[manager].directory.borrow().moved.is_some()
 }
 
 /// The limit that applied when a decision now under way was made.
@@ -71,9 +72,9 @@ fn limit(world: &World, pool: &PoolName) -> u32 {
 }
 
 /// Promises 2 and 3, when a launch is sent to the provider.
-pub(super) fn launch_requested(world: &mut World, machine: usize, request: &LaunchRequest) {
+pub(super) fn launch_requested(world: &mut World, manager: usize, request: &LaunchRequest) {
     let (id, pool) = (&request.instance, &request.tags.pool);
-    if is_moved(world, machine) {
+    if is_moved(world, manager) {
         world.broken(format!("promise 2: a copied state directory launches {id}"));
     }
     match world.truth.requested.get(&request.token) {
@@ -102,7 +103,7 @@ pub(super) fn launch_requested(world: &mut World, machine: usize, request: &Laun
         launch
             .is_some_and(|l| format!("{id}/{}", l.attempt) == request.token && l.offering == request.offering)
     };
-    let journal = world.managers[machine].journal(pool);
+    let journal = world.journal(manager, pool);
     if !intended(journal.state()) {
         world.broken(format!("promise 3: {id} is launched without a recorded intent"));
     } else if !intended(journal.synced()) {
@@ -121,12 +122,12 @@ pub(super) fn launched_twice(world: &mut World, request: &LaunchRequest) {
 }
 
 /// Promise 3, when a pass cannot reserve room or write its report: a full disk holds up no termination.
-pub(super) fn disk_full(world: &mut World, machine: usize, pool: &PoolName) {
+pub(super) fn disk_full(world: &mut World, manager: usize, pool: &PoolName) {
     // An effect that hangs holds up its own instance.
-    if is_moved(world, machine) || world.scenario.windows.have(Fault::Hangs) {
+    if is_moved(world, manager) || world.scenario.windows.have(Fault::Hangs) {
         return;
     }
-    let state = world.managers[machine].journal(pool).state().clone();
+    let state = world.journal(manager, pool).state().clone();
     // No call reaches the other account, which has nothing.
     let is_reached = |i: &Instance| !i.is_static() && !i.is_outside(&Location::new(HERE));
     let is_due =
@@ -160,13 +161,13 @@ pub(super) fn terminate_answered(world: &mut World, pool: &PoolName, id: &Instan
 }
 
 /// Promise 4, when a termination is sent to the provider.
-pub(super) fn terminate_requested(world: &mut World, machine: usize, id: &InstanceId) {
+pub(super) fn terminate_requested(world: &mut World, manager: usize, id: &InstanceId) {
     world.truth.held_up.remove(id);
-    if is_moved(world, machine) {
+    if is_moved(world, manager) {
         world.broken(format!("promise 4: a copied state directory terminates {id}"));
     }
     let Some(target) = world.cloud.machines.get(id) else { return };
-    let owner = world.managers[machine].directory.borrow().owner.clone();
+    let owner = world.managers[manager].directory.borrow().owner.clone();
     let owner_text = match &target.tags {
         None => Some("the operator's own host"),
         Some(tags) if tags.owner != owner => Some("somebody else's"),
@@ -182,25 +183,22 @@ pub(super) fn terminate_requested(world: &mut World, machine: usize, id: &Instan
         return; // its job has lost it already
     }
     let holder = world.truth.jobs_on(id).next().map(|live| live.job);
-    if let Some(job) = holder.or_else(|| prepares_on(world, machine, id)) {
+    if let Some(job) = holder.or_else(|| prepares_on(world, manager, id)) {
         world.broken(format!("promise 4: {id} is terminated while job {job} holds it"));
     }
 }
 
 /// A job whose `prepare` still lives and was granted the instance.
-fn prepares_on(world: &World, machine: usize, id: &InstanceId) -> Option<u64> {
-    let manager = &world.managers[machine];
-    let directory = manager.directory.borrow();
-    let granted = manager.journals.values().flat_map(|j| &j.state().granted);
-    for (name, grant) in granted.filter(|(_, grant)| grant.instance == *id) {
-        let Some(dir) = directory.attempts.get(name) else { continue };
+fn prepares_on(world: &World, manager: usize, id: &InstanceId) -> Option<u64> {
+    let granted = world.ledger(manager).journals.values().flat_map(|j| &j.state().granted);
+    let mut there = granted.filter(|(_, grant)| grant.instance == *id);
+    let lives = |pid: Pid| world.lives(pid) && world.runner_lives(pid);
+    let prepares = |manager: &Manager, dir: &AttemptDir| {
         let open = dir.closed.is_none() && dir.boot == manager.boot();
-        let lives = dir.shared.values().any(|pid| world.lives(Pid(*pid)) && world.runner_lives(Pid(*pid)));
-        if open && lives {
-            return Some(grant.reservation.job.key.id);
-        }
-    }
-    None
+        open && dir.shared.values().any(|pid| lives(Pid(*pid)))
+    };
+    let found = there.find(|(name, _)| world.attempt(manager, name, prepares) == Some(true));
+    found.map(|(_, grant)| grant.reservation.job.key.id)
 }
 
 /// Promise 1, when a session begins on an instance.
@@ -270,7 +268,7 @@ pub(super) fn ordered(world: &mut World, pool: &PoolName, order: &Order) {
         Order::Resume => false,
         Order::Return(_) | Order::ForgetElsewhere => return,
     };
-    let journal = world.managers[0].journal(pool);
+    let journal = world.ledgers[0].journal(pool);
     // Another command may have come since.
     let stands = journal.state().drained.is_some() == drained;
     if stands && journal.synced().drained.is_some() != drained {
@@ -292,7 +290,7 @@ pub(super) fn cleaned(world: &mut World, id: &InstanceId) {
 /// because complete lists omit it, does not exist for Greenroom.
 pub(super) fn is_shut_out(world: &World, pool: &PoolName, job: &JobFacts) -> bool {
     let policy = policy(world, pool);
-    let Some(journal) = world.managers[0].journals.get(pool) else { return false };
+    let Some(journal) = world.ledgers[0].journals.get(pool) else { return false };
     let domain = policy.domain_of(job);
     let hosts = world.cloud.machines.values().filter(|m| m.pool == *pool && m.tags.is_none());
     let mut hosts = hosts
@@ -311,9 +309,9 @@ fn is_omitted(world: &World, pool: &PoolName, id: &InstanceId) -> bool {
 }
 
 /// Promise 3, when an attempt's directory is removed.
-pub(super) fn attempt_forgotten(world: &mut World, machine: usize, name: &AttemptName) {
+pub(super) fn attempt_forgotten(world: &mut World, manager: usize, name: &AttemptName) {
     let open = {
-        let directory = world.managers[machine].directory.borrow();
+        let directory = world.managers[manager].directory.borrow();
         directory.attempts.get(name).is_some_and(|dir| dir.closed.is_none() || !dir.shared.is_empty())
     };
     if open || world.truth.live.contains_key(name) {
@@ -322,18 +320,18 @@ pub(super) fn attempt_forgotten(world: &mut World, machine: usize, name: &Attemp
 }
 
 /// Promises 1, 2 and 5, when events were recorded.
-pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, events: &[Event]) {
+pub(super) fn committed(world: &mut World, manager: usize, pool: &PoolName, events: &[Event]) {
     if events.is_empty() {
         return;
     }
-    let state = world.managers[machine].journal(pool).state().clone();
+    let state = world.journal(manager, pool).state().clone();
     for event in events {
-        choosing::committed(world, machine, pool, event);
-        stages::committed(world, machine, &state, event);
-        sick::committed(world, machine, &state, event);
-        early::committed(world, machine, &state, event);
+        choosing::committed(world, manager, pool, event);
+        stages::committed(world, manager, &state, event);
+        sick::committed(world, manager, &state, event);
+        early::committed(world, manager, &state, event);
         stopped::committed(world, &event.change);
-        lists::committed(world, machine, pool, &state, event);
+        lists::committed(world, manager, pool, &state, event);
         orders::committed(world, pool, &state, &event.change);
         match &event.change {
             Change::LaunchIntended { instance, location, .. } => {
@@ -370,33 +368,34 @@ pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, even
             Change::Forgotten { instance } => {
                 let runs = |m: &Machine| m.owned && m.tags.is_some() && !m.going && !m.orphaned;
                 // A refused launch is nowhere. One that was made after all is reaped once a list of its account shows it.
-                let nowhere = world.truth.nowhere.contains(instance) && world.truth.elsewhere.contains(pool);
+                let nowhere = world.truth.nowhere.contains(instance)
+                    && world.truth.elsewhere.contains(&(manager, pool.clone()));
                 if !nowhere && world.cloud.machines.get(instance).is_some_and(runs) {
                     world.broken(format!("promise 3: {instance} is forgotten while it runs"));
                 }
             }
             Change::Granted { attempt, instance } => {
-                if is_moved(world, machine) {
+                if is_moved(world, manager) {
                     world.broken(format!("promise 4: a copied state directory grants {instance}"));
                 }
                 let ready = state.instance(instance).and_then(|i| i.ready);
-                let trusted = ready.is_some_and(|ready| world.managers[machine].trusts(ready));
+                let trusted = ready.is_some_and(|ready| world.trusts(manager, ready));
                 if state.granted.contains_key(attempt) && !trusted {
                     world.broken(format!("promise 1: {instance} of an earlier boot is granted to {attempt}"));
                 }
             }
             Change::DrainingBegun { instance, reason: DrainReason::Unresponsive { .. } } => {
-                thrown_away(world, machine, &state, instance);
+                thrown_away(world, manager, &state, instance);
             }
             _ => {}
         }
     }
-    images::committed(world, machine, &state, events);
+    images::committed(world, manager, &state, events);
     if let Some(law) = invariants::check(&state).into_iter().next() {
         world.broken(format!("promise 1: {law}"));
     }
-    let key = (machine, pool.clone());
-    match unserved(world, machine, &state) {
+    let key = (world.managers[manager].place.ledger, pool.clone());
+    match unserved(world, manager, &state) {
         Some(pair) => {
             let now = world.now;
             world.truth.unserved.entry(key).or_insert((now, pair));
@@ -408,9 +407,9 @@ pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, even
 }
 
 /// Promise 4: while the manager's network fails, instances that look unreachable together are kept.
-fn thrown_away(world: &mut World, machine: usize, state: &PoolState, drained: &InstanceId) {
+fn thrown_away(world: &mut World, manager: usize, state: &PoolState, drained: &InstanceId) {
     let Some(cut) = world.scenario.windows.open(Fault::NetworkCut, world.now) else { return };
-    let now = world.stamp(machine);
+    let now = world.stamp(manager);
     let since_cut = Duration::from_millis(world.now - cut.from).min(HOLD);
     // One that the provider has lost meanwhile says nothing about the network.
     let is_silent = |i: &Instance| {
@@ -442,21 +441,20 @@ fn waits_for_keeper(world: &World, now: Stamp, instance: &Instance) -> bool {
 }
 
 /// A waiting job whose `prepare` lives, and a healthy idle instance that it could have.
-fn unserved(world: &World, machine: usize, state: &PoolState) -> Option<String> {
-    let directory = world.managers[machine].directory.borrow();
-    if state.drained.is_some() || state.waiting.is_empty() || directory.moved.is_some() {
+fn unserved(world: &World, manager: usize, state: &PoolState) -> Option<String> {
+    if state.drained.is_some() || state.waiting.is_empty() || is_moved(world, manager) {
         return None;
     }
-    let now = world.stamp(machine);
+    let now = world.stamp(manager);
+    let prepares = |_: &Manager, dir: &AttemptDir| dir.closed.is_none() && !dir.shared.is_empty();
     for job in state.waiting.values() {
-        let dir = directory.attempts.get(&job.attempt);
-        if !dir.is_some_and(|dir| dir.closed.is_none() && !dir.shared.is_empty()) {
+        if world.attempt(manager, &job.attempt, prepares) != Some(true) {
             continue;
         }
         let free = state
             .instances
             .values()
-            .find(|i| !waits_for_keeper(world, now, i) && may_serve(world, machine, state, (job, i)));
+            .find(|i| !waits_for_keeper(world, now, i) && may_serve(world, manager, state, (job, i)));
         if let Some(free) = free {
             return Some(format!("job {} waits, {} is free", job.job.key, free.id));
         }
@@ -467,26 +465,20 @@ fn unserved(world: &World, machine: usize, state: &PoolState) -> Option<String> 
 /// True if the job could have the instance now, which responds. That it has to be checked first does not count.
 pub(super) fn may_serve(
     world: &World,
-    machine: usize,
+    manager: usize,
     state: &PoolState,
     (job, instance): (&Reservation, &Instance),
 ) -> bool {
-    let manager = &world.managers[machine];
-    let directory = manager.directory.borrow();
     let Some(policy) = state.policy.as_ref() else { return false };
     let id = &instance.id;
-    let names = |dir: &greenroom_testkit::memory_host::AttemptDir| {
-        let assigned = dir.record.as_ref().and_then(|r| r.assignment.as_ref());
-        dir.closed.is_none() && assigned.is_some_and(|a| a.instance == *id)
-    };
     let room = instance.free_slots().min(instance.uses_left.unwrap_or(u32::MAX)) > 0;
-    let here = instance.ready.is_some_and(|ready| manager.trusts(ready));
+    let here = instance.ready.is_some_and(|ready| world.trusts(manager, ready));
     let trusted = instance.domain.as_ref().is_none_or(|d| *d == job.domain);
     let lifetime = instance.lifetime(policy).is_none_or(|most| {
-        world.stamp(machine).since(instance.created).saturating_add(job.job.timeout) <= most
+        world.stamp(manager).since(instance.created).saturating_add(job.job.timeout) <= most
     });
     // An instance that an open attempt's directory names is not idle, whatever the record has.
-    let idle = !instance.holders.is_empty() || !directory.attempts.values().any(names);
+    let idle = !instance.holders.is_empty() || !world.is_named(manager, id);
     let own = instance.ordered.as_ref().map(|ordered| &ordered.attempt);
     let wants_own = job.job.order.as_ref().map(|_| &job.attempt);
     let healthy = world.cloud.machines.get(id).is_some_and(|m| m.answers(world.now));
@@ -513,22 +505,23 @@ fn unserved_for_long(world: &mut World) {
         return;
     }
     let mut late = None;
-    for ((machine, pool), (since, pair)) in &world.truth.unserved {
+    for ((ledger, pool), (since, pair)) in &world.truth.unserved {
         let timing = &world.config[pool].policy.timing;
         let interval = timing.waiter_poll_interval + timing.pass_interval;
         let allowed = ALLOWANCE_MS + u64::try_from(interval.as_millis()).unwrap_or(0);
         let begun = (*since).max(world.truth.excused);
-        if world.managers[*machine].on && world.now > begun + allowed {
-            late =
-                Some((*machine, pool.clone(), format!("promise 5: {pair} since {} ms", world.now - since)));
+        if world.now > begun + allowed {
+            let problem = format!("promise 5: {pair} since {} ms", world.now - since);
+            late = Some((*ledger, pool.clone(), problem));
         }
     }
-    let Some((machine, pool, problem)) = late else { return };
+    let Some((ledger, pool, problem)) = late else { return };
+    let Some(manager) = world.managers.iter().position(|m| m.place.ledger == ledger) else { return };
     // An event since the last commit (an instance died, a call exited) may have changed this.
-    let state = world.managers[machine].journal(&pool).state().clone();
-    if unserved(world, machine, &state).is_some() {
+    let state = world.journal(manager, &pool).state().clone();
+    if unserved(world, manager, &state).is_some() {
         world.broken(problem);
     } else {
-        world.truth.unserved.remove(&(machine, pool));
+        world.truth.unserved.remove(&(ledger, pool));
     }
 }

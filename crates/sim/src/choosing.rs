@@ -14,7 +14,7 @@ use greenroom_core::time::Stamp;
 use super::orders;
 use super::world::World;
 
-/// The provider's answers to the launches of one pool of machine 0.
+/// The provider's answers to the launches of one pool.
 #[derive(Debug, Default)]
 pub struct OfferingAnswers {
     /// Present launches: offering, and time of the intent.
@@ -25,15 +25,16 @@ pub struct OfferingAnswers {
     forgiven: u64,
 }
 
-/// A moment of machine 0, on the simulation's clock.
+/// A moment that a manager recorded, on the simulation's clock.
 pub(super) fn ms(world: &World, at: Stamp) -> u64 {
-    let age = world.stamp(0).since(at).as_millis();
+    let recorder = world.partners(0).find(|(_, manager)| manager.place.id == at.manager);
+    let age = world.stamp(recorder.map_or(0, |(number, _)| number)).since(at).as_millis();
     world.now.saturating_sub(u64::try_from(age).unwrap_or(u64::MAX))
 }
 
 /// An event was recorded.
-pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, event: &Event) {
-    if machine != 0 {
+pub(super) fn committed(world: &mut World, manager: usize, pool: &PoolName, event: &Event) {
+    if world.is_copy(manager) {
         return; // a copy launches nothing
     }
     let at = ms(world, event.at);
@@ -102,9 +103,11 @@ fn intended(world: &mut World, pool: &PoolName, id: &InstanceId, offering: Optio
 }
 
 /// A pass reported what it waits for: not for one offering while another was not refused.
-pub(super) fn reported(world: &mut World, machine: usize, pool: &PoolName, report: &Report) {
+pub(super) fn reported(world: &mut World, manager: usize, pool: &PoolName, report: &Report) {
     orders::reported(world, pool, report);
-    let (0, Some(WaitingOn::NoOffering { .. })) = (machine, &report.launches) else { return };
+    let (false, Some(WaitingOn::NoOffering { .. })) = (world.is_copy(manager), &report.launches) else {
+        return;
+    };
     let Some(answers) = world.truth.answers.get(pool) else { return };
     let named = &world.config[pool].capabilities.offerings;
     let free = named.iter().find(|offering| !answers.refused.contains_key(offering)).cloned();
@@ -116,7 +119,7 @@ pub(super) fn reported(world: &mut World, machine: usize, pool: &PoolName, repor
 /// Records were lost in a power cut: the recorded refusals count now, even if they are older than the answers.
 pub(super) fn records_lost(world: &mut World) {
     for (pool, answers) in &mut world.truth.answers {
-        let Some(journal) = world.managers[0].journals.get(pool) else { continue };
+        let Some(journal) = world.ledgers[0].journals.get(pool) else { continue };
         let availability = &journal.state().availability;
         answers.refused.retain(|offering, _| availability.refusal(offering).is_some());
         for offering in

@@ -22,6 +22,7 @@ use super::fault::Fault;
 use super::images::{self, Pull};
 use super::process::Proc;
 use super::scenario::IMPOSSIBLE;
+use super::second;
 use super::sick;
 use super::stages;
 use super::steps::Channel;
@@ -240,7 +241,7 @@ impl SimConnector {
 #[async_trait(?Send)]
 impl Connector for SimConnector {
     async fn keys(&self, id: &InstanceId) -> Result<InstanceKeys, ConnectError> {
-        let machine = self.proc.machine;
+        let manager = self.proc.manager;
         let keys = self
             .proc
             .call("connector.keys", |world| {
@@ -250,7 +251,7 @@ impl Connector for SimConnector {
                     host_key: "private".to_owned(),
                     host_key_public: format!("ssh-ed25519 host-{id}-{number:x}"),
                 };
-                world.managers[machine].keys.entry(id.clone()).or_insert_with(fresh).clone()
+                world.ledger_mut(manager).keys.entry(id.clone()).or_insert_with(fresh).clone()
             })
             .await;
         self.proc.log(format_args!("connector.keys {id}"));
@@ -258,8 +259,8 @@ impl Connector for SimConnector {
     }
 
     async fn discard_keys(&self, id: &InstanceId) {
-        let machine = self.proc.machine;
-        self.proc.call("connector.discard_keys", |world| world.managers[machine].keys.remove(id)).await;
+        let manager = self.proc.manager;
+        self.proc.call("connector.discard_keys", |world| world.ledger_mut(manager).keys.remove(id)).await;
         self.proc.log(format_args!("connector.discard_keys {id}"));
     }
 
@@ -351,6 +352,9 @@ impl Connector for SimConnector {
                 (images, true) => self.pull(id, at, &images[0], output).await,
                 (images, false) => self.prepare(id, at, &images, output).await,
             };
+        }
+        if command == "clean" && second::cleans_too_late(&self.proc.world.borrow(), self.proc.manager, id) {
+            return Err(lost(at, false));
         }
         let _session = Open::new(&self.proc, Session { instance: id.clone(), attempt: None });
         check::command_begun(&mut self.proc.world.borrow_mut(), id, command);

@@ -62,6 +62,8 @@ pub struct Coverage {
     kills: BTreeMap<&'static str, u64>,
     faults: BTreeMap<Fault, u64>,
     rows: BTreeMap<u8, u64>,
+    /// Jobs that got an instance from a second manager.
+    second: u64,
 }
 
 impl Coverage {
@@ -80,6 +82,11 @@ impl Coverage {
 
     pub fn row(&mut self, row: u8) {
         *self.rows.entry(row).or_default() += 1;
+    }
+
+    /// A job got an instance from a second manager.
+    pub fn second_job(&mut self) {
+        self.second += 1;
     }
 
     pub fn fault_kinds(&self) -> usize {
@@ -105,6 +112,7 @@ impl Coverage {
         add(&mut self.kills, &other.kills);
         add(&mut self.faults, &other.faults);
         add(&mut self.rows, &other.rows);
+        self.second += other.second;
     }
 
     /// Everything that was never reached, by name.
@@ -116,7 +124,8 @@ impl Coverage {
             .iter()
             .filter(|r| !self.rows.contains_key(&r.0))
             .map(|r| format!("row {} ({} seen {})", r.0, r.1, r.2));
-        calls.chain(faults).chain(rows).collect()
+        let second = (self.second == 0).then(|| "job of a second manager".to_owned());
+        calls.chain(faults).chain(rows).chain(second).collect()
     }
 
     /// A table for people.
@@ -133,6 +142,7 @@ impl Coverage {
         for (row, count) in &self.rows {
             let _infallible = writeln!(text, "row   {row:<26} {count:>10}");
         }
+        let _infallible = writeln!(text, "jobs of second managers          {:>10}", self.second);
         text
     }
 }

@@ -71,7 +71,7 @@ pub(super) fn unreached(world: &mut World, id: &InstanceId) -> Option<&'static s
     }
     world.cover.fault(Fault::FailsEarly);
     fate::excuse_jobs(world, id, "its instance reaches no registry");
-    let granted = world.managers[0].journals.values().flat_map(|j| &j.state().granted);
+    let granted = world.ledgers[0].journals.values().flat_map(|j| &j.state().granted);
     let there: Vec<AttemptName> =
         granted.filter(|(_, grant)| grant.instance == *id).map(|(attempt, _)| attempt.clone()).collect();
     world.truth.early.failed.extend(there);
@@ -85,7 +85,7 @@ pub(super) fn failed(world: &mut World, attempt: &AttemptName) {
 
 /// Records were lost in a power cut: the recorded jobs count now.
 pub(super) fn records_lost(world: &mut World) {
-    let instances = world.managers[0].journals.values().flat_map(|j| j.state().instances.values());
+    let instances = world.ledgers[0].journals.values().flat_map(|j| j.state().instances.values());
     let recorded = instances.filter_map(|i| Some((i.id.clone(), i.early.clone()?)));
     let rows = recorded.map(|(id, row)| {
         let projects = row.jobs.iter().filter_map(|job| project(world, &job.attempt));
@@ -95,8 +95,8 @@ pub(super) fn records_lost(world: &mut World) {
 }
 
 /// An event was recorded; `state` is the result of its transaction.
-pub(super) fn committed(world: &mut World, machine: usize, state: &PoolState, event: &Event) {
-    if machine != 0 {
+pub(super) fn committed(world: &mut World, manager: usize, state: &PoolState, event: &Event) {
+    if world.is_copy(manager) {
         return; // a copy serves no jobs
     }
     match &event.change {

@@ -165,7 +165,7 @@ impl Executor {
         let Some(body) = self.bodies.0.remove(&pid) else { return };
         let directory = {
             let world = self.world.borrow();
-            Rc::clone(&world.managers[world.processes[&pid].machine].directory)
+            Rc::clone(&world.managers[world.processes[&pid].manager].directory)
         };
         directory.borrow_mut().killing = true;
         drop(body);
@@ -234,7 +234,7 @@ fn is_leaving(world: &World, pid: Pid, call: &str) -> bool {
         return false;
     }
     let Some(process) = world.processes.get(&pid).filter(|p| p.kind == Kind::Keep) else { return false };
-    let directory = world.managers[process.machine].directory.borrow();
+    let directory = world.managers[process.manager].directory.borrow();
     let settled = directory.reports.values().all(|r| r.next.is_none() && r.waiting.is_empty());
     settled && !directory.reports.is_empty()
 }

@@ -1,6 +1,7 @@
 //! The faults that happen at a moment.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -18,12 +19,13 @@ use super::operator;
 use super::process::{Kind, Proc, Shared};
 use super::rig::{Command, Order, Starter};
 use super::scenario::{Moment, PoolPlan};
+use super::second;
 use super::sick;
 use super::stages;
 use super::steps::{Channel, Pid};
 use super::truth::JobResult;
 use super::workload::{self, QUEUE};
-use super::world::{Manager, World};
+use super::world::{Manager, Place, World};
 
 const DAY_MS: i64 = 86_400_000;
 
@@ -71,7 +73,7 @@ async fn strike(proc: &Proc, starter: &Starter, moment: Moment) {
         Fault::WallSteps => {
             let by = if dice.is_multiple_of(2) { DAY_MS } else { -DAY_MS };
             let mut world = proc.world.borrow_mut();
-            world.managers[0].step_wall(by);
+            world.on_host(0).for_each(|manager| manager.step_wall(by));
             world.cover.fault(Fault::WallSteps);
         }
         Fault::Copied => copied(proc, starter).await,
@@ -133,7 +135,7 @@ async fn dies_leased(proc: &Proc, dice: u64) {
 /// Excuses every job that may be affected by what happens to this instance.
 pub(super) fn excuse_jobs(world: &mut World, id: &InstanceId, why: &'static str) {
     let mut jobs: Vec<u64> = world.truth.jobs_on(id).map(|l| l.job).collect();
-    let granted = world.managers[0].journals.values().flat_map(|j| j.state().granted.values());
+    let granted = world.ledgers[0].journals.values().flat_map(|j| j.state().granted.values());
     jobs.extend(granted.filter(|g| g.instance == *id).map(|g| g.reservation.job.key.id));
     for job in jobs {
         world.truth.excuse(job, why);
@@ -200,7 +202,7 @@ fn record_lost(proc: &Proc, dice: u64) {
     let held: Vec<(PoolName, InstanceId)> = held
         .filter(|(pool, id)| {
             let recorded =
-                world.managers[0].journals.get(pool).is_some_and(|j| j.state().instance(id).is_some());
+                world.ledgers[0].journals.get(pool).is_some_and(|j| j.state().instance(id).is_some());
             recorded && world.cloud.machines.get(id).is_some_and(|m| m.owned && !m.going)
         })
         .collect();
@@ -211,47 +213,51 @@ fn record_lost(proc: &Proc, dice: u64) {
     if let Some(machine) = world.cloud.machines.get_mut(&id) {
         machine.orphaned = true;
     }
-    world.managers[0].journal(&pool).mend(|state| {
+    world.ledgers[0].journal(&pool).mend(|state| {
         state.instances.remove(&id);
         state.granted.retain(|_, grant| grant.instance != id);
     });
 }
 
-/// Every process of the machine dies, and the last records are lost. Some time later it boots again.
+/// Every process of a runner host dies, and the last records are lost. Some time later it boots again.
 async fn power_cut(proc: &Proc, starter: &Starter, dice: u64) {
-    {
+    let (host, struck) = {
         let mut world = proc.world.borrow_mut();
-        if !world.managers[0].on {
+        let host = second::struck(&world, dice);
+        let there = |(number, manager): (usize, &Manager)| (manager.place.host == host).then_some(number);
+        let struck: Vec<usize> = world.partners(0).filter_map(there).collect();
+        if struck.iter().any(|manager| !world.managers[*manager].on) {
             return;
         }
         world.cover.fault(Fault::PowerCut);
-        let on_machine = |p: &super::process::Process| p.kind != Kind::Outside || p.runner.is_some();
+        let dies = |p: &super::process::Process| p.kind != Kind::Outside || p.runner.is_some();
         let dying: Vec<Pid> = world
             .processes
             .iter()
-            .filter(|(_, p)| p.machine == 0 && p.exit.is_none() && on_machine(p))
+            .filter(|(_, p)| struck.contains(&p.manager) && p.exit.is_none() && dies(p))
             .map(|(pid, _)| *pid)
             .collect();
         for pid in dying {
             world.doom(pid);
         }
-        for runner in world.managers[0].runners.values_mut() {
-            runner.alive = false;
-        }
-        abandon_jobs(&mut world, None);
-        world.managers[0].on = false;
         let now = world.now;
-        world.managers[0].reboot(now);
-        let mut lost = 0;
-        let manager = &mut world.managers[0];
-        for (number, journal) in manager.journals.values_mut().enumerate() {
-            lost += journal.lose(now, usize::try_from((dice >> (8 * number)) % 12).unwrap_or(0));
+        let mut dead = BTreeSet::new();
+        for manager in world.on_host(host) {
+            manager.runners.values_mut().for_each(|runner| runner.alive = false);
+            dead.extend(manager.runners.keys().copied());
+            manager.on = false;
+            manager.reboot(now);
+            if dice.is_multiple_of(4) {
+                // The newest directories were not on disk either.
+                let mut directory = manager.directory.borrow_mut();
+                let newest = directory.attempts.keys().next_back().cloned();
+                newest.map(|name| directory.attempts.remove(&name));
+            }
         }
-        if dice.is_multiple_of(4) {
-            // The newest directories were not on disk either.
-            let mut directory = manager.directory.borrow_mut();
-            let newest = directory.attempts.keys().next_back().cloned();
-            newest.map(|name| directory.attempts.remove(&name));
+        abandon_jobs(&mut world, &dead);
+        let mut lost = 0;
+        for (number, journal) in world.ledgers[0].journals.values_mut().enumerate() {
+            lost += journal.lose(now, usize::try_from((dice >> (8 * number)) % 12).unwrap_or(0));
         }
         world.truth.resuming.clear();
         choosing::records_lost(&mut world);
@@ -260,34 +266,30 @@ async fn power_cut(proc: &Proc, starter: &Starter, dice: u64) {
         // Without power, nobody makes passes.
         world.truth.held_up.clear();
         world.log_as("power", format_args!("cut, {lost} records lost"));
-    }
+        (host, struck)
+    };
     proc.pause(20_000 + dice % 60_000).await;
-    let runners = {
+    {
         let mut world = proc.world.borrow_mut();
-        world.managers[0].on = true;
         let now = world.now;
-        world.managers[0].reboot(now);
+        for manager in world.on_host(host) {
+            manager.on = true;
+            manager.reboot(now);
+        }
         world.truth.excused = now;
         world.log_as("power", format_args!("back"));
         world.steps.notify(&Channel::Work(1));
-        world.scenario.runners
-    };
-    for number in 0..runners {
-        let opaque = proc.world.borrow().scenario.opaque && number == 0;
-        workload::runner(&proc.world, starter, opaque);
+    }
+    for manager in struck {
+        workload::runners(&proc.world, starter, manager);
     }
     proc.world.borrow_mut().steps.notify(&QUEUE);
 }
 
-/// GitLab gives up the jobs of a dead runner.
-fn abandon_jobs(world: &mut World, runner: Option<u32>) {
-    let gone: Vec<u64> = world
-        .truth
-        .running
-        .iter()
-        .filter(|(_, r)| runner.is_none_or(|n| n == **r))
-        .map(|(id, _)| *id)
-        .collect();
+/// GitLab gives up the jobs of dead runners.
+fn abandon_jobs(world: &mut World, dead: &BTreeSet<u32>) {
+    let running = world.truth.running.iter().filter(|(_, runner)| dead.contains(*runner));
+    let gone: Vec<u64> = running.map(|(id, _)| *id).collect();
     world.truth.live.retain(|_, live| !gone.contains(&live.job));
     for id in gone {
         world.truth.running.remove(&id);
@@ -297,18 +299,19 @@ fn abandon_jobs(world: &mut World, runner: Option<u32>) {
 
 /// A runner dies: alone, or with everything in its control group.
 async fn runner_dies(proc: &Proc, starter: &Starter, dice: u64, fault: Fault) {
-    let opaque = {
+    let (manager, opaque) = {
         let mut world = proc.world.borrow_mut();
-        let alive: Vec<u32> =
-            world.managers[0].runners.iter().filter(|(_, r)| r.alive).map(|(number, _)| *number).collect();
-        let Some(number) = choose(&alive, dice) else { return };
+        let runners = world.partners(0).flat_map(|(number, m)| m.runners.iter().map(move |r| (number, r)));
+        let alive = runners.filter(|(_, (_, runner))| runner.alive);
+        let alive: Vec<(usize, u32)> = alive.map(|(manager, (number, _))| (manager, *number)).collect();
+        let Some((manager, number)) = choose(&alive, dice) else { return };
         world.cover.fault(fault);
         world.log_as("fate", format_args!("runner{number} dies"));
         let whole = fault == Fault::ServiceDies;
         let dying: Vec<Pid> = world
             .processes
             .iter()
-            .filter(|(_, p)| p.exit.is_none() && p.machine == 0 && p.runner == Some(number))
+            .filter(|(_, p)| p.exit.is_none() && p.runner == Some(number))
             .filter(|(_, p)| whole || p.kind == Kind::Outside)
             .map(|(pid, _)| *pid)
             .collect();
@@ -317,8 +320,8 @@ async fn runner_dies(proc: &Proc, starter: &Starter, dice: u64, fault: Fault) {
         }
         let now = world.now;
         world.truth.excused = now;
-        abandon_jobs(&mut world, Some(number));
-        let opaque = world.managers[0].runners.get_mut(&number).is_some_and(|r| {
+        abandon_jobs(&mut world, &BTreeSet::from([number]));
+        let opaque = world.managers[manager].runners.get_mut(&number).is_some_and(|r| {
             r.alive = false;
             r.opaque
         });
@@ -327,46 +330,47 @@ async fn runner_dies(proc: &Proc, starter: &Starter, dice: u64, fault: Fault) {
         for pid in left {
             world.steps.notify(&Channel::Signal(pid));
         }
-        opaque
+        (manager, opaque)
     };
     proc.pause(2_000 + dice % 30_000).await;
-    if proc.world.borrow().managers[0].on {
-        workload::runner(&proc.world, starter, opaque);
+    if proc.world.borrow().managers[manager].on {
+        workload::runner(&proc.world, starter, manager, opaque);
     }
 }
 
 /// A copy of the state directory starts on a second machine, with a keeper and a reap of its own.
 async fn copied(proc: &Proc, starter: &Starter) {
-    let machine = {
+    let manager = {
         let mut world = proc.world.borrow_mut();
         world.cover.fault(Fault::Copied);
-        let boot = 1_000_000;
         let now = world.stamp(0);
         let copy = world.managers[0]
             .directory
             .borrow()
             .copied(now, "the state directory was copied to another machine");
-        let journals = world.managers[0].journals.clone();
-        let keys = world.managers[0].keys.clone();
+        let ledger = world.ledgers[0].clone();
+        let place = Place {
+            ledger: world.ledgers.len(),
+            host: world.managers.len(),
+            boot: 1_000_000,
+            ..world.managers[0].place
+        };
         let began = world.now;
-        let mut manager =
-            Manager::new(Rc::new(RefCell::new(copy)), world.scenario.durable_store, boot, began);
-        manager.journals = journals;
-        manager.keys = keys;
-        world.managers.push(manager);
+        world.ledgers.push(ledger);
+        world.managers.push(Manager::new(Rc::new(RefCell::new(copy)), place, began));
         world.managers.len() - 1
     };
     for _ in 0..3 {
-        starter.start(&proc.world, Command::Reap, "reap of the copy".to_owned(), machine, None);
+        starter.start(&proc.world, Command::Reap, "reap of the copy".to_owned(), manager, None);
         let keep = Command::Keep { service: false };
-        starter.start(&proc.world, keep, "keep of the copy".to_owned(), machine, None);
+        starter.start(&proc.world, keep, "keep of the copy".to_owned(), manager, None);
         proc.pause(200_000).await;
     }
     let mut world = proc.world.borrow_mut();
     let left: Vec<Pid> = world
         .processes
         .iter()
-        .filter(|(_, p)| p.machine == machine && p.exit.is_none())
+        .filter(|(_, p)| p.manager == manager && p.exit.is_none())
         .map(|(pid, _)| *pid)
         .collect();
     for pid in left {

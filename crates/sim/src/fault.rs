@@ -104,7 +104,7 @@ faults! {
     ResumeHangs = "resume-hangs",
     /// A termination is answered and not carried out.
     TerminateIgnored = "terminate-ignored",
-    /// The machine loses power: every process dies, and the last records are lost.
+    /// A runner host loses power: every process there dies, and the last records are lost.
     PowerCut = "power-cut",
     /// An instance with a job loses its record: the journal was damaged and repaired by hand.
     RecordLost = "record-lost",

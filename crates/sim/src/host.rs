@@ -1,4 +1,4 @@
-//! The state directory of a machine, as a process uses it.
+//! The state directory of a manager, as a process uses it.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -27,7 +27,7 @@ use super::steps::Channel;
 use super::stopped;
 use super::world::World;
 
-/// One process's view of its machine's state directory.
+/// One process's view of its manager's state directory.
 #[derive(Debug, Clone)]
 pub struct SimHost {
     pub proc: Proc,
@@ -39,7 +39,7 @@ pub struct SimHost {
 
 impl SimHost {
     fn directory(&self) -> SharedDirectory {
-        Rc::clone(&self.proc.world.borrow().managers[self.proc.machine].directory)
+        Rc::clone(&self.proc.world.borrow().managers[self.proc.manager].directory)
     }
 
     fn caller(&self) -> Caller {
@@ -60,7 +60,7 @@ impl SimHost {
     }
 
     fn channel(&self, name: &AttemptName) -> Channel {
-        Channel::Attempt(self.proc.machine, name.clone())
+        Channel::Attempt(self.proc.manager, name.clone())
     }
 
     fn log(&self, call: &str, what: &dyn std::fmt::Display) {
@@ -104,8 +104,14 @@ impl Attempts for SimHost {
     }
 
     async fn order(&self, name: &AttemptName) -> Result<Option<LaunchOrder>, HostError> {
-        let directory = self.step("attempts.order").await;
-        let order = directory.borrow().order(name);
+        self.step("attempts.order").await;
+        // Either keeper launches what a job ordered, and the order is a file in the job's attempt directory. Until the
+        // order goes through the store, the simulation lets each manager read the directories of the others.
+        let order = {
+            let world = self.proc.world.borrow();
+            let mut managers = world.partners(self.proc.manager).map(|(_, manager)| manager);
+            managers.find_map(|manager| manager.directory.borrow().order(name))
+        };
         self.log("attempts.order", name);
         Ok(order)
     }
@@ -146,7 +152,7 @@ impl Attempts for SimHost {
         let directory = self.step("attempts.attempts_of").await;
         let seen = {
             let world = self.proc.world.borrow();
-            let manager = &world.managers[self.proc.machine];
+            let manager = &world.managers[self.proc.manager];
             let observe = |name: &AttemptName, dir: &AttemptDir| {
                 let Some(runner) = dir.runner.and_then(|number| manager.runners.get(&number)) else {
                     return (Presence::Unknown, Presence::Unknown);
@@ -182,14 +188,14 @@ impl Attempts for SimHost {
     async fn remove_tmpdir(&self, name: &AttemptName) -> Result<(), HostError> {
         self.step("attempts.remove_tmpdir").await;
         self.log("attempts.remove_tmpdir", name);
-        self.proc.world.borrow_mut().managers[self.proc.machine].tmpdirs.remove(name);
+        self.proc.world.borrow_mut().managers[self.proc.manager].tmpdirs.remove(name);
         Ok(())
     }
 
     async fn forget_attempt(&self, name: &AttemptName) -> Result<(), HostError> {
         let directory = self.step("attempts.forget_attempt").await;
         self.log("attempts.forget_attempt", name);
-        super::check::attempt_forgotten(&mut self.proc.world.borrow_mut(), self.proc.machine, name);
+        super::check::attempt_forgotten(&mut self.proc.world.borrow_mut(), self.proc.manager, name);
         directory.borrow_mut().attempts.remove(name);
         Ok(())
     }
@@ -214,11 +220,11 @@ impl Leadership for SimHost {
 
     async fn lock_keeper(&self, within: Duration) -> Result<Option<Lock>, HostError> {
         let directory = self.step("leadership.lock_keeper").await;
-        let channels = [Channel::KeeperLock(self.proc.machine)];
+        let channels = [Channel::KeeperLock(self.proc.manager)];
         let deadline = self.proc.now_ms() + ms(within);
         let lock = self.proc.until(&channels, Some(deadline), |_| memory_host::lock_keeper(&directory)).await;
-        if lock.is_some() && self.proc.machine == 0 {
-            keeping::locked(&mut self.proc.world.borrow_mut(), self.proc.pid);
+        if lock.is_some() {
+            keeping::locked(&mut self.proc.world.borrow_mut(), self.proc.manager, self.proc.pid);
         }
         self.proc.log(format_args!("leadership.lock_keeper: {}", lock.is_some()));
         Ok(lock)
@@ -227,8 +233,8 @@ impl Leadership for SimHost {
     async fn keeper_lives(&self) -> Result<bool, HostError> {
         let directory = self.step("leadership.keeper_lives").await;
         let lives = directory.borrow().keeper_lives();
-        if lives && self.proc.machine == 0 {
-            keeping::relied_on(&mut self.proc.world.borrow_mut());
+        if lives {
+            keeping::relied_on(&mut self.proc.world.borrow_mut(), self.proc.manager);
         }
         Ok(lives)
     }
@@ -268,7 +274,7 @@ impl WakeUps for SimHost {
         }
         let (mailbox, channel) = match inbox {
             MailboxName::Keeper(pool) => {
-                (Mailbox::Keeper(pool.clone()), Channel::Keeper(self.proc.machine, pool.clone()))
+                (Mailbox::Keeper(pool.clone()), Channel::Keeper(self.proc.manager, pool.clone()))
             }
             MailboxName::Attempt(name) => (Mailbox::Attempt(name.clone()), self.channel(name)),
         };
@@ -307,16 +313,16 @@ impl Reports for SimHost {
         let directory = self.step("reports.write_report").await;
         let mut world = self.proc.world.borrow_mut();
         if world.strikes(Fault::DiskFull) {
-            check::disk_full(&mut world, self.proc.machine, pool);
+            check::disk_full(&mut world, self.proc.manager, pool);
             return Err(HostError::Io { what: "no space left on device".to_owned() });
         }
         for (_, row) in &report.rows {
             world.cover.row(*row);
         }
         let rows: Vec<String> = report.rows.iter().map(|(id, row)| format!("{id}:{row}")).collect();
-        choosing::reported(&mut world, self.proc.machine, pool, report);
-        if self.proc.machine == 0 {
-            let state = world.managers[0].journal(pool).state().clone();
+        choosing::reported(&mut world, self.proc.manager, pool, report);
+        if !world.is_copy(self.proc.manager) {
+            let state = world.journal(self.proc.manager, pool).state().clone();
             stopped::reported(&mut world, &state, pool, report);
         }
         let blocked = report.launches.as_ref().map_or(String::new(), |on| format!("; launches: {on}"));

@@ -174,7 +174,7 @@ impl Pull {
         let begun = world.now;
         let pool = world.cloud.machines.get(instance).map(|machine| machine.pool.clone());
         let pool = pool.unwrap_or_else(|| PoolName::new("none"));
-        let state = world.managers[proc.machine].journal(&pool).state();
+        let state = world.journal(proc.manager, &pool).state();
         if state.instance(instance).is_some_and(|known| known.phase != Phase::Checking) {
             // A job waits for the others.
             world.truth.images.pulls.push((proc.pid, pool.clone(), instance.clone()));
@@ -216,7 +216,7 @@ impl Drop for Pull {
 }
 
 /// Events were recorded.
-pub(super) fn committed(world: &mut World, machine: usize, state: &PoolState, events: &[Event]) {
+pub(super) fn committed(world: &mut World, manager: usize, state: &PoolState, events: &[Event]) {
     for event in events {
         match &event.change {
             Change::ImagesFound { instance, images, .. } => {
@@ -242,7 +242,7 @@ pub(super) fn committed(world: &mut World, machine: usize, state: &PoolState, ev
                 let now = world.now;
                 world.truth.images.granted.insert(instance.clone(), now);
                 let alone = events.iter().filter(|e| matches!(e.change, Change::Granted { .. })).count() == 1;
-                if alone && let Some(better) = better(world, machine, state, attempt, instance) {
+                if alone && let Some(better) = better(world, manager, state, attempt, instance) {
                     world.broken(format!(
                         "images: {attempt} gets {instance}, and {better} has more of its images"
                     ));
@@ -257,7 +257,7 @@ pub(super) fn committed(world: &mut World, machine: usize, state: &PoolState, ev
 /// one, which was as full.
 fn better(
     world: &World,
-    machine: usize,
+    manager: usize,
     state: &PoolState,
     attempt: &AttemptName,
     granted: &InstanceId,
@@ -266,15 +266,7 @@ fn better(
     let (policy, chosen) = (state.policy.as_deref()?, state.instance(granted)?);
     let wanted = reservation.job.images.names();
     let has = |i: &Instance| wanted.iter().filter(|name| i.images.get(name).is_some()).count();
-    let now = world.stamp(machine);
-    let manager = &world.managers[machine];
-    let directory = manager.directory.borrow();
-    let named = |id: &InstanceId| {
-        directory.attempts.values().any(|dir| {
-            let assigned = dir.record.as_ref().and_then(|record| record.assignment.as_ref());
-            dir.closed.is_none() && assigned.is_some_and(|assigned| assigned.instance == *id)
-        })
-    };
+    let now = world.stamp(manager);
     let lasts = |i: &Instance, policy: &Policy| {
         let lived = now.since(i.created).saturating_add(reservation.job.timeout);
         i.lifetime(policy).is_none_or(|most| lived <= most)
@@ -284,10 +276,10 @@ fn better(
             && i.free_slots() == chosen.free_slots() + 1
             && i.admits(&reservation.domain)
             && lasts(i, policy)
-            && i.ready.is_some_and(|ready| manager.trusts(ready))
+            && i.ready.is_some_and(|ready| world.trusts(manager, ready))
             // A pass holds back what restarts, and what an open attempt names.
             && world.cloud.machines.get(&i.id).is_some_and(|m| m.answers(world.now) && !m.rebooted)
-            && !named(&i.id)
+            && !world.is_named(manager, &i.id)
     };
     let others = state.instances.values().map(AsRef::as_ref).filter(|i| i.id != *granted);
     others.filter(|i| is_equal(i)).find(|i| has(i) > has(chosen)).map(|i| i.id.clone())

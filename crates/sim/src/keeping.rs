@@ -2,6 +2,8 @@
 //!
 //! Promise 3 depends on it: the keeper completes what a killed process left undone.
 
+use std::collections::BTreeSet;
+
 use greenroom_core::ids::PoolName;
 use greenroom_core::instance::Phase;
 use greenroom_core::time::Stamp;
@@ -17,30 +19,45 @@ const BACK_OFF_MS: u64 = 1_000;
 /// A process is about to call a provider. A keeper does so under its lock only.
 pub(super) fn acts(world: &mut World, pid: Pid, call: &str) {
     let Some(process) = world.processes.get(&pid).filter(|p| p.kind == Kind::Keep) else { return };
-    if !world.managers[process.machine].directory.borrow().keeper_lives() {
+    if !world.managers[process.manager].directory.borrow().keeper_lives() {
         let name = process.name.clone();
         world.broken(format!("promise 3: {name} makes {call} without being the keeper"));
     }
 }
 
-/// A process of machine 0 becomes the keeper.
-pub(super) fn locked(world: &mut World, pid: Pid) {
-    world.truth.keeper_left = None;
-    world.truth.keeper = Some(pid);
-    world.truth.relied.clear();
+/// A manager's last keeper.
+#[derive(Debug, Default)]
+pub struct LastKeeper {
+    pid: Option<Pid>,
+    /// The pools in which a process has since relied on it.
+    relied: BTreeSet<PoolName>,
+    /// When it exited by itself, unless a later event excuses it.
+    left: Option<u64>,
+}
+
+/// A process becomes its manager's keeper.
+pub(super) fn locked(world: &mut World, manager: usize, pid: Pid) {
+    if world.is_copy(manager) {
+        return;
+    }
+    world.truth.last_keepers.insert(manager, LastKeeper { pid: Some(pid), ..LastKeeper::default() });
     // It knows of no failed call.
     world.truth.pauses.clear();
 }
 
 /// A process has found a living keeper, and relies on it to see what was committed before.
-pub(super) fn relied_on(world: &mut World) {
-    world.truth.relied = world.config.keys().cloned().collect();
+pub(super) fn relied_on(world: &mut World, manager: usize) {
+    if !world.is_copy(manager) {
+        let pools = world.config.keys().cloned().collect();
+        world.truth.last_keepers.entry(manager).or_default().relied = pools;
+    }
 }
 
 /// A process has read a pool's state.
-pub(super) fn state_read(world: &mut World, pid: Pid, pool: &PoolName) {
-    if world.truth.keeper == Some(pid) {
-        world.truth.relied.remove(pool);
+pub(super) fn state_read(world: &mut World, manager: usize, pid: Pid, pool: &PoolName) {
+    if let Some(keeper) = world.truth.last_keepers.get_mut(&manager).filter(|keeper| keeper.pid == Some(pid))
+    {
+        keeper.relied.remove(pool);
     }
 }
 
@@ -55,14 +72,16 @@ pub(super) fn wait_failed(world: &mut World, pid: Pid, pool: &PoolName) {
 
 /// A keeper that exits by itself leaves no work behind. A process that commits work later finds that it is gone.
 pub(super) fn process_ended(world: &mut World, pid: Pid, exit: Exit) {
-    let Some(process) = world.processes.get(&pid).filter(|p| p.machine == 0) else { return };
-    let keeps = process.kind == Kind::Keep && !world.managers[0].directory.borrow().keeper_lives();
+    let Some(process) = world.processes.get(&pid).filter(|p| !world.is_copy(p.manager)) else { return };
+    let directory = &world.managers[process.manager].directory;
+    let keeps = process.kind == Kind::Keep && !directory.borrow().keeper_lives();
+    let keeper = world.truth.last_keepers.entry(process.manager).or_default();
     if exit == Exit::Killed {
-        world.truth.keeper_left = None; // it may have been about to start the next one
+        keeper.left = None; // it may have been about to start the next one
     } else if keeps && exit == Exit::Code(0) {
-        world.truth.keeper_left = Some(world.now);
-        if world.truth.keeper == Some(pid)
-            && let Some(pool) = world.truth.relied.first()
+        keeper.left = Some(world.now);
+        if keeper.pid == Some(pid)
+            && let Some(pool) = keeper.relied.first()
         {
             let missed = format!("promise 3: the keeper leaves, and somebody in {pool} relies on it");
             world.broken(missed);
@@ -72,23 +91,29 @@ pub(super) fn process_ended(world: &mut World, pid: Pid, exit: Exit) {
 
 /// While there is work, a keeper is running, except for the time it takes to notice that it exited.
 pub(super) fn after_step(world: &mut World) {
-    let excused = world.truth.excused;
-    let Some(left) = world.truth.keeper_left else { return };
-    if world.now <= left.max(excused) + ALLOWANCE_MS {
-        return;
+    let mut gone = world.truth.last_keepers.iter().filter(|(_, keeper)| is_missed(world, keeper));
+    let found = gone.find_map(|(manager, keeper)| Some((*manager, keeper.left?, work(world, *manager)?)));
+    let Some((manager, left, work)) = found else { return };
+    if let Some(keeper) = world.truth.last_keepers.get_mut(&manager) {
+        keeper.left = None;
     }
-    if let Some(work) = work(world) {
-        world.truth.keeper_left = None;
-        world.broken(format!("promise 3: the keeper left {} ms ago, and {work}", world.now - left));
-    }
+    world.broken(format!("promise 3: the keeper left {} ms ago, and {work}", world.now - left));
 }
 
-/// Work that only a keeper does, recorded on machine 0 for so long that a keeper should have been started.
-fn work(world: &World) -> Option<String> {
-    let now = world.stamp(0);
+/// True if the keeper exited by itself so long ago that the next one would have been started.
+fn is_missed(world: &World, keeper: &LastKeeper) -> bool {
+    keeper.left.is_some_and(|left| world.now > left.max(world.truth.excused) + ALLOWANCE_MS)
+}
+
+/// Work that only a keeper of this manager does, recorded for so long that one should have been started.
+fn work(world: &World, manager: usize) -> Option<String> {
+    let now = world.stamp(manager);
     let long = |since: Stamp, allowed: u64| now.since(since).as_millis() > u128::from(allowed);
-    for journal in world.managers[0].journals.values() {
-        for instance in journal.state().instances.values() {
+    // The keeper of any manager sees to the instances.
+    let keepers = world.partners(manager).map(|(number, _)| world.truth.last_keepers.get(&number));
+    let nobody_keeps = keepers.flatten().all(|keeper| is_missed(world, keeper));
+    for journal in world.ledger(manager).journals.values() {
+        for instance in journal.state().instances.values().filter(|_| nobody_keeps) {
             let busy = match instance.phase {
                 Phase::Launching | Phase::Checking | Phase::Cleaning => true,
                 Phase::Draining { .. } => instance.holders.is_empty(),
@@ -99,8 +124,10 @@ fn work(world: &World) -> Option<String> {
                 return Some(format!("{} is {}", instance.id, instance.phase.word()));
             }
         }
-        // A call probes its instance first and starts a keeper afterwards: its runner may die in between.
-        let mut granted = journal.state().granted.iter();
+        // Only its own manager judges an attempt. A call probes its instance first and starts a keeper afterwards: its
+        // runner may die in between.
+        let mut granted =
+            journal.state().granted.iter().filter(|(_, g)| g.reservation.manager() == now.manager);
         if let Some((name, _)) = granted.find(|(_, g)| long(g.reservation.requested_at, 2 * ALLOWANCE_MS)) {
             return Some(format!("nobody watches over {name}"));
         }

@@ -73,7 +73,7 @@ pub(super) fn was_lost(world: &World, pool: &PoolName) -> bool {
 
 /// True if an instance is recorded as ready and responds.
 fn answers(world: &World, pool: &PoolName) -> bool {
-    let Some(journal) = world.managers[0].journals.get(pool) else { return false };
+    let Some(journal) = world.ledgers[0].journals.get(pool) else { return false };
     let responds = |i: &Instance| {
         let machine = world.cloud.machines.get(&i.id);
         machine.is_some_and(|m| m.owned && !m.orphaned && m.answers(world.now))
@@ -85,14 +85,14 @@ fn answers(world: &World, pool: &PoolName) -> bool {
 /// everything, nor where `endpoint` never denied it.
 pub(super) fn committed(
     world: &mut World,
-    machine: usize,
+    manager: usize,
     pool: &PoolName,
     state: &PoolState,
     event: &Event,
 ) {
     let Change::DrainingBegun { instance, reason } = &event.change else { return };
     let was_ready = state.instance(instance).is_some_and(|i| i.ready.is_some());
-    if machine != 0 || !was_ready || is_after_cut(world) {
+    if world.is_copy(manager) || !was_ready || is_after_cut(world) {
         return;
     }
     let why = match reason {
@@ -138,7 +138,7 @@ pub(super) async fn lost(proc: &Proc) {
     };
     proc.pause(RECOVERS_MS).await;
     let mut world = proc.world.borrow_mut();
-    let state = world.managers[0].journal(&pool).state().clone();
+    let state = world.ledgers[0].journal(&pool).state().clone();
     let left = lost.iter().filter_map(|id| state.instance(id)).find(|i| i.is_idle());
     if let Some(left) = left.map(|i| i.id.clone()) {
         let limit = Duration::from_millis(RECOVERS_MS).as_secs() / 60;

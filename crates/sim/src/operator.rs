@@ -45,7 +45,7 @@ async fn unbind(proc: &Proc, starter: &Starter) {
 /// The static host without jobs that has been bound for the longest time, of a pool where cleaning unbinds none.
 fn bound_host(world: &World) -> Option<(PoolName, InstanceId)> {
     let pools =
-        world.managers[0].journals.iter().filter(|(pool, _)| !world.config[*pool].policy.clean_unbinds);
+        world.ledgers[0].journals.iter().filter(|(pool, _)| !world.config[*pool].policy.clean_unbinds);
     let hosts = pools.flat_map(|(pool, j)| j.state().instances.values().map(move |host| (pool, host)));
     let bound =
         hosts.filter(|(_, host)| host.is_static() && host.holders.is_empty() && host.domain.is_some());
@@ -56,7 +56,7 @@ fn bound_host(world: &World) -> Option<(PoolName, InstanceId)> {
 async fn return_hosts(proc: &Proc, starter: &Starter) {
     let aside: Vec<_> = {
         let world = proc.world.borrow();
-        let pools = world.managers[0].journals.iter();
+        let pools = world.ledgers[0].journals.iter();
         let all = pools.flat_map(|(pool, j)| j.state().instances.values().map(move |i| (pool, i)));
         let aside = all.filter(|(_, i)| matches!(i.phase, Phase::OutOfService { .. }));
         aside.map(|(pool, i)| (pool.clone(), i.id.clone())).collect()

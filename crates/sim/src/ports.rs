@@ -21,7 +21,7 @@ use super::keeping;
 use super::process::{Kind, Proc};
 use super::provider::SimProvider;
 
-/// A machine's clocks.
+/// A manager's clocks.
 #[derive(Debug, Clone)]
 pub struct SimClock(pub Proc);
 
@@ -32,7 +32,7 @@ impl Clock for SimClock {
     }
 }
 
-/// A pool's journal on the process's machine.
+/// A pool's journal, as the process's manager has it.
 #[derive(Debug, Clone)]
 pub struct SimStore {
     pub proc: Proc,
@@ -61,8 +61,8 @@ impl Store for SimStore {
     async fn load(&self) -> Result<PoolState, StoreError> {
         self.proc.step("store.load").await;
         let mut world = self.proc.world.borrow_mut();
-        let state = world.managers[self.proc.machine].journal(&self.pool).state().clone();
-        keeping::state_read(&mut world, self.proc.pid, &self.pool);
+        let state = world.journal(self.proc.manager, &self.pool).state().clone();
+        keeping::state_read(&mut world, self.proc.manager, self.proc.pid, &self.pool);
         world.log(self.proc.pid, format_args!("store.load {} at {}", self.pool, state.revision));
         Ok(state)
     }
@@ -85,7 +85,7 @@ impl Store for SimStore {
         }
         let mut world = self.proc.world.borrow_mut();
         let now = world.now;
-        let journal = world.managers[self.proc.machine].journal(&self.pool);
+        let journal = world.journal(self.proc.manager, &self.pool);
         if let Err(refused) = journal.commit(now, &events) {
             let (event, misfit) = *refused;
             world.broken(format!("{misfit}: {event:?}"));
@@ -97,7 +97,7 @@ impl Store for SimStore {
             let change = serde_json::to_string(&event.change).unwrap_or_default();
             world.log(self.proc.pid, format_args!("  {change}"));
         }
-        check::committed(&mut world, self.proc.machine, &self.pool, &events);
+        check::committed(&mut world, self.proc.manager, &self.pool, &events);
         if events.iter().any(is_refusal) && world.strikes(Fault::DiesRefused) {
             world.log(self.proc.pid, format_args!("dies with a refusal"));
             world.truth.excused = world.now;
@@ -110,7 +110,7 @@ impl Store for SimStore {
         self.proc.step("store.reserve").await;
         let mut world = self.proc.world.borrow_mut();
         if world.strikes(Fault::DiskFull) {
-            check::disk_full(&mut world, self.proc.machine, &self.pool);
+            check::disk_full(&mut world, self.proc.manager, &self.pool);
             return Err(StoreError::Full { what: "no space left on device".to_owned() });
         }
         Ok(())
@@ -121,11 +121,11 @@ impl Store for SimStore {
         let (mark, took) = {
             let mut world = self.proc.world.borrow_mut();
             let took = world.streams.latency.within(1..40);
-            (world.managers[self.proc.machine].journal(&self.pool).mark(), took)
+            (world.journal(self.proc.manager, &self.pool).mark(), took)
         };
         self.proc.pause(took).await;
         let mut world = self.proc.world.borrow_mut();
-        world.managers[self.proc.machine].journal(&self.pool).sync_to(mark);
+        world.journal(self.proc.manager, &self.pool).sync_to(mark);
         world.log(self.proc.pid, format_args!("store.sync {} to {mark}", self.pool));
         Ok(())
     }
@@ -133,7 +133,7 @@ impl Store for SimStore {
     async fn compact(&self) -> Result<(), StoreError> {
         self.proc.step("store.compact").await;
         let mut world = self.proc.world.borrow_mut();
-        let journal = world.managers[self.proc.machine].journal(&self.pool);
+        let journal = world.journal(self.proc.manager, &self.pool);
         if journal.unsynced() > 200 {
             let mark = journal.mark();
             journal.sync_to(mark);
@@ -149,7 +149,7 @@ impl SimStore {
     }
 
     fn state(&self) -> PoolState {
-        self.proc.world.borrow_mut().managers[self.proc.machine].journal(&self.pool).state().clone()
+        self.proc.world.borrow_mut().journal(self.proc.manager, &self.pool).state().clone()
     }
 }
 

@@ -49,7 +49,8 @@ impl fmt::Display for Exit {
 pub struct Process {
     pub name: String,
     pub kind: Kind,
-    pub machine: usize,
+    /// The number of its manager.
+    pub manager: usize,
     /// The runner that called it, or in whose control group it was started.
     pub runner: Option<u32>,
     /// SIGTERM was sent.
@@ -66,7 +67,8 @@ pub struct Process {
 pub struct Proc {
     pub world: Shared,
     pub pid: Pid,
-    pub machine: usize,
+    /// The number of the process's manager.
+    pub manager: usize,
 }
 
 impl fmt::Debug for Proc {
@@ -120,9 +122,9 @@ impl Proc {
         self.world.borrow_mut().log(self.pid, what);
     }
 
-    /// The time on the clocks of this process's machine.
+    /// The time on the clocks of this process's manager.
     pub fn now(&self) -> Stamp {
-        self.world.borrow().stamp(self.machine)
+        self.world.borrow().stamp(self.manager)
     }
 
     pub fn now_ms(&self) -> u64 {

@@ -54,7 +54,7 @@ impl SimProvider {
     fn stumbles(&self) -> Option<ProviderError> {
         let mut world = self.proc.world.borrow_mut();
         if world.strikes(Fault::Throttles) {
-            let until = world.stamp(self.proc.machine).plus(Duration::from_secs(15));
+            let until = world.stamp(self.proc.manager).plus(Duration::from_secs(15));
             let class = ErrorClass::Throttled { until: Some(until) };
             return Some(ProviderError::new(class, "too many requests"));
         }
@@ -95,7 +95,7 @@ impl SimProvider {
     /// Decides the result of a launch, and sends it on its way.
     fn fate(&self, request: &LaunchRequest, under_way: u64) -> Result<(), ProviderError> {
         let mut world = self.proc.world.borrow_mut();
-        check::launch_requested(&mut world, self.proc.machine, request);
+        check::launch_requested(&mut world, self.proc.manager, request);
         let refused = |class, message: &str| Err(ProviderError::new(class, message));
         if is_elsewhere(&mut world, &self.pool) {
             return refused(ErrorClass::Denied, "not in this account");
@@ -198,7 +198,7 @@ impl Provider for SimProvider {
 
     async fn terminate(&self, id: &InstanceId) -> Result<Termination, ProviderError> {
         let under_way = self.send("provider.terminate").await;
-        check::terminate_requested(&mut self.proc.world.borrow_mut(), self.proc.machine, id);
+        check::terminate_requested(&mut self.proc.world.borrow_mut(), self.proc.manager, id);
         let answer = if let Some(error) = self.stumbles() {
             Err(error)
         } else if self.finds_nothing() {
@@ -285,7 +285,7 @@ impl Provider for SimProvider {
         self.proc.pause(under_way).await;
         let answer = match self.stumbles() {
             Some(error) => Err(error),
-            None => listing(&mut self.proc.world.borrow_mut(), pool).map(|mut listing| {
+            None => listing(&mut self.proc.world.borrow_mut(), self.proc.manager, pool).map(|mut listing| {
                 listing.begun = begun;
                 listing
             }),
@@ -344,19 +344,19 @@ impl Provider for SimProvider {
 }
 
 /// The content of the list, which may be wrong.
-fn listing(world: &mut World, pool: &PoolName) -> Result<Listing, ProviderError> {
+fn listing(world: &mut World, manager: usize, pool: &PoolName) -> Result<Listing, ProviderError> {
     if world.strikes(Fault::ListFails) {
         return Err(ProviderError::new(ErrorClass::Transient, "internal error"));
     }
     if is_elsewhere(world, pool) {
         // Nothing can be terminated there.
         world.truth.held_up.clear();
-        world.truth.elsewhere.insert(pool.clone());
-        return Ok(Listing::empty(world.stamp(0), Some(Location::new(ELSEWHERE))));
+        world.truth.elsewhere.insert((manager, pool.clone()));
+        return Ok(Listing::empty(world.stamp(manager), Some(Location::new(ELSEWHERE))));
     }
-    world.truth.elsewhere.remove(pool);
+    world.truth.elsewhere.remove(&(manager, pool.clone()));
     if lists::loses_all(world, pool) {
-        return Ok(Listing::empty(world.stamp(0), Some(Location::new(HERE))));
+        return Ok(Listing::empty(world.stamp(manager), Some(Location::new(HERE))));
     }
     let now = world.now;
     let was_lost = lists::was_lost(world, pool);
@@ -381,5 +381,5 @@ fn listing(world: &mut World, pool: &PoolName) -> Result<Listing, ProviderError>
         instances.truncate(kept);
     }
     let location = Some(Location::new(HERE));
-    Ok(Listing { begun: world.stamp(0), complete, location, instances, copies: Vec::new() })
+    Ok(Listing { begun: world.stamp(manager), complete, location, instances, copies: Vec::new() })
 }

@@ -14,7 +14,7 @@ use greenroom_testkit::memory_host::AttemptDir;
 use super::orders;
 use super::process::Kind;
 use super::truth::JobResult;
-use super::world::World;
+use super::world::{Manager, World};
 
 /// From the end of the last job: the longest time an attempt may stay open without a call, the retention of its
 /// directory, the age at which an orphan is reaped, and the passes of three `reap`s.
@@ -84,13 +84,15 @@ fn has_used_up(world: &World, job: u64) -> bool {
 }
 
 fn orphans(world: &World) -> Option<String> {
-    let manager = &world.managers[0];
-    let directory = manager.directory.borrow();
-    if let Some((name, _)) = directory.attempts.iter().find(|(_, dir)| is_overdue(world, dir)) {
-        return Some(format!("promise 3: attempt {name} was never removed"));
+    for (number, manager) in world.partners(0) {
+        let directory = manager.directory.borrow();
+        if let Some((name, _)) = directory.attempts.iter().find(|(_, dir)| is_overdue(world, number, dir)) {
+            return Some(format!("promise 3: attempt {name} was never removed"));
+        }
     }
     let busy: Vec<String> = living(world).into_iter().filter(|name| !name.contains("service")).collect();
-    let due = directory.reports.values().any(|report| report.next.is_some());
+    let waits = |manager: &Manager| manager.directory.borrow().reports.values().any(|r| r.next.is_some());
+    let due = world.partners(0).any(|(_, manager)| waits(manager));
     // A keeper waits for its pulls in advance, each of which ends at its deadline.
     if !busy.is_empty() && !due && !world.scenario.service && !world.truth.images.any_pull() {
         return Some(format!("promise 3: still alive at rest: {}", busy.join(", ")));
@@ -100,28 +102,28 @@ fn orphans(world: &World) -> Option<String> {
 
 /// Keys of instances that neither a record nor the provider has.
 fn stale_keys(world: &World) -> Option<String> {
-    let manager = &world.managers[0];
+    let ledger = &world.ledgers[0];
     let recorded: BTreeSet<&InstanceId> =
-        manager.journals.values().flat_map(|j| j.state().instances.keys()).collect();
+        ledger.journals.values().flat_map(|j| j.state().instances.keys()).collect();
     // No record is left of an instance that was removed from the journal by hand and has ended by itself.
     let orphaned = |id: &InstanceId| world.cloud.past.get(id).is_some_and(|(m, _)| m.orphaned);
     let known = |id: &InstanceId| recorded.contains(id) || world.cloud.machines.contains_key(id);
-    let key = manager.keys.keys().find(|id| !known(id) && !orphaned(id))?;
+    let key = ledger.keys.keys().find(|id| !known(id) && !orphaned(id))?;
     Some(format!("promise 3: the keys of {key} were never removed"))
 }
 
 /// An attempt's directory is removed some time after its end. Across boots the wall clock measures that time, and one
 /// that was set back a day keeps it for a day more. A directory without a record (only `cleanup` came) belongs to no
 /// pool.
-fn is_overdue(world: &World, dir: &AttemptDir) -> bool {
+fn is_overdue(world: &World, manager: usize, dir: &AttemptDir) -> bool {
     let Some(record) = &dir.record else { return false };
     let kept = world.config[&record.pool].policy.timing.attempt_retention + Duration::from_mins(10);
-    let now = world.stamp(0);
+    let now = world.stamp(manager);
     dir.closed.is_none_or(|closed| now.reached(closed.at.plus(kept)))
 }
 
 fn pool_at_rest(world: &World, pool: &PoolName, policy: &Policy) -> Option<String> {
-    let state = world.managers[0].journals.get(pool)?.state();
+    let state = world.ledgers[0].journals.get(pool)?.state();
     if let Some(waiting) = state.waiting.values().next() {
         return Some(format!("promise 3: {} still waits in {pool}", waiting.attempt));
     }
@@ -167,7 +169,7 @@ fn surplus(world: &World, pool: &PoolName, policy: &Policy) -> Option<String> {
     if !plan.capabilities.launches {
         return None;
     }
-    let state = world.managers[0].journals.get(pool)?.state();
+    let state = world.ledgers[0].journals.get(pool)?.state();
     let target = policy.idle.idle_count;
     let fresh = policy.capacity_per_instance.min(policy.max_use_count.unwrap_or(u32::MAX));
     let needed = target.div_ceil(fresh).min(policy.max_instances);

@@ -113,13 +113,13 @@ impl fmt::Debug for Starter {
 pub const NOBODY: u32 = u32::MAX;
 
 impl Starter {
-    /// Starts a process on a machine; `runner` is the one that calls it, or whose control group it is in.
+    /// Starts a process of a manager; `runner` is the one that calls it, or whose control group it is in.
     pub fn start(
         &self,
         world: &Shared,
         command: Command,
         name: String,
-        machine: usize,
+        manager: usize,
         runner: Option<u32>,
     ) -> Pid {
         let kind = match &command {
@@ -134,10 +134,10 @@ impl Starter {
             _ => None,
         };
         let pid = world.borrow_mut().reserve_pid();
-        let proc = Proc { world: Rc::clone(world), pid, machine };
+        let proc = Proc { world: Rc::clone(world), pid, manager };
         let ports = self.ports(&proc, runner.unwrap_or(NOBODY), stage);
         let body = self.product.body(command, ports);
-        let process = Process { name, kind, machine, runner, stop: false, exit: None, stalled: 0, steps: 0 };
+        let process = Process { name, kind, manager, runner, stop: false, exit: None, stalled: 0, steps: 0 };
         let mut world = world.borrow_mut();
         world.start(pid, process, body);
         world.log(pid, format_args!("starts"));
@@ -166,22 +166,22 @@ impl Starter {
             world.truth.keepers += 1;
             (world.processes.get(&by.pid).and_then(|p| p.runner), world.truth.keepers)
         };
-        self.start(&by.world, Command::Keep { service: false }, format!("keep{number}"), by.machine, runner)
+        self.start(&by.world, Command::Keep { service: false }, format!("keep{number}"), by.manager, runner)
     }
 
     /// Starts a process that is not Greenroom's.
-    pub fn outside<F, A>(world: &Shared, name: String, machine: usize, runner: Option<u32>, body: F) -> Pid
+    pub fn outside<F, A>(world: &Shared, name: String, manager: usize, runner: Option<u32>, body: F) -> Pid
     where
         F: FnOnce(Proc) -> A,
         A: Future<Output = ()> + 'static,
     {
         let pid = world.borrow_mut().reserve_pid();
-        let proc = Proc { world: Rc::clone(world), pid, machine };
+        let proc = Proc { world: Rc::clone(world), pid, manager };
         let future = body(proc);
         let process = Process {
             name,
             kind: Kind::Outside,
-            machine,
+            manager,
             runner,
             stop: false,
             exit: None,

@@ -16,8 +16,8 @@ use super::rig::{Command, Product, Starter};
 use super::scenario::Scenario;
 use super::steps::Channel;
 use super::truth::{EARLIER, Guests, JobResult};
-use super::world::{Manager, World};
-use super::{fate, operator, workload};
+use super::world::{Ledger, Manager, Place, World};
+use super::{fate, operator, second, workload};
 
 /// The result of a seed.
 #[derive(Debug)]
@@ -63,14 +63,15 @@ pub fn run(seed: u64, product: Rc<dyn Product>, keep: bool) -> SeedResult {
     let starter = Starter { product };
     furnish(&world, &scenario);
     workload::gitlab(&world);
-    for number in 0..scenario.runners {
-        workload::runner(&world, &starter, scenario.opaque && number == 0);
-    }
+    workload::runners(&world, &starter, 0);
     fate::begin(&world, &starter);
-    cron(&world, &starter);
+    cron(&world, &starter, Cron { manager: 0, first: 300_000, every: 300_000 });
     operator::begin(&world, &starter);
     if scenario.service {
-        service(&world, &starter);
+        service(&world, &starter, 0);
+    }
+    if let Some(second) = scenario.second {
+        second.begin(&world, &starter);
     }
     let mut executor = Executor::new(Rc::clone(&world));
     executor.run_until(scenario.calm);
@@ -111,14 +112,11 @@ pub fn run(seed: u64, product: Rc<dyn Product>, keep: bool) -> SeedResult {
     }
 }
 
-/// The machine, the static hosts, and an instance of another owner.
+/// The first manager, the static hosts, and an instance of another owner.
 fn furnish(world: &Shared, scenario: &Scenario) {
     let mut world = world.borrow_mut();
-    let start =
-        Stamp { wall_ms: super::world::EPOCH_MS, manager: ManagerId(1), boot: BootId(1), uptime_ms: 0 };
-    let owner = OwnerId::new("owner-1");
-    let directory = Rc::new(RefCell::new(Directory::new(owner, start)));
-    world.managers.push(Manager::new(directory, scenario.durable_store, 1, 0));
+    world.ledgers.push(Ledger::new(scenario.durable_store));
+    install(&mut world, Place { id: ManagerId(1), ledger: 0, host: 0, boot: 1 });
     let plan = BootPlan { takes: Some(0), passes: true, goes: 0, hidden: 0 };
     for pool in scenario.pools.values() {
         for number in 1..=pool.hosts {
@@ -133,32 +131,60 @@ fn furnish(world: &Shared, scenario: &Scenario) {
     }
 }
 
-/// Runs `reap` every five minutes, like cron.
-fn cron(world: &Shared, starter: &Starter) {
+/// An empty state directory of the operator's.
+pub(super) fn install(world: &mut World, place: Place) {
+    let owner = OwnerId::new("owner-1");
+    let start =
+        Stamp { wall_ms: super::world::EPOCH_MS, manager: place.id, boot: BootId(place.boot), uptime_ms: 0 };
+    let directory = Rc::new(RefCell::new(Directory::new(owner, start)));
+    world.managers.push(Manager::new(directory, place, 0));
+}
+
+/// When a manager's `reap`s come, in milliseconds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cron {
+    pub(super) manager: usize,
+    pub(super) first: u64,
+    pub(super) every: u64,
+}
+
+/// Runs `reap` again and again, like cron.
+pub(super) fn cron(world: &Shared, starter: &Starter, cron: Cron) {
     let starter = starter.clone();
-    Starter::outside(world, "cron".to_owned(), 0, None, |proc| async move {
+    let Cron { manager, first, every } = cron;
+    Starter::outside(world, format!("cron{}", second::of(manager)), manager, None, move |proc| async move {
+        proc.pause(first).await;
         let mut number = 0;
         loop {
-            proc.pause(300_000).await;
-            if proc.world.borrow().managers[0].on {
+            if proc.world.borrow().managers[manager].on {
                 number += 1;
-                starter.start(&proc.world, Command::Reap, format!("reap{number}"), 0, None);
+                let name = format!("reap{number}{}", second::of(manager));
+                starter.start(&proc.world, Command::Reap, name, manager, None);
             }
+            proc.pause(every).await;
         }
     });
 }
 
-/// `greenroom keep` as a service: restarted when it exits.
-fn service(world: &Shared, starter: &Starter) {
+/// `greenroom keep` as a service of a manager: restarted when it exits.
+pub(super) fn service(world: &Shared, starter: &Starter, manager: usize) {
     let starter = starter.clone();
-    Starter::outside(world, "systemd".to_owned(), 0, None, |proc| async move {
-        loop {
-            let on = proc.until(&[Channel::Work(1)], None, |world| world.managers[0].on.then_some(()));
-            on.await;
-            let keep = Command::Keep { service: true };
-            let pid = starter.start(&proc.world, keep, "keep as a service".to_owned(), 0, None);
-            proc.until(&[Channel::Exit(pid)], None, |world| world.exit_of(pid)).await;
-            proc.pause(5_000).await;
-        }
-    });
+    Starter::outside(
+        world,
+        format!("systemd{}", second::of(manager)),
+        manager,
+        None,
+        move |proc| async move {
+            loop {
+                let on =
+                    proc.until(&[Channel::Work(1)], None, |world| world.managers[manager].on.then_some(()));
+                on.await;
+                let keep = Command::Keep { service: true };
+                let name = format!("keep as a service{}", second::of(manager));
+                let pid = starter.start(&proc.world, keep, name, manager, None);
+                proc.until(&[Channel::Exit(pid)], None, |world| world.exit_of(pid)).await;
+                proc.pause(5_000).await;
+            }
+        },
+    );
 }

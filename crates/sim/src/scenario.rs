@@ -16,6 +16,7 @@ use super::exec::PlannedKill;
 use super::fault::{Fault, WINDOWED, Windows};
 use super::process::Kind;
 use super::rng::Rng;
+use super::second::SecondManager;
 use super::stock::Stock;
 use super::{early, images, lifetimes, lists, orders, sick, stopped};
 
@@ -67,14 +68,16 @@ pub struct Scenario {
     pub windows: Windows,
     pub moments: Vec<Moment>,
     pub kills: Vec<PlannedKill>,
-    /// Jobs that a runner takes concurrently; runner 0 cannot be observed from outside if `opaque`.
+    /// Runners of the first manager. Runner 0 cannot be observed from outside if `opaque`.
     pub runners: u32,
+    /// Jobs that a runner takes concurrently.
     pub concurrent: u32,
     pub opaque: bool,
     /// The store loses nothing in a power cut.
     pub durable_store: bool,
-    /// The keeper is a service that is restarted when it exits.
+    /// Keepers are services that are restarted when they exit.
     pub service: bool,
+    pub second: Option<SecondManager>,
     /// No fault occurs after this moment.
     pub calm: u64,
     /// By then everything has come to rest.
@@ -112,6 +115,9 @@ impl Scenario {
         moments.extend(early::draw(seed, calm));
         moments.extend(lists::draw(seed, calm));
         moments.sort_by_key(|m| m.at);
+        let durable_store = Rng::new(seed, "store").chance(200);
+        let second = SecondManager::draw(seed, durable_store);
+        moments.retain(|moment| second.is_none_or(|second| second.allows(moment.fault)));
         let kills = draw_kills(calm, &mut faults);
         Self {
             seed,
@@ -123,12 +129,18 @@ impl Scenario {
             runners: 3,
             concurrent: u32::try_from(rng.within(3..7)).unwrap_or(3),
             opaque: rng.chance(500),
-            durable_store: Rng::new(seed, "store").chance(200),
+            durable_store,
             service: rng.chance(500),
+            second,
             calm,
             // The rest of the queue, the longest timeout of a policy, the grace and some passes.
             end: calm + 4 * 3_600_000,
         }
+    }
+
+    /// How many runners a manager has.
+    pub fn runners_of(&self, manager: usize) -> u32 {
+        if manager == 0 { self.runners } else { self.second.map_or(0, |second| second.runners) }
     }
 }
 

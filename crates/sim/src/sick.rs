@@ -77,8 +77,8 @@ pub(super) fn check(world: &mut World, id: &InstanceId) -> (u64, bool) {
 }
 
 /// An event was recorded; `state` is the result of its transaction.
-pub(super) fn committed(world: &mut World, machine: usize, state: &PoolState, event: &Event) {
-    if machine != 0 {
+pub(super) fn committed(world: &mut World, manager: usize, state: &PoolState, event: &Event) {
+    if world.is_copy(manager) {
         return; // a copy serves no jobs
     }
     match &event.change {

@@ -28,8 +28,8 @@ fn acquitted(world: &mut World, id: &InstanceId) {
 }
 
 /// An event was recorded; `state` is the result of its transaction.
-pub(super) fn committed(world: &mut World, machine: usize, state: &PoolState, event: &Event) {
-    if machine != 0 {
+pub(super) fn committed(world: &mut World, manager: usize, state: &PoolState, event: &Event) {
+    if world.is_copy(manager) {
         return; // a copy serves no jobs
     }
     match &event.change {
@@ -69,7 +69,7 @@ pub(super) fn committed(world: &mut World, machine: usize, state: &PoolState, ev
 
 /// Records were lost in a power cut: the recorded jobs count now.
 pub(super) fn records_lost(world: &mut World) {
-    let instances = world.managers[0].journals.values().flat_map(|j| j.state().instances.values());
+    let instances = world.ledgers[0].journals.values().flat_map(|j| j.state().instances.values());
     let instances: Vec<_> = instances.collect();
     let suspect =
         instances.iter().filter(|i| matches!(i.awaits_check(), Some(CheckKind::Engine | CheckKind::Network)));

@@ -22,7 +22,7 @@ pub enum Channel {
     /// A signal for the process, or the end of its runner.
     Signal(Pid),
     Exit(Pid),
-    /// Mail, marks and locks: the number of the machine, and the mailbox.
+    /// Mail, marks and locks: the number of the manager, and the mailbox.
     Keeper(usize, PoolName),
     KeeperLock(usize),
     Attempt(usize, AttemptName),

@@ -11,6 +11,7 @@ use greenroom_ports::provider::LaunchRequest;
 use super::choosing::OfferingAnswers;
 use super::early::EarlyTruth;
 use super::images::ImageTruth;
+use super::keeping::LastKeeper;
 use super::steps::Pid;
 
 /// A job's attempt between its `prepare` and its `cleanup`, as the runner sees it.
@@ -19,7 +20,7 @@ pub struct Live {
     pub job: u64,
     pub facts: JobFacts,
     pub pool: PoolName,
-    pub machine: usize,
+    pub manager: usize,
     pub instance: InstanceId,
 }
 
@@ -96,17 +97,14 @@ pub struct Truth {
     pub running: BTreeMap<u64, u32>,
     /// The last moment of an event that justifies a wait.
     pub excused: u64,
-    /// Since when a job waits although an instance is free for it, by machine and pool.
+    /// Since when a job waits although an instance is free for it, by ledger and pool.
     pub unserved: BTreeMap<(usize, PoolName), (u64, String)>,
     /// Instances to be terminated on a full disk: since when, and during how many errors, no call was made about them.
     pub held_up: BTreeMap<InstanceId, (u64, u32)>,
     /// Instances whose last termination failed, and when it is repeated at the latest.
     pub pauses: BTreeMap<InstanceId, u64>,
-    /// When the last keeper of machine 0 exited by itself, unless a later event excuses it.
-    pub keeper_left: Option<u64>,
-    /// The last process to become the keeper of machine 0, and the pools in which a process has since relied on it.
-    pub keeper: Option<Pid>,
-    pub relied: BTreeSet<PoolName>,
+    /// The last keeper of each manager, by the manager's number. Copies have none.
+    pub last_keepers: BTreeMap<usize, LastKeeper>,
     /// Which instance the lists of a pool omit, and until when.
     pub omitted: BTreeMap<PoolName, (u64, InstanceId)>,
     /// Instances that `endpoint` has ever denied, rightly or not.
@@ -117,8 +115,8 @@ pub struct Truth {
     pub right_lists: BTreeMap<PoolName, u64>,
     /// Instances whose last launch was refused and that no list has shown since: recorded in no account.
     pub nowhere: BTreeSet<InstanceId>,
-    /// Pools whose last list was that of the other account.
-    pub elsewhere: BTreeSet<PoolName>,
+    /// Pools whose last list was that of the other account, by the manager that got it.
+    pub elsewhere: BTreeSet<(usize, PoolName)>,
     /// Limits that applied until a moment ago: pool, until when, how many.
     pub old_limits: BTreeMap<PoolName, (u64, u32)>,
     pub images: ImageTruth,

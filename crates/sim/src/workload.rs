@@ -38,17 +38,25 @@ pub fn gitlab(world: &Shared) {
     });
 }
 
-/// A runner's process: takes jobs while it has room. Returns its number.
-pub fn runner(world: &Shared, starter: &Starter, opaque: bool) -> u32 {
+/// Every runner of a manager.
+pub fn runners(world: &Shared, starter: &Starter, manager: usize) {
+    let scenario = std::rc::Rc::clone(&world.borrow().scenario);
+    for number in 0..scenario.runners_of(manager) {
+        runner(world, starter, manager, scenario.opaque && manager == 0 && number == 0);
+    }
+}
+
+/// A runner's process of a manager: takes jobs while it has room.
+pub fn runner(world: &Shared, starter: &Starter, manager: usize, opaque: bool) {
     let number = {
         let mut world = world.borrow_mut();
         world.truth.runners += 1;
         let number = world.truth.runners;
-        world.managers[0].runners.insert(number, Runner { alive: true, opaque });
+        world.managers[manager].runners.insert(number, Runner { alive: true, opaque });
         number
     };
     let starter = starter.clone();
-    Starter::outside(world, format!("runner{number}"), 0, Some(number), |proc| async move {
+    Starter::outside(world, format!("runner{number}"), manager, Some(number), |proc| async move {
         loop {
             let place = proc.until(&[QUEUE], None, |world| {
                 let busy = world.truth.running.values().filter(|r| **r == number).count();
@@ -62,7 +70,7 @@ pub fn runner(world: &Shared, starter: &Starter, opaque: bool) -> u32 {
             let ends = proc.now_ms() + u64::try_from(plan.facts.timeout.as_millis()).unwrap_or(u64::MAX);
             let call =
                 Job { starter: starter.clone(), number, id, plan, ends, attempt: AttemptName::new("") };
-            Starter::outside(&proc.world, format!("job{id}"), 0, Some(number), |proc| async move {
+            Starter::outside(&proc.world, format!("job{id}"), manager, Some(number), |proc| async move {
                 let result = call.work(&proc).await;
                 proc.log(format_args!("{result:?}"));
                 let mut world = proc.world.borrow_mut();
@@ -72,7 +80,6 @@ pub fn runner(world: &Shared, starter: &Starter, opaque: bool) -> u32 {
             });
         }
     });
-    number
 }
 
 /// One job in a runner.
@@ -101,7 +108,7 @@ impl Job {
 
     fn start(&self, proc: &Proc, command: Command, verb: &str) -> Pid {
         let name = format!("{verb} {} {}", self.id, self.attempt);
-        self.starter.start(&proc.world, command, name, 0, Some(self.number))
+        self.starter.start(&proc.world, command, name, proc.manager, Some(self.number))
     }
 
     /// Waits for a call to exit; stops it at `cancel`, and reports it if it is still running a minute later.
@@ -147,7 +154,7 @@ impl Job {
         let mut world = proc.world.borrow_mut();
         world.truth.tmpdirs += 1;
         let name = AttemptName::new(format!("custom-executor{}", world.truth.tmpdirs));
-        world.managers[0].tmpdirs.insert(name.clone());
+        world.managers[proc.manager].tmpdirs.insert(name.clone());
         let facts = (self.plan.pool.clone(), self.plan.facts.clone());
         world.truth.attempts.insert(name.clone(), facts);
         name
@@ -241,7 +248,7 @@ impl Job {
     fn hold(&self, proc: &Proc) -> bool {
         let mut world = proc.world.borrow_mut();
         let instance = {
-            let directory = world.managers[0].directory.borrow();
+            let directory = world.managers[proc.manager].directory.borrow();
             let record = directory.attempts.get(&self.attempt).and_then(|dir| dir.record.as_ref());
             record.and_then(|r| r.assignment.as_ref()).map(|a| a.instance.clone())
         };
@@ -250,8 +257,11 @@ impl Job {
             return false;
         };
         let (facts, pool) = (self.plan.facts.clone(), self.plan.pool.clone());
-        let live = Live { job: self.id, facts, pool, machine: 0, instance };
+        let live = Live { job: self.id, facts, pool, manager: proc.manager, instance };
         check::promised(&mut world, &self.attempt, live);
+        if proc.manager != 0 {
+            world.cover.second_job();
+        }
         true
     }
 
@@ -280,7 +290,7 @@ impl Job {
             let pid = self.start(proc, Command::Cleanup { attempt: self.attempt.clone(), end }, "cleanup");
             proc.until(&[Channel::Exit(pid)], None, |world| world.exit_of(pid)).await;
         }
-        proc.world.borrow_mut().managers[0].tmpdirs.remove(&self.attempt);
+        proc.world.borrow_mut().managers[proc.manager].tmpdirs.remove(&self.attempt);
     }
 }
 

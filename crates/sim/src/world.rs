@@ -1,6 +1,6 @@
 //! Everything that exists in a simulation.
 //!
-//! One world has the cloud, the machines that Greenroom runs on, the processes there and the truth about the jobs.
+//! One world has the cloud, the managers, their processes and the truth about the jobs.
 //! Ports read and change it, one step at a time; the checker observes it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use std::rc::Rc;
 use greenroom_core::ids::{AttemptName, InstanceId, PoolName};
 use greenroom_core::time::{BootId, ManagerId, Stamp};
 use greenroom_ports::provider::{InstanceKeys, LaunchRequest};
-use greenroom_testkit::memory_host::{News, SharedDirectory};
+use greenroom_testkit::memory_host::{AttemptDir, News, SharedDirectory};
 
 use super::check;
 use super::cloud::{Cloud, Due};
@@ -31,7 +31,7 @@ pub const EPOCH_MS: i64 = 1_767_600_000_000;
 
 pub type Body = Pin<Box<dyn Future<Output = i32>>>;
 
-/// A runner's process on a machine.
+/// A runner's process of a manager.
 #[derive(Debug, Clone, Copy)]
 pub struct Runner {
     pub alive: bool,
@@ -39,34 +39,60 @@ pub struct Runner {
     pub opaque: bool,
 }
 
-/// A machine that Greenroom runs on.
+/// What the managers of an owner share: the journals, and the keys of the instances.
+#[derive(Debug, Clone)]
+pub struct Ledger {
+    pub journals: BTreeMap<PoolName, Journal>,
+    pub keys: BTreeMap<InstanceId, InstanceKeys>,
+    /// It loses nothing in a power cut.
+    durable: bool,
+}
+
+impl Ledger {
+    pub fn new(durable: bool) -> Self {
+        Self { journals: BTreeMap::new(), keys: BTreeMap::new(), durable }
+    }
+
+    /// A pool's journal; a new one if there is none.
+    pub fn journal(&mut self, pool: &PoolName) -> &mut Journal {
+        self.journals.entry(pool.clone()).or_insert_with(|| Journal::new(self.durable))
+    }
+}
+
+/// Where a manager belongs.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    pub id: ManagerId,
+    /// The number of the ledger that it records in.
+    pub ledger: usize,
+    /// The number of the runner host, whose power and clocks it shares with the others there.
+    pub host: usize,
+    /// The number of the boot.
+    pub boot: u64,
+}
+
+/// A manager: a state directory that runs jobs.
 #[derive(Debug)]
 pub struct Manager {
     pub directory: SharedDirectory,
-    pub journals: BTreeMap<PoolName, Journal>,
-    pub keys: BTreeMap<InstanceId, InstanceKeys>,
+    pub place: Place,
     pub runners: BTreeMap<u32, Runner>,
     /// The TMPDIRs that exist.
     pub tmpdirs: BTreeSet<AttemptName>,
-    /// Its store loses nothing in a power cut.
-    durable_store: bool,
-    boot: u64,
     boot_began: u64,
     wall_offset: i64,
-    /// It has power.
+    /// Its host has power.
     pub on: bool,
 }
 
 impl Manager {
-    pub fn new(directory: SharedDirectory, durable_store: bool, boot: u64, now: u64) -> Self {
+    /// A manager without runners. Its host booted just now.
+    pub fn new(directory: SharedDirectory, place: Place, now: u64) -> Self {
         Self {
             directory,
-            journals: BTreeMap::new(),
-            keys: BTreeMap::new(),
+            place,
             runners: BTreeMap::new(),
             tmpdirs: BTreeSet::new(),
-            durable_store,
-            boot,
             boot_began: now,
             wall_offset: 0,
             on: true,
@@ -77,29 +103,19 @@ impl Manager {
         let wall = i64::try_from(now).unwrap_or(i64::MAX);
         Stamp {
             wall_ms: EPOCH_MS + wall + self.wall_offset,
-            manager: ManagerId(1),
-            boot: BootId(self.boot),
+            manager: self.place.id,
+            boot: self.boot(),
             uptime_ms: now.saturating_sub(self.boot_began) + 20_000,
         }
     }
 
-    /// A pool's journal; a new one if there is none.
-    pub fn journal(&mut self, pool: &PoolName) -> &mut Journal {
-        self.journals.entry(pool.clone()).or_insert_with(|| Journal::new(self.durable_store))
-    }
-
     pub fn boot(&self) -> BootId {
-        BootId(self.boot)
-    }
-
-    /// True if nothing that followed a record of this moment can be lost.
-    pub fn trusts(&self, recorded: Stamp) -> bool {
-        self.durable_store || recorded.boot == self.boot()
+        BootId(self.place.boot)
     }
 
     /// A new boot.
     pub fn reboot(&mut self, now: u64) {
-        self.boot += 1;
+        self.place.boot += 1;
         self.boot_began = now;
     }
 
@@ -119,7 +135,9 @@ pub struct World {
     pub story: Trace,
     pub cover: Coverage,
     pub processes: BTreeMap<Pid, Process>,
+    /// Those of the operator's state directories come first, then the copies.
     pub managers: Vec<Manager>,
+    pub ledgers: Vec<Ledger>,
     pub cloud: Cloud,
     pub truth: Truth,
     /// The operator's configuration.
@@ -151,6 +169,7 @@ impl World {
             cover: Coverage::default(),
             processes: BTreeMap::new(),
             managers: Vec::new(),
+            ledgers: Vec::new(),
             cloud: Cloud::default(),
             truth: Truth::default(),
             config: scenario.pools.clone(),
@@ -162,9 +181,65 @@ impl World {
         }
     }
 
-    /// The time on the clocks of a machine.
-    pub fn stamp(&self, machine: usize) -> Stamp {
-        self.managers[machine].stamp(self.now)
+    /// The ledger of a manager.
+    pub fn ledger(&self, manager: usize) -> &Ledger {
+        &self.ledgers[self.managers[manager].place.ledger]
+    }
+
+    pub fn ledger_mut(&mut self, manager: usize) -> &mut Ledger {
+        &mut self.ledgers[self.managers[manager].place.ledger]
+    }
+
+    /// A pool's journal, as a manager has it.
+    pub fn journal(&mut self, manager: usize, pool: &PoolName) -> &mut Journal {
+        self.ledger_mut(manager).journal(pool)
+    }
+
+    /// The managers that record in the same ledger, by number.
+    pub fn partners(&self, manager: usize) -> impl Iterator<Item = (usize, &Manager)> {
+        let ledger = self.managers[manager].place.ledger;
+        self.managers.iter().enumerate().filter(move |(_, other)| other.place.ledger == ledger)
+    }
+
+    /// The managers on a runner host.
+    pub fn on_host(&mut self, host: usize) -> impl Iterator<Item = &mut Manager> {
+        self.managers.iter_mut().filter(move |manager| manager.place.host == host)
+    }
+
+    /// The directory of an attempt, whichever manager of the ledger has it.
+    pub fn attempt<T>(
+        &self,
+        manager: usize,
+        name: &AttemptName,
+        read: impl FnOnce(&Manager, &AttemptDir) -> T,
+    ) -> Option<T> {
+        let (_, owner) =
+            self.partners(manager).find(|(_, m)| m.directory.borrow().attempts.contains_key(name))?;
+        owner.directory.borrow().attempts.get(name).map(|dir| read(owner, dir))
+    }
+
+    /// True if the directory of an open attempt names the instance, whichever manager of the ledger has it.
+    pub fn is_named(&self, manager: usize, id: &InstanceId) -> bool {
+        let names = |dir: &AttemptDir| {
+            let assigned = dir.record.as_ref().and_then(|record| record.assignment.as_ref());
+            dir.closed.is_none() && assigned.is_some_and(|assigned| assigned.instance == *id)
+        };
+        self.partners(manager).any(|(_, m)| m.directory.borrow().attempts.values().any(names))
+    }
+
+    /// True for a copy of a state directory: it has a ledger of its own.
+    pub fn is_copy(&self, manager: usize) -> bool {
+        self.managers[manager].place.ledger != 0
+    }
+
+    /// True if nothing that followed a record of this moment can be lost.
+    pub fn trusts(&self, manager: usize, recorded: Stamp) -> bool {
+        self.ledger(manager).durable || recorded.boot == self.managers[manager].boot()
+    }
+
+    /// The time on the clocks of a manager.
+    pub fn stamp(&self, manager: usize) -> Stamp {
+        self.managers[manager].stamp(self.now)
     }
 
     pub fn log(&mut self, pid: Pid, what: fmt::Arguments<'_>) {
@@ -235,7 +310,7 @@ impl World {
     /// True if the runner that this process belongs to is alive.
     pub fn runner_lives(&self, pid: Pid) -> bool {
         let Some(process) = self.processes.get(&pid) else { return false };
-        let runner = |number| self.managers[process.machine].runners.get(&number);
+        let runner = |number| self.managers[process.manager].runners.get(&number);
         process.runner.is_none_or(|number| runner(number).is_some_and(|r| r.alive))
     }
 
