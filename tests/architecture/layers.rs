@@ -17,13 +17,14 @@ const CRATES: &[(&str, &[&str])] = &[
     ("manager", &["core", "ports", "system"]),
     ("ssh", &["core", "ports", "system"]),
     ("testkit", &["core", "ports"]),
+    ("harness", &["core", "manager", "ports", "ssh", "testkit"]),
     ("sim", &["core", "engine", "ports", "testkit"]),
     // The test kit is optional there: only the tests' own plugin needs it, which no package contains.
     ("greenroom", &["core", "engine", "keys", "manager", "ports", "ssh", "system", "testkit"]),
 ];
 
 /// Every layer of the package `greenroom`, and what it may use besides itself: layers and crates. `X/*` is any adapter of a family;
-/// `*` is everything. All may use the test kit, because Cargo keeps it away from everything but tests.
+/// `*` is everything. All may use the test kit and the harness, because Cargo keeps them away from everything but tests.
 const ARROWS: &[(&str, &[&str])] = &[
     ("https", &["system"]),
     ("config", &["core", "keys"]),
@@ -79,7 +80,7 @@ fn may_use(from: &str, to: &str) -> Result<bool, String> {
         .find(|(layer, _)| *layer == from)
         .or_else(|| ARROWS.iter().find(|(layer, _)| covers(layer, from)))
         .ok_or_else(|| format!("`{from}` is no layer"))?;
-    Ok(from == to || to == "testkit" || allowed.iter().any(|pattern| covers(pattern, to)))
+    Ok(from == to || matches!(to, "testkit" | "harness") || allowed.iter().any(|pattern| covers(pattern, to)))
 }
 
 /// Paths that lead from a layer to one that it may not use.

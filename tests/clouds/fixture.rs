@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use greenroom::provider::{BuildContext, WITH_BACKENDS};
 use greenroom_core::ids::{InstanceId, PoolName};
+use greenroom_harness::here::{HereAndNow, make_keys, read_keys};
+use greenroom_harness::provider::{Behaviour, Fixture};
 use greenroom_ports::clock::Clock;
 use greenroom_ports::provider::{InstanceKeys, Provider};
 use serde_json::json;
 use tempfile::TempDir;
 
 use crate::cloud::{Buy, Cloud, instance_name, machine};
-use crate::here::{HereAndNow, make_keys, read_keys};
 use crate::lab::Taken;
-use crate::provider::{Behaviour, Fixture};
 
 pub(crate) struct CloudFixture {
     cloud: Cloud,
@@ -114,15 +114,17 @@ impl Fixture for CloudFixture {
 }
 
 mod ec2 {
+    use greenroom_harness::provider_contract;
+
     use super::{Cloud, CloudFixture};
-    use crate::provider::provider_contract;
 
     provider_contract!(CloudFixture::new(Cloud::Ec2));
 }
 
 mod gce {
+    use greenroom_harness::provider_contract;
+
     use super::{Cloud, CloudFixture};
-    use crate::provider::provider_contract;
 
     provider_contract!(CloudFixture::new(Cloud::Gce));
 }

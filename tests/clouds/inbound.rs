@@ -7,19 +7,19 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
+use greenroom_harness::driver;
 use greenroom_testkit::skipped::skipped;
 use serde_json::Value;
 use tempfile::TempDir;
 use toml::Table;
 
 use crate::cloud::{Buy, Cloud};
-use crate::place::DRIVER;
 use crate::site::{Site, pool};
 
 /// An executable script of `sh` that ends as the driver.
 fn driver_after(dir: &TempDir, prepared: &str) -> PathBuf {
     let path = dir.path().join("driver");
-    fs::write(&path, format!("#!/bin/sh\n{prepared}\nexec {DRIVER} \"$@\"\n")).expect("a script");
+    fs::write(&path, format!("#!/bin/sh\n{prepared}\nexec {} \"$@\"\n", driver())).expect("a script");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("its mode");
     path
 }

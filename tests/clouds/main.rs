@@ -13,9 +13,6 @@ mod doctor;
 mod first_boot;
 mod fixture;
 mod gate;
-#[path = "../contract/provider/here.rs"]
-#[expect(dead_code, reason = "clouds have no processes on this machine")]
-mod here;
 mod http;
 mod inbound;
 mod jobs;
@@ -23,18 +20,6 @@ mod lab;
 mod matrix;
 mod networks;
 mod notices;
-#[path = "../jobs/onslaught.rs"]
-mod onslaught;
 mod operation;
-#[path = "../jobs/place.rs"]
-#[expect(dead_code, reason = "jobs in clouds use a part of it")]
-mod place;
-#[path = "../jobs/processes.rs"]
-#[expect(dead_code, reason = "jobs in clouds use a part of it")]
-mod processes;
-#[path = "../contract/provider/suite.rs"]
-mod provider;
-#[path = "../jobs/setting.rs"]
-mod setting;
 mod site;
 mod truth;

@@ -3,11 +3,11 @@
 #![cfg(test)]
 
 use greenroom_core::inventory::Status;
+use greenroom_harness::provider::{Fixture as _, good, leave_nothing, listed, request, running};
 use serde_json::json;
 
 use crate::cloud::{Buy, Cloud};
 use crate::fixture::CloudFixture;
-use crate::provider::{Fixture as _, good, leave_nothing, listed, request, running};
 
 const EVENTS: &str = "DescribeInstanceStatus";
 const RECLAIMS: &str = "DescribeSpotInstanceRequests";

@@ -8,6 +8,9 @@ use std::time::Duration;
 use greenroom_core::event::Change;
 use greenroom_core::ids::InstanceId;
 use greenroom_core::pool::PoolState;
+use greenroom_harness::driver;
+use greenroom_harness::place::Place;
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::{CallRecord, Outcome};
 use serde_json::Value;
@@ -15,8 +18,6 @@ use toml::Table;
 
 use crate::cloud::{Buy, Cloud, Launch, instance_name, machine};
 use crate::lab::Taken;
-use crate::place::{DRIVER, Place};
-use crate::setting::Setting;
 use crate::truth::Machine;
 
 /// Limit for any wait: an emulated instance boots in half a second, but this machine may be busy.
@@ -109,7 +110,7 @@ impl Site {
     /// The findings of `doctor` on the cloud: code, severity, message.
     #[track_caller]
     pub fn findings(&self, cloud: Cloud) -> Vec<[String; 3]> {
-        self.findings_of(Path::new(DRIVER), cloud)
+        self.findings_of(Path::new(driver()), cloud)
     }
 
     /// The same, of a script that prepares something and executes the driver.

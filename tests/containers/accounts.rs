@@ -1,10 +1,10 @@
 //! What operators see of jobs in containers: `pool status` and `explain`.
 
+use greenroom_harness::place::Place;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::{Value, json};
 
 use crate::engine::engine;
-use crate::place::Place;
 use crate::pool::{containers, job, plain, setting};
 use crate::site::site;
 

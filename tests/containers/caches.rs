@@ -5,13 +5,13 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
+use greenroom_harness::place::SOON;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 use greenroom_testkit::skipped::skipped;
 use serde_json::Value;
 
 use crate::images::lab;
-use crate::place::SOON;
 use crate::pool::{job, setting};
 use crate::site::{Site, site};
 

@@ -1,11 +1,11 @@
 //! Tests once more, with Debian's Docker: each machine has a daemon of its own. And its mirrors.
 
+use greenroom_harness::place::Place;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::json;
 
 use crate::engine::on_docker;
-use crate::place::Place;
 use crate::pool::{containers, job, plain, setting};
 use crate::site::{PLAIN, STOPPED, Site, site};
 use crate::{

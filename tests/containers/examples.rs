@@ -1,10 +1,10 @@
 //! The examples of docs/containers.md, as they stand there, in images that imitate those of Docker Hub.
 
+use greenroom_harness::place::Place;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::{Value, json};
 
-use crate::place::Place;
 use crate::pool::setting;
 use crate::site::site;
 use crate::yaml;

@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use greenroom_harness::driver;
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::processes::wait_for;
 use greenroom_testkit::gitlab_runner::record::{CallRecord, JobResult, Outcome};
 use serde_json::{Value, json};
 
-use crate::place::{DRIVER, Place, SOON};
 use crate::pool::{job, plain, setting};
-use crate::processes::wait_for;
 use crate::site::site;
 
 const ROUNDS: usize = 20;
@@ -114,7 +115,7 @@ fn took(result: &JobResult, is_meant: impl Fn(&CallRecord) -> bool) -> f64 {
 #[ignore = "figures, taken by hand on an idle machine"]
 fn what_a_job_costs() {
     let Some(site) = site() else { return };
-    let driver = std::env::var_os("GREENROOM_DRIVER").map_or_else(|| DRIVER.into(), PathBuf::from);
+    let driver = std::env::var_os("GREENROOM_DRIVER").map_or_else(|| driver().into(), PathBuf::from);
     let setting = setting(site).pool("max_instances", 1).pool("max_use_count", 1000);
     let place = setting.open();
     let runner = place.runner_with(Path::new(&driver));

@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 
 use greenroom_core::ids::InstanceId;
+use greenroom_harness::place::Place;
+use greenroom_harness::processes::wait_for;
 use greenroom_testkit::gitlab_runner::attempt::Attempt;
 use greenroom_testkit::program;
-
-use crate::place::Place;
-use crate::processes::wait_for;
 
 /// The machine of an attempt, as long as it lives.
 #[derive(Debug)]

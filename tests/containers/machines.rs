@@ -1,8 +1,8 @@
 //! The lab itself: Podman works on its machines, and finds the registries.
 
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::job::Job;
 
-use crate::setting::Setting;
 use crate::site::{ACCOUNT, MIRROR, PASSWORD, PLAIN, site};
 
 #[test]

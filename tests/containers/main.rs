@@ -1,7 +1,6 @@
 //! Jobs in containers: the real binary, a played GitLab Runner, real Podman and Docker, and real registries.
 //!
 //! Machines are namespaces with a disk in memory. Needs root; where there is none, every test is skipped and says so.
-#![expect(clippy::print_stderr, reason = "what a failed test leaves to read")]
 #![expect(unreachable_pub, reason = "the modules of a test have interfaces, though no crate exports them")]
 #![expect(clippy::panic, reason = "a wait past its deadline fails the test and says what was seen")]
 
@@ -20,21 +19,13 @@ mod machines;
 mod names;
 mod owners;
 mod pipelines;
-#[path = "../jobs/place.rs"]
-#[expect(dead_code, reason = "what only jobs on other providers need")]
-mod place;
 mod platforms;
 mod pool;
 mod postgres;
-#[path = "../jobs/processes.rs"]
-#[expect(dead_code, reason = "what only jobs on other providers need")]
-mod processes;
 mod proxy;
 mod registries;
 mod secrets;
 mod services;
-#[path = "../jobs/setting.rs"]
-mod setting;
 mod shells;
 mod site;
 #[path = "../situations/containers/apart.rs"]

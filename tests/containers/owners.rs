@@ -2,11 +2,11 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
+use greenroom_harness::place::Place;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 use greenroom_testkit::gitlab_runner::repository::repository;
 
-use crate::place::Place;
 use crate::pool::{containers, job, setting};
 use crate::site::{Site, site};
 

@@ -1,13 +1,13 @@
 //! A pool whose machines have an engine.
 
+use greenroom_harness::place::Place;
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::handle::Handle;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::JobResult;
 use toml::{Table, Value};
 
 use crate::engine::engine;
-use crate::place::Place;
-use crate::setting::Setting;
 use crate::site::{HOST, MIRROR, Site};
 
 /// Three machines, each for one job. Images of Docker Hub come from a mirror.

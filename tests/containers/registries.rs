@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use greenroom_harness::place::Place;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::{JobResult, Outcome};
 use serde_json::json;
 
-use crate::place::Place;
 use crate::pool::{containers, job, plain, setting};
 use crate::proxy::{Fault, Proxy};
 use crate::site::{ACCOUNT, PASSWORD, STOPPED, TLS, site};

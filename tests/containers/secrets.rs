@@ -1,11 +1,11 @@
 //! Where the secrets of a job in a container must not be seen.
 
+use greenroom_harness::place::SOON;
 use greenroom_testkit::gitlab_runner::job::Job;
 use serde_json::json;
 
 use crate::engine::engine;
 use crate::inside::Inside;
-use crate::place::SOON;
 use crate::pool::{plain, setting};
 use crate::site::{ACCOUNT, PASSWORD, site};
 

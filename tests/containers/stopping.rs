@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::processes::{Kind, wait_for};
 use greenroom_testkit::gitlab_runner::attempt::Attempt;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::process::LiveCall;
@@ -11,9 +13,7 @@ use serde_json::json;
 
 use crate::engine::engine;
 use crate::inside::Inside;
-use crate::place::{Place, SOON};
 use crate::pool::{job, plain, setting};
-use crate::processes::{Kind, wait_for};
 use crate::site::site;
 
 /// Arguments that no other process has.

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use greenroom_harness::processes::wait_for;
 use greenroom_testkit::skipped::skipped;
 use serde_json::Value;
 
 use crate::images::{Image, PLAIN, publish};
 use crate::pool::plain;
-use crate::processes::wait_for;
 use crate::site::{Site, has, site};
 
 /// Names registries and their settings as machines of the site have them. Podman writes beside the settings.

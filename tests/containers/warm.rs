@@ -5,17 +5,17 @@ use std::time::Duration;
 use greenroom_core::ids::InstanceId;
 use greenroom_core::images::ImageFact;
 use greenroom_core::plan::warm::AT_MOST;
+use greenroom_harness::place::Place;
+use greenroom_harness::processes::wait_for;
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::Value;
 use toml::Table;
 
 use crate::images::{self, Image, PLAIN};
 use crate::inside::Inside;
-use crate::place::Place;
 use crate::pool::{containers, job, plain};
-use crate::processes::wait_for;
 use crate::proxy::{Fault, Proxy};
-use crate::setting::Setting;
 use crate::site::{ACCOUNT, PASSWORD, STOPPED, Site, site};
 
 /// A pool that keeps so many idle machines with these images.

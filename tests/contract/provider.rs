@@ -2,8 +2,4 @@
 
 #![cfg(test)]
 
-mod here;
 mod local;
-mod suite;
-
-pub(crate) use suite::*;

@@ -16,12 +16,12 @@ use greenroom::provider::external::protocol::requests::{Nothing, ProgramSettings
 use greenroom::provider::held::Ending;
 use greenroom::provider::program::{self, Exit};
 use greenroom_core::failure::ErrorClass;
+use greenroom_harness::here::HereAndNow;
+use greenroom_harness::provider::until;
 use greenroom_ports::clock::Clock as _;
 use tokio::sync::Semaphore;
 
 use crate::fixture::GREENROOM;
-use crate::here::HereAndNow;
-use crate::provider::until;
 
 /// A shell program in a directory of its own.
 fn program(dir: &Path, script: &str) -> Program {
@@ -53,7 +53,9 @@ fn failure(called: &Called) -> (ErrorClass, String) {
 
 /// True if no process has this in its command line.
 fn nothing_runs(mark: &str) -> bool {
-    crate::here::command_lines().iter().all(|(_, arguments)| !arguments.iter().any(|one| one == mark))
+    greenroom_harness::here::command_lines()
+        .iter()
+        .all(|(_, arguments)| !arguments.iter().any(|one| one == mark))
 }
 
 #[tokio::test]
@@ -157,9 +159,9 @@ async fn a_program_that_has_ended_keeps_its_daemons_and_nothing_else() {
     called.answer::<ListAnswer>(HereAndNow { ahead: Duration::ZERO }.now()).unwrap();
     assert!(begun.elapsed() < Duration::from_secs(30));
     assert!(nothing_runs("98767"));
-    let daemons = crate::here::command_lines();
+    let daemons = greenroom_harness::here::command_lines();
     let daemon = daemons.iter().find(|(_, arguments)| arguments.iter().any(|one| one == "98766"));
-    crate::here::kill_all(vec![daemon.expect("a daemon stays").0]);
+    greenroom_harness::here::kill_all(vec![daemon.expect("a daemon stays").0]);
 }
 
 #[tokio::test]

@@ -5,11 +5,11 @@
 mod shell {
     use crate::fixture::Pool;
 
-    crate::provider::provider_contract!(Pool::of("machines.sh"));
+    greenroom_harness::provider_contract!(Pool::of("machines.sh"));
 }
 
 mod python {
     use crate::fixture::Pool;
 
-    crate::provider::provider_contract!(Pool::of("machines.py"));
+    greenroom_harness::provider_contract!(Pool::of("machines.py"));
 }

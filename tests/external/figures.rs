@@ -8,12 +8,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use greenroom::provider::WITH_BACKENDS;
+use greenroom_harness::provider::{Fixture as _, gone, listed, request, until};
 use greenroom_ports::connector::Connector as _;
 use greenroom_ports::provider::{LaunchRequest, Provider};
 use greenroom_ssh::{Ssh, SshSettings};
 
 use crate::fixture::{Pool, registration};
-use crate::provider::{Fixture as _, gone, listed, request, until};
 
 const ROUNDS: usize = 21;
 

@@ -10,12 +10,12 @@ use std::time::Duration;
 use greenroom::provider::{BuildContext, Registration, WITH_BACKENDS};
 use greenroom_core::failure::ErrorClass;
 use greenroom_core::ids::{InstanceId, PoolName};
+use greenroom_harness::here::{HereAndNow, make_keys, read_keys};
+use greenroom_harness::provider::{Behaviour, Fixture};
 use greenroom_ports::clock::Clock;
 use greenroom_ports::provider::{InstanceKeys, Provider};
 
-use crate::here::{HereAndNow, make_keys, read_keys};
 use crate::platform::Platform;
-use crate::provider::{Behaviour, Fixture};
 
 /// Greenroom's program, which holds the programs that a pool calls.
 pub const GREENROOM: &str = env!("CARGO_BIN_EXE_greenroom");

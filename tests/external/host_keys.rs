@@ -7,10 +7,10 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use greenroom_core::endpoint::Endpoint;
 use greenroom_core::failure::ErrorClass;
+use greenroom_harness::provider::request;
 use greenroom_ports::provider::ProviderError;
 
 use crate::fixture::{Pool, registration};
-use crate::provider::request;
 
 /// Cloud-init's words on a console.
 const CONSOLE: &str =

@@ -10,16 +10,16 @@ use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
+use greenroom_harness::onslaught::Onslaught;
+use greenroom_harness::place::Place;
+use greenroom_harness::processes::{Kind, wait_for};
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::dice::number;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 
 use crate::fixture::program;
-use crate::onslaught::Onslaught;
-use crate::place::Place;
 use crate::platform::Platform;
-use crate::processes::{Kind, wait_for};
-use crate::setting::Setting;
 
 /// Fields are dropped in this order: the platform outlives all processes of the place.
 struct Site {

@@ -7,10 +7,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use greenroom_core::inventory::Status;
+use greenroom_harness::provider::{Fixture as _, listed, request};
 use greenroom_ports::provider::Termination;
 
 use crate::fixture::{Pool, registration};
-use crate::provider::{Fixture as _, listed, request};
 
 const PAGE: &str = include_str!("../../docs/providers/external.md");
 

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use greenroom_core::failure::ErrorClass;
+use greenroom_harness::provider::Fixture as _;
 use greenroom_ports::provider::Provider;
 
 use crate::fixture::{Pool, registration};
-use crate::provider::Fixture as _;
 
 /// A program that notes each list, and is told to wait if `busy` exists. `able` is what it says of its account.
 fn program(dir: &Path, name: &str, able: &str) -> PathBuf {

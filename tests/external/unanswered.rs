@@ -6,10 +6,10 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use greenroom_core::failure::ErrorClass;
+use greenroom_harness::provider::{Fixture as _, class, leave_nothing, listed, request, until};
 use greenroom_ports::provider::Provider;
 
 use crate::fixture::Pool;
-use crate::provider::{Fixture as _, class, leave_nothing, listed, request, until};
 
 /// How long the program's list may lack a machine, and does.
 const HIDDEN: Duration = Duration::from_secs(2);

@@ -8,10 +8,10 @@ use std::rc::Rc;
 
 use greenroom_core::failure::ErrorClass;
 use greenroom_core::ids::InstanceId;
+use greenroom_harness::provider::{Fixture as _, class, request};
 use greenroom_ports::provider::{Provider, ProviderError};
 
 use crate::fixture::{Pool, registration};
-use crate::provider::{Fixture as _, class, request};
 
 /// A pool whose program answers with these lines of a shell's `case`.
 struct Liar {

@@ -5,7 +5,7 @@
 mod own {
     use crate::pools::Own;
 
-    crate::provider::provider_contract!(match Own::open() {
+    greenroom_harness::provider_contract!(match Own::open() {
         Some(pool) => pool,
         None => return,
     });
@@ -14,7 +14,7 @@ mod own {
 mod gitlabs_dummy {
     use crate::pools::Dummy;
 
-    crate::provider::provider_contract!(match Dummy::open() {
+    greenroom_harness::provider_contract!(match Dummy::open() {
         Some(pool) => pool,
         None => return,
     });

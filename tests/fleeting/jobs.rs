@@ -9,6 +9,10 @@ use std::ops::Deref;
 use std::time::Duration;
 use std::{fs, process};
 
+use greenroom_harness::onslaught::Onslaught;
+use greenroom_harness::place::Place;
+use greenroom_harness::processes::{Kind, wait_for};
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::dice::number;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
@@ -16,11 +20,7 @@ use greenroom_testkit::skipped::skipped;
 use toml::Value;
 
 use crate::fixture::TEST_PLUGIN;
-use crate::onslaught::Onslaught;
-use crate::place::Place;
 use crate::platform::Platform;
-use crate::processes::{Kind, wait_for};
-use crate::setting::Setting;
 
 const PASSWORD: &str = "hunter2 and more";
 

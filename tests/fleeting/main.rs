@@ -11,9 +11,6 @@ mod dummy;
 mod ends;
 mod figures;
 mod fixture;
-#[path = "../contract/provider/here.rs"]
-#[expect(dead_code, reason = "machines are processes of the platform's")]
-mod here;
 mod jobs;
 #[path = "../situations/fleeting/keys.rs"]
 mod keys;
@@ -21,20 +18,8 @@ mod kit;
 mod logs;
 #[path = "../situations/fleeting/mended.rs"]
 mod mended;
-#[path = "../jobs/onslaught.rs"]
-mod onslaught;
-#[path = "../jobs/place.rs"]
-#[expect(dead_code, reason = "jobs on machines of plugins use a part of it")]
-mod place;
 #[path = "../external/platform.rs"]
 #[expect(dead_code, reason = "machines of plugins end one by one")]
 mod platform;
 mod pools;
-#[path = "../jobs/processes.rs"]
-#[expect(dead_code, reason = "jobs on machines of plugins use a part of it")]
-mod processes;
-#[path = "../contract/provider/suite.rs"]
-mod provider;
-#[path = "../jobs/setting.rs"]
-mod setting;
 mod starts;

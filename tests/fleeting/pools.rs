@@ -15,6 +15,8 @@ use greenroom::provider::{BuildContext, WITH_BACKENDS, authorities};
 use greenroom_core::endpoint::{certified, on_first_use};
 use greenroom_core::failure::ErrorClass;
 use greenroom_core::ids::{InstanceId, PoolName};
+use greenroom_harness::here::{HereAndNow, make_keys, read_keys};
+use greenroom_harness::provider::{Behaviour, Fixture, Part};
 use greenroom_ports::clock::Clock;
 use greenroom_ports::provider::{InstanceKeys, LaunchRequest, Provider};
 use greenroom_ssh::{HostKey, Ssh, SshSettings};
@@ -24,9 +26,7 @@ use serde_json::{Value, json};
 
 use crate::dummy::dummy;
 use crate::fixture::{GREENROOM, TEST_PLUGIN};
-use crate::here::{HereAndNow, make_keys, read_keys};
 use crate::platform::Platform;
-use crate::provider::{Behaviour, Fixture, Part};
 
 const POOL: &str = "linux";
 /// Longest wait for a process that is being started, and for the plugin's answer.

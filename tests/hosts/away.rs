@@ -1,12 +1,12 @@
 //! Hosts that cannot be used for a while get no job, and come back by themselves.
 
 use greenroom_core::instance::Phase;
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::processes::wait_for;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 
 use crate::machine::{Hosts, Make, possible};
-use crate::place::{Place, SOON};
-use crate::processes::wait_for;
 
 fn is_checking(place: &Place, host: &str) -> bool {
     let state = place.state();

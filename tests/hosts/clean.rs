@@ -1,12 +1,12 @@
 //! What is left on a host after a job: nothing.
 
 use greenroom_core::instance::Phase;
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::processes::wait_for;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 
 use crate::machine::{Hosts, Machine, Make, possible};
-use crate::place::{Place, SOON};
-use crate::processes::wait_for;
 
 /// Starts processes in every way that a shell knows, none of which ends by itself or minds a TERM.
 const LINGERERS: &str = "trap '' TERM; for how in '' setsid 'env -i' 'nohup'; do \

@@ -1,9 +1,8 @@
 //! How a host's cleaning ended.
 
 use greenroom_core::instance::Phase;
-
-use crate::place::Place;
-use crate::processes::wait_for;
+use greenroom_harness::place::Place;
+use greenroom_harness::processes::wait_for;
 
 /// Waits until the only host has been cleaned after a job; the reason if it went out of service.
 pub fn cleaned(place: &Place) -> Option<String> {

@@ -1,5 +1,7 @@
 //! Jobs in containers on static hosts, without root there.
 
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::processes::wait_for;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 use greenroom_testkit::skipped::skipped;
@@ -9,8 +11,6 @@ use crate::cleaned::cleaned;
 use crate::engine::{CONTENT, IMAGE, OLD, bare_hosts, host_with_old, hosts, setting};
 use crate::images::{Image, PLAIN, publish};
 use crate::machine::{Machine, Make};
-use crate::place::{Place, SOON};
-use crate::processes::wait_for;
 
 fn job(id: u64) -> Job {
     Job::new(id).image(IMAGE)

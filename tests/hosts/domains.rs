@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::processes::{Kind, wait_for};
 use greenroom_testkit::gitlab_runner::handle::Handle;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 use rustix::process::Signal;
 
 use crate::machine::{Hosts, Make, possible};
-use crate::place::{Place, SOON};
-use crate::processes::{Kind, wait_for};
 
 const JOBS: u64 = 40;
 /// One of the hosts takes two seconds for each stage, and jobs wait for one another.

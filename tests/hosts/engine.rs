@@ -1,10 +1,10 @@
 //! Hosts whose account runs containers, with an image in the pristine copy of its home.
 
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::skipped::skipped;
 use toml::Table;
 
 use crate::machine::{Hosts, Machine, Make};
-use crate::setting::Setting;
 
 /// The image that the pristine copy has: BusyBox, a user `app`, and this file.
 pub const IMAGE: &str = "localhost/tool:1";

@@ -5,14 +5,14 @@
 
 use std::time::Duration;
 
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::processes::wait_for;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 use greenroom_testkit::skipped::skipped;
 
 use crate::cleaned::cleaned;
 use crate::machine::{Hosts, Machine, Make, SUBORDINATE, possible};
-use crate::place::{Place, SOON};
-use crate::processes::wait_for;
 
 /// `apart` starts a program beyond its job's session. The program `$wait` waits until root cleans: whoever stops all
 /// processes before that stops the job itself.

@@ -11,12 +11,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use greenroom_harness::processes::wait_for;
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::program;
 use greenroom_testkit::skipped::skipped;
 use toml::{Table, Value};
-
-use crate::processes::wait_for;
-use crate::setting::Setting;
 
 /// The first subordinate id of `ci`.
 pub const SUBORDINATE: u32 = 200_000;

@@ -2,7 +2,6 @@
 //! network, mount and process namespaces of its own.
 //!
 //! Needs root and namespaces; where there are none, every test is skipped and says so.
-#![expect(clippy::print_stderr, reason = "what a failed test leaves to read")]
 #![expect(unreachable_pub, reason = "the modules of a test have interfaces, though no crate exports them")]
 #![expect(clippy::panic, reason = "a wait past its deadline fails the test and says what was seen")]
 
@@ -19,15 +18,7 @@ mod hostile_containers;
 mod images;
 mod machine;
 mod operators;
-#[path = "../jobs/place.rs"]
-#[expect(dead_code, reason = "what only jobs on other providers need")]
-mod place;
-#[path = "../jobs/processes.rs"]
-#[expect(dead_code, reason = "what only jobs on other providers need")]
-mod processes;
 mod returns;
-#[path = "../jobs/setting.rs"]
-mod setting;
 #[path = "../situations/hosts/blame.rs"]
 mod situation_blame;
 #[path = "../situations/hosts/builds.rs"]

@@ -1,13 +1,13 @@
 //! What an operator does with hosts: pins their keys, has them examined, takes one out for maintenance.
 
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::processes::wait_for;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 use rustix::process::Signal;
 use toml::Value;
 
 use crate::machine::{Hosts, Machine, Make, possible};
-use crate::place::{Place, SOON};
-use crate::processes::wait_for;
 
 /// What `doctor` says, without its line breaks; whatever its exit status.
 fn doctor(place: &Place, arguments: &[&str]) -> String {

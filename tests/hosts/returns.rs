@@ -1,12 +1,12 @@
 //! A host that returns, or gets another name, stays with its trust domain and is cleaned first. So is a new one.
 
 use greenroom_core::instance::Phase;
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::processes::wait_for;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 
 use crate::machine::{Hosts, Make, possible};
-use crate::place::{Place, SOON};
-use crate::processes::wait_for;
 
 /// A job of a project.
 fn of(project: &str, id: u64) -> Job {

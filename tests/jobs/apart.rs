@@ -1,12 +1,12 @@
 //! One pool's trouble, or one attempt's, is its own: all others go on.
 
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::processes::{Kind, wait_for};
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 
-use crate::place::{Place, SOON};
-use crate::processes::{Kind, wait_for};
 use crate::reconfigured::with_another;
-use crate::setting::Setting;
 
 /// The keeper's threads with this name.
 fn threads(place: &Place, name: &str) -> usize {

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
+use greenroom_harness::place::SOON;
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::pace::Pace;
-
-use crate::place::SOON;
-use crate::setting::Setting;
 
 #[test]
 fn a_job_reads_the_console_of_an_instance_that_did_not_come_up() {

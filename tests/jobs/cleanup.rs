@@ -4,19 +4,20 @@ use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use greenroom_harness::driver;
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::processes::{Kind, wait_for};
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::attempt::Attempt;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 use greenroom_testkit::pace::Pace;
 
 use crate::frozen::Frozen;
-use crate::place::{DRIVER, Place, SOON};
-use crate::processes::{Kind, wait_for};
-use crate::setting::Setting;
 
 /// A `cleanup` call of this attempt with streams of the test's own.
 fn call(place: &Place, attempt: &Attempt) -> Command {
-    let mut command = Command::new(DRIVER);
+    let mut command = Command::new(driver());
     command.arg("--config").arg(&place.config).arg("cleanup").env_clear().envs(attempt.environment());
     command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command

@@ -5,12 +5,11 @@ use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, Instant};
 
 use greenroom_core::report::Report;
+use greenroom_harness::place::SOON;
+use greenroom_harness::processes::wait_for;
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
-
-use crate::place::SOON;
-use crate::processes::wait_for;
-use crate::setting::Setting;
 
 /// The last of them waits for all the others, possibly on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(5);

@@ -4,21 +4,22 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
+use greenroom_harness::driver;
+use greenroom_harness::place::Place;
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::attempt::Attempt;
 use greenroom_testkit::gitlab_runner::exit_code::Failure;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::skipped::skipped;
-
-use crate::place::{DRIVER, Place};
-use crate::setting::Setting;
 
 /// A prepared job whose `run` calls go through a wrapper, which first reads a script of the test's.
 fn prepared() -> (Place, Attempt, PathBuf) {
     let place = Setting::new().open();
     let (wrapper, fault) = (place.path().join("driver"), place.path().join("fault"));
     let text = format!(
-        "#!/bin/sh\ncase \" $* \" in *\" run \"*) . {};; esac\nexec {DRIVER} \"$@\"\n",
-        fault.display()
+        "#!/bin/sh\ncase \" $* \" in *\" run \"*) . {};; esac\nexec {} \"$@\"\n",
+        fault.display(),
+        driver()
     );
     std::fs::write(&wrapper, text).expect("the wrapper can be written");
     std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).expect("and be made one");
@@ -31,7 +32,7 @@ fn prepared() -> (Place, Attempt, PathBuf) {
 /// The driver with an error in each call of that name on that file. It keeps its process id, which drafts' names have.
 fn injected(call: &str, file: &str, error: &str) -> String {
     let inject = format!("inject={call}:error={error}");
-    format!("exec strace -D -qq -o /dev/null -P \"{file}\" -e '{inject}' {DRIVER} \"$@\"\n")
+    format!("exec strace -D -qq -o /dev/null -P \"{file}\" -e '{inject}' {} \"$@\"\n", driver())
 }
 
 fn ptrace_works() -> bool {

@@ -2,11 +2,10 @@
 
 use greenroom_core::event::Change;
 use greenroom_core::job::JobFacts;
+use greenroom_harness::place::Place;
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::job::Job;
 use serde_json::Value;
-
-use crate::place::Place;
-use crate::setting::Setting;
 
 /// A job whose pipeline overrides everything that is recorded.
 fn job(id: u64, protected: Option<bool>) -> Job {

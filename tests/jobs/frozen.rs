@@ -2,10 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::processes::{Kind, Process, is_stopped, wait_for};
 use rustix::process::Signal;
-
-use crate::place::{Place, SOON};
-use crate::processes::{Kind, Process, is_stopped, wait_for};
 
 /// They continue when this is dropped.
 #[derive(Debug)]

@@ -3,14 +3,13 @@
 use std::io::{Read as _, Write as _};
 use std::process::{Command, Stdio};
 
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::{JobResult, Outcome};
 use greenroom_testkit::program;
 use greenroom_testkit::skipped::skipped;
 use serde_json::Value;
-
-use crate::place::{Place, SOON};
-use crate::setting::Setting;
 
 /// The rows of `history`, by job.
 fn rows(place: &Place, arguments: &[&str]) -> Vec<Value> {

@@ -3,10 +3,9 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::job::{Job, RawResponse};
 use greenroom_testkit::gitlab_runner::record::Outcome;
-
-use crate::setting::Setting;
 
 /// A job under an invalid configuration is a system failure with the reason; once it is corrected, jobs run again.
 #[test]

@@ -5,16 +5,16 @@ use std::process::Command;
 
 use greenroom_core::event::Change;
 use greenroom_core::instance::Phase;
+use greenroom_harness::driver;
+use greenroom_harness::place::{Place, SOON, Service};
+use greenroom_harness::processes::{Kind, Process, wait_for};
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::attempt::Attempt;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::process::LiveCall;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 use rustix::process::Signal;
 use toml::Table;
-
-use crate::place::{DRIVER, Place, SOON, Service};
-use crate::processes::{Kind, Process, wait_for};
-use crate::setting::Setting;
 
 /// Kills every keeper that is running; returns them.
 fn kill_keepers(place: &Place) -> Vec<Process> {
@@ -55,7 +55,7 @@ fn expect_one_launch(place: &Place, attempt: &Attempt, prepare: &LiveCall) {
 /// cannot be executed.
 fn install(program: &Path) {
     let fresh = program.with_extension("new");
-    let copied = Command::new("cp").arg(DRIVER).arg(&fresh).status().expect("cp runs");
+    let copied = Command::new("cp").arg(driver()).arg(&fresh).status().expect("cp runs");
     assert!(copied.success(), "{copied}");
     std::fs::rename(&fresh, program).expect("the program can be put in place");
 }

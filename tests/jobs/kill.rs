@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
+use greenroom_harness::onslaught::Onslaught;
+use greenroom_harness::processes::Kind;
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
-
-use crate::onslaught::Onslaught;
-use crate::processes::Kind;
-use crate::setting::Setting;
 
 /// Jobs run two at a time while Greenroom's processes are killed; after the grace nothing is leaked, nothing is lost,
 /// and no failure is attributed to a script.

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use greenroom_core::ids::InstanceId;
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
-
-use crate::place::{Place, SOON};
-use crate::setting::Setting;
 
 /// How many jobs each instance served.
 fn uses(place: &Place) -> BTreeMap<InstanceId, u32> {

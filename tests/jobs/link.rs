@@ -5,6 +5,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use greenroom_core::ids::InstanceId;
+use greenroom_harness::driver;
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::processes::{is_gone, wait_for};
+use greenroom_harness::setting::Setting;
 use greenroom_ssh::link::{Figures, Found, LinkStatus, Survey};
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::process::LiveCall;
@@ -12,10 +16,6 @@ use greenroom_testkit::gitlab_runner::record::{CallRecord, Outcome};
 use greenroom_testkit::pace::Pace;
 use greenroom_testkit::skipped::skipped;
 use rustix::process::{Pid, Signal, kill_process};
-
-use crate::place::{DRIVER, Place, SOON};
-use crate::processes::{is_gone, wait_for};
-use crate::setting::Setting;
 
 /// Prints its number and continues until it is stopped, with a child in the background.
 const BUSY: &str = "echo shell $$\n(while :; do sleep 0.1; done) &\nwhile :; do sleep 0.1; done\n";
@@ -236,7 +236,7 @@ fn a_link_has_no_descriptor_and_no_word_of_the_call_that_started_it() {
     let place = Setting::new().open();
     let wrapper = place.path().join("driver");
     let left_open = place.path().join("left-open");
-    let text = format!("#!/bin/sh\nexec 5>{0} 9>{0}\nexec {DRIVER} \"$@\"\n", left_open.display());
+    let text = format!("#!/bin/sh\nexec 5>{0} 9>{0}\nexec {1} \"$@\"\n", left_open.display(), driver());
     std::fs::write(&wrapper, text).expect("the wrapper can be written");
     std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).expect("and be made one");
     let runner = place.runner_with(&wrapper);

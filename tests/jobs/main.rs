@@ -5,7 +5,6 @@
 //! test.
 //!
 //! `GREENROOM_KILLS` sets how often `kill.rs` kills (default 60), `GREENROOM_SEED` replays one of its seeds.
-#![expect(clippy::print_stderr, reason = "what a failed test leaves to read")]
 #![expect(clippy::format_collect, reason = "a few thousand lines of a test's own text")]
 #![expect(unreachable_pub, reason = "the modules of a test have interfaces, though no crate exports them")]
 #![expect(clippy::panic, reason = "a wait past its deadline fails the test and says what was seen")]
@@ -23,15 +22,11 @@ mod keeper;
 mod kill;
 mod limits;
 mod link;
-mod onslaught;
 mod pass;
-mod place;
 mod prepare;
-mod processes;
 mod reconfigured;
 mod rehearsal;
 mod secrets;
-mod setting;
 #[path = "../situations/jobs/blame.rs"]
 mod situation_blame;
 #[path = "../situations/jobs/corrected.rs"]

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::processes::Kind;
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::{Exit, Outcome};
 use greenroom_testkit::gitlab_runner::repository::repository;
-
-use crate::place::{Place, SOON};
-use crate::processes::Kind;
-use crate::setting::Setting;
 
 #[test]
 fn a_job_clones_its_sources_and_passes() {

@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use greenroom_core::event::Change;
 use greenroom_core::pool::PoolState;
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::processes::Kind;
+use greenroom_harness::processes::wait_for;
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::{CallRecord, Outcome};
 use rustix::process::Signal;
-
-use crate::place::{Place, SOON};
-use crate::processes::Kind;
-use crate::processes::wait_for;
-use crate::setting::Setting;
 
 /// Greenroom's lines: each a sentence for the job log.
 fn lines(call: &CallRecord) -> Vec<String> {

@@ -1,11 +1,10 @@
 //! A configuration that changes under a running keeper.
 
+use greenroom_harness::place::{Place, SOON, Service};
+use greenroom_harness::processes::{Kind, Process, wait_for};
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
-
-use crate::place::{Place, SOON, Service};
-use crate::processes::{Kind, Process, wait_for};
-use crate::setting::Setting;
 
 /// The configuration with a second pool, whose provider's table contains this.
 pub(super) fn with_another(place: &Place, more: &str) {

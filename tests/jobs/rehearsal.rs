@@ -1,11 +1,10 @@
 //! Faults on purpose: the effects on a job of provider `local`'s fault injection.
 
 use greenroom_core::event::Change;
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::{CallRecord, Outcome};
-
-use crate::place::{Place, SOON};
-use crate::setting::Setting;
 
 fn lines(call: &CallRecord) -> Vec<String> {
     call.stderr_text().lines().map(str::to_owned).collect()

@@ -3,11 +3,10 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use greenroom_harness::place::SOON;
+use greenroom_harness::processes::Kind;
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::job::Job;
-
-use crate::place::SOON;
-use crate::processes::Kind;
-use crate::setting::Setting;
 
 const SECRET: &str = "hush-4f1d9c";
 

@@ -2,14 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::processes::{Kind, Process, is_stopped, wait_for};
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 use rustix::process::Signal;
 use serde_json::Value;
-
-use crate::place::{Place, SOON};
-use crate::processes::{Kind, Process, is_stopped, wait_for};
-use crate::setting::Setting;
 
 /// The instances in the output of `pool status --wide --json`.
 fn instances(place: &Place) -> Vec<Value> {

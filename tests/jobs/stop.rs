@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::processes::{Kind, Process, wait_for};
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::handle::Handle;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::{CallRecord, JobResult, Outcome};
 use greenroom_testkit::pace::Pace;
 use rustix::process::Signal;
-
-use crate::place::{Place, SOON};
-use crate::processes::{Kind, Process, wait_for};
-use crate::setting::Setting;
 
 /// Busy until it is stopped; sleeps in short pieces, with a child in the background.
 const BUSY: &str =

@@ -1,14 +1,13 @@
 //! A job that is prepared again: its newer attempt supersedes the older one, whose calls report that.
 
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::processes::wait_for;
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::attempt::Attempt;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::process::LiveCall;
 use greenroom_testkit::gitlab_runner::record::CallRecord;
 use rustix::process::Signal;
-
-use crate::place::{Place, SOON};
-use crate::processes::wait_for;
-use crate::setting::Setting;
 
 /// The call ended as a system failure, and its last line names a newer attempt as the cause.
 #[track_caller]

@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use greenroom_core::event::Change;
+use greenroom_harness::place::Place;
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
-
-use crate::place::Place;
-use crate::setting::Setting;
 
 /// Instances that serve any number of jobs.
 fn reusing() -> Setting {

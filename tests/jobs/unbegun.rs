@@ -4,12 +4,11 @@ use std::path::Path;
 
 use greenroom_core::event::Change;
 use greenroom_core::instance::DrainReason;
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::processes::wait_for;
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::skipped::skipped;
-
-use crate::place::{Place, SOON};
-use crate::processes::wait_for;
-use crate::setting::Setting;
 
 const SSHD: &str = "/usr/sbin/sshd";
 

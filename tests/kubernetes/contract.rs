@@ -4,7 +4,7 @@
 
 use crate::fixture::Pool;
 
-crate::provider::provider_contract!(match Pool::open("") {
+greenroom_harness::provider_contract!(match Pool::open("") {
     Some(pool) => pool,
     None => return,
 });
@@ -12,7 +12,7 @@ crate::provider::provider_contract!(match Pool::open("") {
 mod by_address {
     use super::Pool;
 
-    crate::provider::provider_contract! { match Pool::open("via = 'address'") {
+    greenroom_harness::provider_contract! { match Pool::open("via = 'address'") {
             Some(pool) => pool,
             None => return,
         };

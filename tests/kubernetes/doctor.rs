@@ -189,7 +189,7 @@ async fn a_token_that_expired_is_read_again() {
     let mut values = pool.values();
     values.insert("kubeconfig".to_owned(), path.display().to_string().into());
     let provider = (crate::fixture::registration().build)(&pool.context(), &values).unwrap();
-    assert!(provider.list(&crate::provider::Fixture::pool(&pool)).await.is_err());
+    assert!(provider.list(&greenroom_harness::provider::Fixture::pool(&pool)).await.is_err());
     std::fs::write(&token, "ci").unwrap();
-    provider.list(&crate::provider::Fixture::pool(&pool)).await.unwrap();
+    provider.list(&greenroom_harness::provider::Fixture::pool(&pool)).await.unwrap();
 }

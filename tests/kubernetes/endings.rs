@@ -5,10 +5,10 @@
 use std::time::Duration;
 
 use greenroom_core::inventory::{Listed, Status};
+use greenroom_harness::provider::{Fixture as _, gone, listed, request, running, until};
 use serde_json::json;
 
 use crate::fixture::Pool;
-use crate::provider::{Fixture as _, gone, listed, request, running, until};
 
 /// Launches a pod, lets the cluster end it, and returns what the next list says of it.
 async fn ended(pool: &Pool, how: &str) -> Listed {

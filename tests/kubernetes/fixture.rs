@@ -9,13 +9,13 @@ use std::time::Duration;
 use greenroom::provider::{BuildContext, Registration, WITH_BACKENDS};
 use greenroom_core::failure::ErrorClass;
 use greenroom_core::ids::{InstanceId, PoolName};
+use greenroom_harness::here::{HereAndNow, make_keys, read_keys};
+use greenroom_harness::provider::{Behaviour, Fixture};
 use greenroom_ports::clock::Clock;
 use greenroom_ports::provider::{InstanceKeys, LaunchRequest, Provider};
 use greenroom_testkit::skipped::skipped;
 use serde_json::{Value, json};
 
-use crate::here::{HereAndNow, make_keys, read_keys};
-use crate::provider::{Behaviour, Fixture};
 use crate::standin::{self, StandIn};
 
 pub fn registration() -> &'static Registration {

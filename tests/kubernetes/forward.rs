@@ -6,6 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use greenroom_core::endpoint::{Endpoint, Forward};
+use greenroom_harness::here::{command_lines, kill};
+use greenroom_harness::processes::{Kind, wait_for};
+use greenroom_harness::provider::{gone, request, running, until};
 use greenroom_ports::connector::ConnectError;
 use greenroom_ssh::{Ssh, SshSettings};
 use greenroom_testkit::gitlab_runner::job::Job;
@@ -14,10 +17,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::fixture::Pool;
-use crate::here::{command_lines, kill};
 use crate::jobs::{PATIENCE, Site, sentences};
-use crate::processes::{Kind, wait_for};
-use crate::provider::{gone, request, running, until};
 
 /// A script that runs until it is stopped.
 const ENDLESS: &str = "for i in $(seq 1000); do echo tick; sleep 0.2; done";

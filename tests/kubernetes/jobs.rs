@@ -7,16 +7,16 @@
 use std::ops::Deref;
 use std::time::Duration;
 
+use greenroom_harness::onslaught::Onslaught;
+use greenroom_harness::place::Place;
+use greenroom_harness::processes::{Kind, wait_for};
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::dice::number;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::{JobResult, Outcome};
 use greenroom_testkit::skipped::skipped;
 use serde_json::json;
 
-use crate::onslaught::Onslaught;
-use crate::place::Place;
-use crate::processes::{Kind, wait_for};
-use crate::setting::Setting;
 use crate::standin::{self, StandIn};
 
 pub const PATIENCE: Duration = Duration::from_mins(2);

@@ -5,11 +5,11 @@
 use greenroom_core::failure::ErrorClass;
 use greenroom_core::ids::{InstanceId, OfferingName, OwnerId};
 use greenroom_core::inventory::Status;
+use greenroom_harness::provider::{Fixture as _, class, gone, listed, request, running};
 use greenroom_ports::provider::LaunchRequest;
 use serde_json::json;
 
 use crate::fixture::{Pool, metadata};
-use crate::provider::{Fixture as _, class, gone, listed, request, running};
 
 fn launched(pool: &Pool, number: u32) -> InstanceId {
     request(pool, number).instance
@@ -129,10 +129,14 @@ async fn an_image_that_cannot_serve_jobs_is_named() {
             }
             // It was placed before its node said so.
             Ok(()) => {
-                crate::provider::until("its end", std::time::Duration::from_secs(10), async || {
-                    let listed = listed(&*provider, &pool.pool()).await;
-                    listed.into_iter().find(|one| one.status == Status::Stopping)?.detail
-                })
+                greenroom_harness::provider::until(
+                    "its end",
+                    std::time::Duration::from_secs(10),
+                    async || {
+                        let listed = listed(&*provider, &pool.pool()).await;
+                        listed.into_iter().find(|one| one.status == Status::Stopping)?.detail
+                    },
+                )
                 .await
             }
         };
@@ -149,15 +153,19 @@ async fn an_image_that_may_still_come_is_waited_for() {
     let provider = (crate::fixture::registration().build)(&pool.context(), &values).unwrap();
     let request = request(&pool, 1);
     provider.launch(&request).await.unwrap();
-    crate::provider::until("the kubelet's message", std::time::Duration::from_secs(10), async || {
-        let seen = listed(&*provider, &pool.pool()).await;
-        assert_eq!(seen[0].status, Status::Starting);
-        seen[0]
-            .detail
-            .as_deref()?
-            .contains("ImagePullBackOff: Back-off pulling image: not found")
-            .then_some(())
-    })
+    greenroom_harness::provider::until(
+        "the kubelet's message",
+        std::time::Duration::from_secs(10),
+        async || {
+            let seen = listed(&*provider, &pool.pool()).await;
+            assert_eq!(seen[0].status, Status::Starting);
+            seen[0]
+                .detail
+                .as_deref()?
+                .contains("ImagePullBackOff: Back-off pulling image: not found")
+                .then_some(())
+        },
+    )
     .await;
     gone(&pool, &*provider, &request.instance).await;
 }
@@ -190,7 +198,7 @@ async fn a_finalizer_of_others_keeps_a_pod_listed_as_stopping() {
     running(&pool, &*provider, &request.instance).await;
     pool.cluster.change(request.instance.as_str(), &json!({ "finalizers": ["example.com/keep"] }));
     provider.terminate(&request.instance).await.unwrap();
-    crate::provider::until("its end", std::time::Duration::from_secs(10), async || {
+    greenroom_harness::provider::until("its end", std::time::Duration::from_secs(10), async || {
         pool.cluster.living().is_empty().then_some(())
     })
     .await;
@@ -210,7 +218,7 @@ async fn a_config_map_owns_pods() {
     assert_eq!((&owners[0]["kind"], &owners[0]["name"]), (&json!("ConfigMap"), &json!("greenroom-owner")));
     gone(&pool, &*provider, &request.instance).await;
     pool.cluster.set(&json!({ "config_maps": {} }));
-    let refused = provider.launch(&crate::provider::request(&pool, 2)).await.unwrap_err();
+    let refused = provider.launch(&greenroom_harness::provider::request(&pool, 2)).await.unwrap_err();
     assert_eq!(refused.class(), &ErrorClass::Invalid);
     assert!(refused.to_string().contains("the ConfigMap `greenroom-owner` cannot own pods"), "{refused}");
 }

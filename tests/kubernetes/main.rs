@@ -1,7 +1,6 @@
 //! Provider `kubernetes` on a stand-in for an API server: its contract, what clusters do to pods, and whole jobs.
 //!
 //! Pods of the stand-in (cluster/) are processes with an sshd each, in namespaces of their own.
-#![expect(clippy::print_stderr, reason = "figures, and what a failed test leaves to read")]
 #![expect(unreachable_pub, reason = "the modules of a test have interfaces, though no crate exports them")]
 #![expect(clippy::panic, reason = "a wait past its deadline fails the test and says what was seen")]
 
@@ -17,29 +16,14 @@ mod endings;
 mod fidelity;
 mod fixture;
 mod forward;
-#[path = "../contract/provider/here.rs"]
-#[expect(dead_code, reason = "pods are processes of the stand-in's")]
-mod here;
 #[path = "../clouds/http.rs"]
 mod http;
 mod idle;
 mod jobs;
 mod launches;
 mod manifests;
-#[path = "../jobs/onslaught.rs"]
-mod onslaught;
 mod orders;
-#[path = "../jobs/place.rs"]
-#[expect(dead_code, reason = "jobs on pods use a part of it")]
-mod place;
-#[path = "../jobs/processes.rs"]
-#[expect(dead_code, reason = "jobs on pods use a part of it")]
-mod processes;
-#[path = "../contract/provider/suite.rs"]
-mod provider;
 mod real;
-#[path = "../jobs/setting.rs"]
-mod setting;
 mod silence;
 #[path = "../situations/kubernetes/gone.rs"]
 mod situation_gone;

@@ -5,12 +5,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use greenroom_harness::provider::{gone, request, running};
 use greenroom_ports::finding::Severity;
 use greenroom_ports::provider::Demand;
 use serde_json::{Value, json};
 
 use crate::fixture::Pool;
-use crate::provider::{gone, request, running};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/kubernetes")

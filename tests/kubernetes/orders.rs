@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 use greenroom_core::failure::ErrorClass;
 use greenroom_core::inventory::Status;
 use greenroom_core::order::{LaunchOrder, OrderService};
+use greenroom_harness::processes::{Kind, wait_for};
+use greenroom_harness::provider::{Fixture as _, gone, listed, request, running, until};
+use greenroom_harness::setting::Setting;
 use greenroom_ports::provider::LaunchRequest;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::{JobResult, Outcome};
@@ -14,9 +17,6 @@ use serde_json::{Value, json};
 
 use crate::fixture::Pool;
 use crate::jobs::{PATIENCE, Site, sentences};
-use crate::processes::{Kind, wait_for};
-use crate::provider::{Fixture as _, gone, listed, request, running, until};
-use crate::setting::Setting;
 
 const SERVER: &str = "server_image = 'greenroom-server/server:1'\nimage_from_job = true";
 /// Answers each connection with one line.

@@ -31,6 +31,8 @@ use greenroom::provider::BuildContext;
 use greenroom_core::failure::ErrorClass;
 use greenroom_core::ids::{InstanceId, PoolName};
 use greenroom_core::inventory::Status;
+use greenroom_harness::here::{HereAndNow, make_keys, read_keys};
+use greenroom_harness::provider::{Behaviour, Fixture, Part, gone, listed, request, running, until};
 use greenroom_ports::clock::Clock;
 use greenroom_ports::provider::{InstanceKeys, LaunchRequest, Provider};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -38,8 +40,6 @@ use serde_json::{Value, json};
 
 use self::site::{ADDRESS, Way};
 use crate::cluster::{Cluster, cluster};
-use crate::here::{HereAndNow, make_keys, read_keys};
-use crate::provider::{Behaviour, Fixture, Part, gone, listed, request, running, until};
 
 /// An image with an SSH server, which the cluster has.
 const IMAGE: &str = "greenroom.test/machine:1";
@@ -254,7 +254,7 @@ impl Fixture for Namespace {
     }
 }
 
-crate::provider::provider_contract!(match Namespace::open() {
+greenroom_harness::provider_contract!(match Namespace::open() {
     Some(namespace) => namespace,
     None => return,
 });

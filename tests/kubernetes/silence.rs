@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use greenroom_core::endpoint::Endpoint;
 use greenroom_core::execution::Shell;
 use greenroom_core::ids::InstanceId;
+use greenroom_harness::provider::{gone, request, running, until};
 use greenroom_ports::connector::{ConnectError, Connector as _, Reader, Stage, StageEnd};
 use greenroom_ports::tail::Tail;
 use greenroom_ssh::{Ssh, SshSettings};
@@ -19,7 +20,6 @@ use greenroom_testkit::gitlab_runner::record::Outcome;
 use crate::fixture::Pool;
 use crate::idle::IdleProxy;
 use crate::jobs::Site;
-use crate::provider::{gone, request, running, until};
 use crate::standin::StandIn;
 
 /// What many load balancers allow.

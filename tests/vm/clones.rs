@@ -5,8 +5,9 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use greenroom_harness::provider::leave_nothing;
+
 use crate::fixture::VmFixture;
-use crate::provider::leave_nothing;
 
 #[tokio::test]
 async fn clones_differ_in_all_that_makes_a_machine_itself() {
@@ -72,7 +73,7 @@ async fn a_direct_boot_is_a_machine_like_any_other() {
     let (provider, guest) = fixture.one("").await;
     assert_eq!(guest.says("hostname"), guest.id.as_str());
     assert_eq!(guest.says("id -u"), "0");
-    let listed = provider.list(&crate::provider::Fixture::pool(&fixture)).await.unwrap();
+    let listed = provider.list(&greenroom_harness::provider::Fixture::pool(&fixture)).await.unwrap();
     let detail = listed.instances[0].detail.clone().unwrap();
     assert!(detail.starts_with("direct, "), "{detail}");
     leave_nothing(&fixture).await;

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use greenroom_core::failure::ErrorClass;
 use greenroom_core::inventory::Status;
+use greenroom_harness::provider::{Fixture, leave_nothing, request, until};
 use greenroom_ports::provider::Provider;
 
 use crate::clones::SOON;
 use crate::fixture::{Guest, VmFixture};
-use crate::provider::{Fixture, leave_nothing, request, until};
 
 /// Waits until a machine is listed as stopping, and says why.
 async fn why(fixture: &VmFixture, provider: &dyn Provider, within: Duration) -> String {

@@ -16,15 +16,15 @@ use std::time::{Duration, Instant};
 use greenroom::provider::{BuildContext, find};
 use greenroom_core::endpoint::Endpoint;
 use greenroom_core::ids::{InstanceId, PoolName};
+use greenroom_harness::here::{HereAndNow, command_lines, kill, kill_all, make_keys, read_keys};
+use greenroom_harness::provider::{Behaviour, Fixture, Part, gone, request, running, until};
 use greenroom_ports::clock::Clock;
 use greenroom_ports::provider::{InstanceKeys, Provider};
 use greenroom_ports::setup::Pulls;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::here::{HereAndNow, command_lines, kill, kill_all, make_keys, read_keys};
 use crate::images::{folder, turn};
-use crate::provider::{Behaviour, Fixture, Part, gone, request, running, until};
 
 const GREENROOM: &str = env!("CARGO_BIN_EXE_greenroom");
 

@@ -13,14 +13,14 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use greenroom::provider::find;
+use greenroom_harness::here::kill;
+use greenroom_harness::provider::{gone, leave_nothing, until};
 use greenroom_testkit::skipped::skipped;
 use rustix::process::Signal;
 
 use crate::fixture::{Guest, VmFixture};
-use crate::here::kill;
 use crate::images::{folder, turn};
 use crate::isolation::status;
-use crate::provider::{gone, leave_nothing, until};
 
 /// Set for the test that runs inside.
 const INSIDE: &str = "GREENROOM_TEST_INTERNET";

@@ -8,10 +8,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use greenroom_harness::provider::leave_nothing;
 use greenroom_testkit::skipped::skipped;
 
 use crate::fixture::{Guest, VmFixture};
-use crate::provider::leave_nothing;
 
 /// A server on this machine's loopback; it counts who gets through and says hello.
 struct Server {
@@ -145,7 +145,7 @@ async fn no_path_of_ours_and_no_secret_is_on_qemus_command_line() {
     let line = String::from_utf8_lossy(&line);
     assert!(!line.contains(fixture.state_dir().to_str().unwrap()), "{line}");
     assert!(!line.contains(crate::images::folder().to_str().unwrap()), "{line}");
-    let keys = crate::provider::Fixture::keys(&fixture);
+    let keys = greenroom_harness::provider::Fixture::keys(&fixture);
     assert!(!line.contains(keys.host_key.lines().nth(1).unwrap()));
     // No socket on the disk either, beside the holder's.
     let files: Vec<_> = std::fs::read_dir(fixture.instance_dir(&guest.id)).unwrap().flatten().collect();

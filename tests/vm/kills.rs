@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use greenroom_core::failure::ErrorClass;
 use greenroom_core::inventory::Status;
+use greenroom_harness::here::{command_lines, kill, kill_all};
+use greenroom_harness::provider::{Fixture, class, gone, leave_nothing, request, running, status, until};
 use rustix::process::Signal;
 
 use crate::clones::SOON;
 use crate::fixture::VmFixture;
-use crate::here::{command_lines, kill, kill_all};
 use crate::images::folder;
-use crate::provider::{Fixture, class, gone, leave_nothing, request, running, status, until};
 
 /// Does a port of this machine take calls?
 fn is_open(port: u16) -> bool {

@@ -12,8 +12,6 @@ mod containers;
 mod ends;
 mod fixture;
 mod foreign;
-#[path = "../contract/provider/here.rs"]
-mod here;
 mod image;
 mod images;
 mod internet;
@@ -22,23 +20,11 @@ mod jobs;
 mod kills;
 mod kinds;
 mod machine;
-#[path = "../jobs/onslaught.rs"]
-mod onslaught;
 #[path = "../support/units.rs"]
 mod package_units;
-#[path = "../jobs/place.rs"]
-#[expect(dead_code, reason = "jobs on virtual machines use a part of it")]
-mod place;
-#[path = "../jobs/processes.rs"]
-#[expect(dead_code, reason = "jobs on virtual machines use a part of it")]
-mod processes;
-#[path = "../contract/provider/suite.rs"]
-mod provider;
 #[path = "../containers/images.rs"]
 mod published;
 mod service;
-#[path = "../jobs/setting.rs"]
-mod setting;
 mod stores;
 #[path = "../support/service.rs"]
 mod support_service;
@@ -47,8 +33,9 @@ mod templates;
 mod warm;
 
 mod contract {
+    use greenroom_harness::provider_contract;
+
     use crate::fixture::VmFixture;
-    use crate::provider::provider_contract;
 
     provider_contract!(VmFixture::new());
 }

@@ -7,12 +7,12 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use greenroom_harness::provider::{Fixture as _, leave_nothing, request};
 use greenroom_testkit::skipped::skipped;
 use serde_json::Value;
 
 use crate::fixture::VmFixture;
 use crate::images;
-use crate::provider::{Fixture as _, leave_nothing, request};
 use crate::published::{Image, PLAIN, publish};
 
 /// Images that differ in a word.

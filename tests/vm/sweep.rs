@@ -13,14 +13,14 @@ use std::process::Child;
 use std::time::{Duration, SystemTime};
 
 use greenroom_core::inventory::Status;
+use greenroom_harness::here::kill;
+use greenroom_harness::processes::{self, Kind, is_gone, is_stopped};
+use greenroom_harness::provider::{Fixture, gone, leave_nothing, listed, request, running, status, until};
 use greenroom_ports::provider::Provider;
 use rustix::process::Signal;
 
 use crate::fixture::VmFixture;
-use crate::here::kill;
 use crate::kills::launcher;
-use crate::processes::{self, Kind, is_gone, is_stopped};
-use crate::provider::{Fixture, gone, leave_nothing, listed, request, running, status, until};
 
 /// What an emulated machine may take for any one step.
 const PATIENCE: Duration = Duration::from_mins(2);

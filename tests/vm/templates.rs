@@ -5,11 +5,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use greenroom_harness::provider::{leave_nothing, request, running};
 use rustix::fs::SealFlags;
 
 use crate::fixture::VmFixture;
 use crate::images::link_into;
-use crate::provider::{leave_nothing, request, running};
 
 /// A folder of images of its own, with the one image in it and no template.
 struct Images(tempfile::TempDir);

@@ -14,16 +14,16 @@ use greenroom_core::container::request::{ContainerRequest, ImageRequest};
 use greenroom_core::container::settings::{ContainerSettings, PullPolicy};
 use greenroom_core::container::spec::ContainerJob;
 use greenroom_engine::warm::public_script;
+use greenroom_harness::here::{command_lines, kill};
+use greenroom_harness::provider::{leave_nothing, request, until};
 use greenroom_ports::setup::{PublicPull, Pulls, Traces};
 use greenroom_testkit::skipped::skipped;
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::fixture::VmFixture;
-use crate::here::{command_lines, kill};
 use crate::images;
 use crate::jobs::registry::Registries;
-use crate::provider::{leave_nothing, request, until};
 
 /// How long a template may take that a guest pulls images for, emulated, while others keep the processors busy.
 const PATIENCE: Duration = Duration::from_mins(10);

@@ -1,7 +1,7 @@
 //! Launches, lists and terminates instances.
 //!
 //! A provider does not wait, retry or decide. Every difference between providers that matters to a decision is a
-//! capability. A provider is done when it passes the contract suite in tests/contract/provider.rs.
+//! capability. A provider is done when it passes the contract in crates/harness/src/provider.rs.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,13 +1,13 @@
 //! Ends of instances that the cloud announces before they come.
 
 use greenroom_core::ids::InstanceId;
+use greenroom_harness::processes::wait_for;
 use greenroom_testkit::gitlab_runner::handle::Handle;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::json;
 
 use crate::cloud::{Buy, Cloud};
-use crate::processes::wait_for;
 use crate::site::{PATIENCE, Site, messages, pool};
 
 on_both_clouds![

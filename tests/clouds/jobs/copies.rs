@@ -1,11 +1,11 @@
 //! Copies of an instance, launched by a person in the cloud's console: with its tags, but not by Greenroom.
 
+use greenroom_harness::processes::wait_for;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::Value;
 
 use crate::cloud::{Buy, Cloud};
-use crate::processes::wait_for;
 use crate::site::{PATIENCE, Site, pool};
 
 on_both_clouds![a_copy_is_reported_and_never_touched];

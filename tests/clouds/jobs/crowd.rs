@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use greenroom_core::event::{Change, Event};
 use greenroom_core::instance::Answer;
+use greenroom_harness::processes::wait_for;
 use greenroom_testkit::dice::number;
 use greenroom_testkit::gitlab_runner::attempt::Attempt;
 use greenroom_testkit::gitlab_runner::job::Job;
@@ -11,7 +12,6 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::cloud::{Buy, Cloud};
-use crate::processes::wait_for;
 use crate::site::{PATIENCE, Site, pool};
 use crate::truth::Request;
 

@@ -1,14 +1,14 @@
 //! Credentials, a region, a project or a kind that lead away from a pool's instances.
 
+use greenroom_harness::place::SOON;
+use greenroom_harness::processes::{Kind, wait_for};
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::Value;
 
 use crate::cloud::{Buy, Cloud};
 use crate::credentials;
-use crate::place::SOON;
-use crate::processes::{Kind, wait_for};
-use crate::setting::Setting;
 use crate::site::{PATIENCE, Site, pool};
 
 on_both_clouds![

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use greenroom_core::instance::{Answer, Instance};
+use greenroom_harness::processes::{Process, wait_for};
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::json;
 
 use crate::cloud::{Buy, Cloud};
-use crate::processes::{Process, wait_for};
 use crate::site::{PATIENCE, Site, messages, pool};
 
 on_both_clouds![

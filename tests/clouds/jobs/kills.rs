@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use greenroom_harness::onslaught::Onslaught;
+use greenroom_harness::processes::Kind;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 
 use crate::cloud::{Buy, Cloud};
-use crate::onslaught::Onslaught;
-use crate::processes::Kind;
 use crate::site::{Site, pool};
 
 on_both_clouds![a_keeper_killed_at_any_moment_leaks_nothing_and_loses_no_job];

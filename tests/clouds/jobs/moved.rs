@@ -1,12 +1,12 @@
 //! A pool that moves to a cloud while a keeper without the cloud's calls runs.
 
+use greenroom_harness::place::SOON;
+use greenroom_harness::processes::{Kind, wait_for};
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 
 use crate::cloud::{Buy, Cloud};
-use crate::place::SOON;
-use crate::processes::{Kind, wait_for};
-use crate::setting::Setting;
 use crate::site::{Site, pool};
 
 on_both_clouds![a_pool_that_moves_to_a_cloud_needs_no_new_keeper];

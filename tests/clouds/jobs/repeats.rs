@@ -1,12 +1,12 @@
 //! A launch whose answer is lost, and whose repeat is refused: the first call has created the instance.
 
 use greenroom_core::event::Change;
+use greenroom_harness::processes::wait_for;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::{Value, json};
 
 use crate::cloud::{Buy, Cloud};
-use crate::processes::wait_for;
 use crate::site::{PATIENCE, Site, pool};
 
 on_both_clouds![the_refusal_of_a_repeat_launches_nothing_else];

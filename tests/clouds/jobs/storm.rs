@@ -7,6 +7,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use greenroom_harness::place::Service;
+use greenroom_harness::processes::{Kind, wait_for};
 use greenroom_testkit::dice::{Dice, number};
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
@@ -15,8 +17,6 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::cloud::{Buy, Cloud};
-use crate::place::Service;
-use crate::processes::{Kind, wait_for};
 use crate::site::{PATIENCE, Site, pool};
 
 /// Set in the process that has a mount namespace of its own.
@@ -72,7 +72,7 @@ fn storm(cloud: Cloud) {
             strike(&site, cloud, &mut dice);
             *happened.entry(name).or_default() += 1;
             std::thread::sleep(Duration::from_millis(dice.below(500)));
-            service.revive(&site);
+            revive(&mut service, &site);
         }
         for job in jobs {
             let result = job.finish();
@@ -146,12 +146,10 @@ impl Held {
     }
 }
 
-impl Service {
-    /// Starts a keeper again, as a service manager does.
-    fn revive(&mut self, site: &Site) {
-        if self.ended().is_some() {
-            *self = site.keep();
-        }
+/// Starts a keeper that has ended again, as a service manager does.
+fn revive(service: &mut Service, site: &Site) {
+    if service.ended().is_some() {
+        *service = site.keep();
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use greenroom_harness::processes::{Kind, Process, wait_for};
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::{JobResult, Outcome};
 use serde_json::json;
@@ -10,7 +11,6 @@ use super::case::{Case, Crash, Mode};
 use crate::cloud::Buy;
 use crate::gate::{At, Gate, Then};
 use crate::lab::Taken;
-use crate::processes::{Kind, Process, wait_for};
 use crate::site::{PATIENCE, Site, pool};
 
 /// Limit for the call to arrive; a job takes seconds.

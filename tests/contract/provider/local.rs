@@ -8,12 +8,11 @@ use std::time::{Duration, Instant};
 use greenroom::provider::{BuildContext, find};
 use greenroom_core::failure::ErrorClass;
 use greenroom_core::ids::{InstanceId, PoolName};
+use greenroom_harness::here::{HereAndNow, command_lines, kill, kill_all, make_keys, read_keys};
+use greenroom_harness::provider::{Behaviour, Fixture};
 use greenroom_ports::clock::Clock;
 use greenroom_ports::provider::{InstanceKeys, Provider};
 use tempfile::TempDir;
-
-use super::here::{HereAndNow, command_lines, kill, kill_all, make_keys, read_keys};
-use super::{Behaviour, Fixture, provider_contract};
 
 mod faults;
 mod processes;
@@ -211,7 +210,9 @@ impl Fixture for LocalFixture {
 }
 
 mod contract {
-    use super::{LocalFixture, provider_contract};
+    use greenroom_harness::provider_contract;
+
+    use super::LocalFixture;
 
     provider_contract!(LocalFixture::new());
 }

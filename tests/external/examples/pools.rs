@@ -10,6 +10,8 @@ use std::time::Duration;
 use greenroom::provider::BuildContext;
 use greenroom_core::failure::ErrorClass;
 use greenroom_core::ids::{InstanceId, OfferingName, PoolName};
+use greenroom_harness::here::{HereAndNow, make_keys, read_keys};
+use greenroom_harness::provider::{Behaviour, Fixture, Part, class, leave_nothing, request, running, until};
 use greenroom_ports::clock::Clock;
 use greenroom_ports::finding::Severity;
 use greenroom_ports::provider::{Demand, InstanceKeys, LaunchRequest, Provider, Termination};
@@ -19,8 +21,6 @@ use super::page;
 use super::program::example;
 use super::standin::StandIn;
 use crate::fixture::{GREENROOM, registration};
-use crate::here::{HereAndNow, make_keys, read_keys};
-use crate::provider::{Behaviour, Fixture, Part, class, leave_nothing, request, running, until};
 
 /// A pool with the table of the page, and a stand-in.
 struct Pool {
@@ -212,7 +212,7 @@ async fn a_pool_of_hetzner_tells_capacity_from_quota() {
 
 /// The contract suite of all providers, without the login and the boot, which stand-ins do not have.
 mod hetzner_under_contract {
-    crate::provider::provider_contract! { super::Pool::of("hetzner", super::HETZNER);
+    greenroom_harness::provider_contract! { super::Pool::of("hetzner", super::HETZNER);
         the_same_token_never_makes_a_second_instance,
         another_token_does_not_take_over_an_instance,
         a_list_shows_tags_exactly_and_every_owner,
@@ -227,7 +227,7 @@ mod hetzner_under_contract {
 
 /// Where a launch is not idempotent, a lost answer takes until the list shows its machine: see above.
 mod openstack_under_contract {
-    crate::provider::provider_contract! { super::Pool::of("openstack", super::OPENSTACK);
+    greenroom_harness::provider_contract! { super::Pool::of("openstack", super::OPENSTACK);
         the_same_token_never_makes_a_second_instance,
         a_list_shows_tags_exactly_and_every_owner,
         terminate_goes_on_until_nothing_is_found,

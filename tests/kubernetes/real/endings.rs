@@ -1,5 +1,7 @@
 //! What ends pods on a real cluster, in three moments of a job: the class of the failure, and one sentence in the job log.
 
+use greenroom_harness::processes::wait_for;
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::attempt::Attempt;
 use greenroom_testkit::gitlab_runner::exit_code::Failure;
 use greenroom_testkit::gitlab_runner::job::Job;
@@ -8,8 +10,6 @@ use serde_json::{Value, json};
 
 use super::site::{ADDRESS, FORWARD, PATIENCE, Site, Way};
 use super::{Namespace, kubectl};
-use crate::processes::wait_for;
-use crate::setting::Setting;
 
 /// All containers lose their power.
 const POWER_CUT: &str = "for pid in $(ctr --address /run/containerd/containerd.sock --namespace k8s.io tasks ls | awk 'NR > 1 { \

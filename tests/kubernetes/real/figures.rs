@@ -5,14 +5,14 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
+use greenroom_harness::processes::{Kind, wait_for};
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::dice::number;
 use greenroom_testkit::gitlab_runner::job::Job;
 use serde_json::{Value, json};
 
 use super::site::{PATIENCE, Site};
 use super::{IMAGE, Namespace, kubectl, kubectl_command};
-use crate::processes::{Kind, wait_for};
-use crate::setting::Setting;
 
 const STAGES: [&str; 4] = ["prepare_script", "get_sources", "build_script", "cleanup_file_variables"];
 const SCRIPT: &str = "echo one; echo two";

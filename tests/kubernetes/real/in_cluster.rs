@@ -7,14 +7,14 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use greenroom_harness::driver;
+use greenroom_harness::processes::wait_for;
 use serde_json::{Value, json};
 
 use super::images::{self, root, run};
 use super::site::PATIENCE;
 use super::{Namespace, kubectl};
 use crate::api::is_ready;
-use crate::place::DRIVER;
-use crate::processes::wait_for;
 
 const POD: &str = "/api/v1/namespaces/greenroom/pods/greenroom-0";
 const JOBS: &str = "/api/v1/namespaces/ci-jobs/pods";
@@ -50,7 +50,7 @@ fn import_image(namespace: &Namespace) {
     let programs = dir.join("usr/local/bin");
     std::fs::create_dir_all(&programs).expect("a directory");
     for name in ["greenroom", "greenroom-backends"] {
-        let built = Path::new(DRIVER).with_file_name(name);
+        let built = Path::new(driver()).with_file_name(name);
         run(Command::new("strip").arg("-o").arg(programs.join(name)).arg(built));
     }
     let runner = programs.join("gitlab-runner");

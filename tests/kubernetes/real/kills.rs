@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use greenroom_harness::processes::{Kind, Process, wait_for};
 use greenroom_testkit::dice::{Dice, number};
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
@@ -12,7 +13,6 @@ use serde_json::json;
 
 use super::Namespace;
 use super::site::{ADDRESS, FORWARD_SERVED, MARK, PATIENCE, Site, Way, marking};
-use crate::processes::{Kind, Process, wait_for};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Victim {

@@ -7,6 +7,8 @@ use std::process::Command;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
+use greenroom_harness::processes::wait_for;
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::dice::number;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
@@ -16,8 +18,6 @@ use super::figures::{by_default, load, show};
 use super::site::{PATIENCE, Site};
 use super::{IMAGE, Namespace};
 use crate::jobs::sentences;
-use crate::processes::wait_for;
-use crate::setting::Setting;
 
 /// An image with a shell and no SSH server, which the cluster has.
 const SMALL: &str = "greenroom.test/busybox:1";

@@ -5,12 +5,12 @@ use std::ops::Deref;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use greenroom_harness::place::Place;
+use greenroom_harness::processes::wait_for;
+use greenroom_harness::setting::Setting;
 use serde_json::{Value, json};
 
 use super::{Namespace, images};
-use crate::place::Place;
-use crate::processes::wait_for;
-use crate::setting::Setting;
 
 pub(super) const PATIENCE: Duration = Duration::from_mins(5);
 /// Where pods see the directory.

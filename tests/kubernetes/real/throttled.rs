@@ -14,6 +14,7 @@ use greenroom_core::failure::ErrorClass;
 use greenroom_core::ids::{InstanceId, PoolName};
 use greenroom_core::inventory::Tags;
 use greenroom_core::time::Stamp;
+use greenroom_harness::provider::{Fixture as _, gone, listed, request, until};
 use greenroom_ports::provider::{LaunchRequest, ProviderError};
 use serde_json::{Value, json};
 
@@ -21,7 +22,6 @@ use super::site::FORWARD;
 use super::{Namespace, kubectl, kubectl_command};
 use crate::api::Caller;
 use crate::cluster::try_for;
-use crate::provider::{Fixture as _, gone, listed, request, until};
 
 /// How long a creation reaches the webhook after it was announced, at most.
 const ANNOUNCED_WITHIN: Duration = Duration::from_secs(5);

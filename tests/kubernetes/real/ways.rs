@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use greenroom_core::failure::ErrorClass;
 use greenroom_core::inventory::Status;
+use greenroom_harness::processes::wait_for;
+use greenroom_harness::provider::{Fixture as _, gone, listed, request, until};
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::{Value, json};
@@ -12,8 +14,6 @@ use serde_json::{Value, json};
 use super::site::{ADDRESS_SERVED, FORWARD, FORWARD_SERVED, MARK, PATIENCE, Site, marking};
 use super::{Namespace, images, kubectl};
 use crate::jobs::sentences;
-use crate::processes::wait_for;
-use crate::provider::{Fixture as _, gone, listed, request, until};
 
 /// `real::jobs` plays the other two.
 #[test]

@@ -3,6 +3,9 @@
 use greenroom_core::event::Change;
 use greenroom_core::ids::InstanceId;
 use greenroom_core::instance::DrainReason;
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::processes::{Kind, wait_for};
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::attempt::Attempt;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
@@ -12,11 +15,8 @@ use toml::Table;
 
 use crate::engine::engine;
 use crate::inside::Inside;
-use crate::place::{Place, SOON};
 use crate::pool::{containers, job, plain};
-use crate::processes::{Kind, wait_for};
 use crate::proxy::{Fault, Proxy};
-use crate::setting::Setting;
 use crate::site::{ACCOUNT, PASSWORD, Site, site};
 
 const FAILED: Outcome = Outcome::ScriptFailure { exit_code: 1 };

@@ -1,12 +1,12 @@
 //! Kind: blame comes from what Greenroom measured, never from what a job, an image or a registry wrote. On machines that serve
 //! several jobs.
 
+use greenroom_harness::place::Place;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::json;
 
 use crate::engine::on_docker;
-use crate::place::Place;
 use crate::pool::{job, setting};
 use crate::proxy::{Fault, Proxy};
 use crate::site::{Site, site};
@@ -115,7 +115,7 @@ fn a_machine_whose_engine_is_broken_is_replaced_after_the_keepers_check() {
         run.stderr_text()
     );
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
-    crate::processes::wait_for("the machine to be replaced", place.setting.patience, || {
+    greenroom_harness::processes::wait_for("the machine to be replaced", place.setting.patience, || {
         let drained = |event: &greenroom_core::event::Event| {
             matches!(
                 &event.change,

@@ -2,12 +2,12 @@
 
 use greenroom_core::event::Change;
 use greenroom_core::instance::DrainReason;
+use greenroom_harness::place::SOON;
+use greenroom_harness::processes::wait_for;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 
 use crate::inside::Inside;
-use crate::place::SOON;
 use crate::pool::{job, setting};
-use crate::processes::wait_for;
 use crate::site::site;
 
 /// A machine has lost its name service, and the keeper's check finds nothing: the next jobs go elsewhere.

@@ -1,16 +1,16 @@
 //! Kind: a container finds in its surroundings what programs expect there: its own name, the network's MTU, name servers, processes.
 
 use greenroom_core::container::engine::ContainerEngine;
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::processes::wait_for;
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::json;
 
 use crate::engine::{engine, on_docker};
 use crate::inside::Inside;
-use crate::place::{Place, SOON};
 use crate::pool::{containers, job, plain};
-use crate::processes::wait_for;
-use crate::setting::Setting;
 use crate::site::site;
 
 /// Answers each question for an address with 192.0.2.7: the name server of an internal network, at this address.

@@ -10,14 +10,14 @@ use std::time::Duration;
 use greenroom_core::event::Change;
 use greenroom_core::ids::InstanceId;
 use greenroom_core::instance::DrainReason;
+use greenroom_harness::place::{Place, Service};
+use greenroom_harness::processes::wait_for;
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 
 use crate::fixture::program;
-use crate::place::{Place, Service};
 use crate::platform::Platform;
-use crate::processes::wait_for;
-use crate::setting::Setting;
 
 const PATIENCE: Duration = Duration::from_mins(1);
 /// What the status and the log say about three machines, of which a job holds one.

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use greenroom_harness::processes::{Kind, wait_for};
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 use greenroom_testkit::skipped::skipped;
@@ -11,7 +12,6 @@ use toml::Value;
 
 use crate::jobs::Site;
 use crate::platform::Platform;
-use crate::processes::{Kind, wait_for};
 
 /// A plugin that makes its own keys. A machine that denies every login would be replaced after ten minutes only.
 fn site(keys: &[(&str, Value)]) -> Option<Site> {

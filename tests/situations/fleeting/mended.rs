@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
+use greenroom_harness::processes::wait_for;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 
 use crate::jobs::Site;
 use crate::platform::Platform;
-use crate::processes::wait_for;
 
 /// A keeper whose plugin refuses its configuration, which a plugin is asked about again after ten minutes.
 fn refused(run: impl FnOnce(&Site)) {

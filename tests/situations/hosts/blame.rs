@@ -1,5 +1,7 @@
 //! Kind: blame comes from what Greenroom measured, never from what a job, an image or a registry wrote. On hosts that stay.
 
+use greenroom_harness::place::Place;
+use greenroom_harness::processes::wait_for;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::{JobResult, Outcome};
 use greenroom_testkit::skipped::skipped;
@@ -8,8 +10,6 @@ use serde_json::{Value, json};
 use crate::cleaned::cleaned;
 use crate::engine::{CONTENT, IMAGE, hosts, setting};
 use crate::machine::{Hosts, Make};
-use crate::place::Place;
-use crate::processes::wait_for;
 
 fn job(id: u64) -> Job {
     Job::new(id).project(id, &format!("g/{id}")).image(IMAGE).script(["cat /content"])

@@ -1,11 +1,11 @@
 //! Kind: a job finds its directory where the job before it had it, and nothing there that is not its own.
 
 use greenroom_core::instance::Phase;
+use greenroom_harness::place::Place;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::{JobResult, Outcome};
 
 use crate::machine::{Hosts, Machine, Make, possible};
-use crate::place::Place;
 
 const WHERE: &str = "echo \"directory $PWD\"";
 /// Waits until the test lets it go on.

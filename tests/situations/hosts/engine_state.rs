@@ -1,5 +1,7 @@
 //! Kind: the engine of a static host finds no state but Greenroom's own, whatever logins of the account leave or end.
 
+use greenroom_harness::place::SOON;
+use greenroom_harness::processes::wait_for;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::json;
@@ -7,8 +9,6 @@ use serde_json::json;
 use crate::cleaned::cleaned;
 use crate::engine::{IMAGE, hosts, setting};
 use crate::machine::{Machine, Make};
-use crate::place::SOON;
-use crate::processes::wait_for;
 
 fn with_service(id: u64) -> Job {
     let serves = json!({"name": IMAGE, "alias": "store", "command":

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
+use greenroom_harness::place::Place;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 
 use crate::machine::{Hosts, Machine, Make, possible};
-use crate::place::Place;
 
 /// What `doctor` says, without its line breaks.
 fn doctor(place: &Place) -> String {

@@ -1,11 +1,11 @@
 //! Kind: no part of a script reaches anything but the stage's shell. Profiles on static hosts, with whole jobs.
 
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::processes::wait_for;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 
 use crate::machine::{Hosts, Make, possible};
-use crate::place::{Place, SOON};
-use crate::processes::wait_for;
 
 const READS: &str = "echo Welcome\nfor i in 1 2 3 4 5 6; do read -r line; done\n";
 const HANDS_OVER: &str = "echo Welcome; exec busybox sh\n";

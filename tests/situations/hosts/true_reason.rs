@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::processes::wait_for;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 use greenroom_testkit::pace::Pace;
 
 use crate::machine::{Hosts, Make, possible};
-use crate::place::{Place, SOON};
-use crate::processes::wait_for;
 
 /// What a terminal shows, without its line breaks.
 fn shown(place: &Place, arguments: &[&str]) -> String {

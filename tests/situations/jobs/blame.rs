@@ -2,10 +2,9 @@
 
 use greenroom_core::event::Change;
 use greenroom_core::job_end::JobResult;
+use greenroom_harness::place::Place;
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::job::Job;
-
-use crate::place::Place;
-use crate::setting::Setting;
 
 /// The recorded ends of the jobs, in their order.
 fn ends(place: &Place) -> Vec<(JobResult, Option<String>)> {

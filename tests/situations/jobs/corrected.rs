@@ -1,10 +1,9 @@
 //! Kind: what an operator has corrected is tried immediately.
 
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 use toml::Table;
-
-use crate::setting::Setting;
 
 /// Denied credentials stop launches for minutes. A corrected table of the provider ends that.
 #[test]

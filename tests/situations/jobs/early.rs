@@ -4,12 +4,11 @@
 use greenroom_core::event::Change;
 use greenroom_core::ids::InstanceId;
 use greenroom_core::instance::DrainReason;
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::processes::wait_for;
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
-
-use crate::place::{Place, SOON};
-use crate::processes::wait_for;
-use crate::setting::Setting;
 
 /// Two idle machines, which any project may use any number of times.
 fn place() -> Place {

@@ -1,6 +1,6 @@
 //! Kind: the job log has what a script wrote, in its order, and Greenroom's own lines are lines of their own.
 
-use crate::setting::Setting;
+use greenroom_harness::setting::Setting;
 
 /// GitLab Runner reads the two streams concurrently: lines of both came in any order.
 #[test]

@@ -3,12 +3,11 @@
 use std::path::Path;
 
 use greenroom_core::event::Change;
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::processes::wait_for;
+use greenroom_harness::setting::Setting;
 use greenroom_ports::setup::CLOUD_INIT;
 use greenroom_testkit::gitlab_runner::job::Job;
-
-use crate::place::{Place, SOON};
-use crate::processes::wait_for;
-use crate::setting::Setting;
 
 /// A directory of programs for instances, with this script as their cloud-init.
 fn programs(cloud_init: Option<&str>) -> tempfile::TempDir {

@@ -7,13 +7,12 @@ use std::process::{Child, Command, Stdio};
 use greenroom_core::event::Change;
 use greenroom_core::ids::InstanceId;
 use greenroom_core::instance::DrainReason;
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::processes::wait_for;
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::attempt::Attempt;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::skipped::skipped;
-
-use crate::place::{Place, SOON};
-use crate::processes::wait_for;
-use crate::setting::Setting;
 
 /// Machines whose builds are on a small file system, in a mount namespace of their own.
 struct Machines {

@@ -5,17 +5,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use greenroom_core::container::limits;
+use greenroom_harness::driver;
+use greenroom_harness::place::{Place, SOON};
+use greenroom_harness::processes::wait_for;
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::dice::number;
 use greenroom_testkit::gitlab_runner::attempt::Attempt;
 use greenroom_testkit::gitlab_runner::job::Job;
 use serde_json::{Value, json};
 use toml::Table;
-
-use crate::place::{Place, SOON};
-use crate::processes::wait_for;
-use crate::setting::Setting;
-
-const DRIVER: &str = env!("CARGO_BIN_EXE_greenroom");
 
 /// The memory that a call may use, in KiB.
 const MEMORY: u64 = 60 << 10;
@@ -32,7 +30,7 @@ fn setting() -> Setting {
 /// A driver that the kernel gives no more memory.
 fn limited(place: &Place) -> PathBuf {
     let path = place.path().join("limited");
-    std::fs::write(&path, format!("#!/bin/sh\nulimit -d {MEMORY} || exit 9\nexec {DRIVER} \"$@\"\n"))
+    std::fs::write(&path, format!("#!/bin/sh\nulimit -d {MEMORY} || exit 9\nexec {} \"$@\"\n", driver()))
         .expect("a file");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("a mode");
     path
@@ -321,7 +319,7 @@ fn wait_with(
     id: u64,
     change: impl FnOnce(&mut Value),
 ) -> (Attempt, greenroom_testkit::gitlab_runner::process::LiveCall) {
-    let attempt = attempt(place, Path::new(DRIVER), id, change);
+    let attempt = attempt(place, Path::new(driver()), id, change);
     assert_eq!(attempt.config().exit_code(), Some(0));
     let call = attempt.start_prepare();
     (attempt, call)

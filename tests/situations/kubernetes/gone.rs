@@ -3,12 +3,12 @@
 
 #![cfg(test)]
 
+use greenroom_harness::processes::wait_for;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::json;
 
 use crate::jobs::{PATIENCE, Site};
-use crate::processes::wait_for;
 
 fn said(site: &Site, arguments: &[&str]) -> (bool, String) {
     let output = site.greenroom(arguments);

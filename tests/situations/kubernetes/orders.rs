@@ -2,13 +2,13 @@
 
 #![cfg(test)]
 
+use greenroom_harness::processes::wait_for;
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 use serde_json::{Value, json};
 
 use crate::jobs::{PATIENCE, Site, sentences};
-use crate::processes::wait_for;
-use crate::setting::Setting;
 
 /// A pool whose jobs may order pods. No launch ends by itself in the time of a test.
 fn open(change: impl FnOnce(Setting) -> Setting) -> Option<Site> {

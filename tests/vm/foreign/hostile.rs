@@ -3,6 +3,9 @@
 
 use std::time::{Duration, Instant};
 
+use greenroom_harness::place::Place;
+use greenroom_harness::provider::{Fixture as _, leave_nothing};
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 use toml::{Table, Value};
@@ -10,9 +13,6 @@ use toml::{Table, Value};
 use super::machines;
 use crate::cleaned::cleaned;
 use crate::fixture::{Guest, VmFixture};
-use crate::place::Place;
-use crate::provider::{Fixture as _, leave_nothing};
-use crate::setting::Setting;
 
 /// For anything on an emulated host.
 const PATIENCE: Duration = Duration::from_mins(5);

@@ -9,9 +9,10 @@ use std::process::Command;
 use std::sync::LazyLock;
 use std::time::Instant;
 
+use greenroom_harness::provider::leave_nothing;
+
 use crate::fixture::VmFixture;
 use crate::images;
-use crate::provider::leave_nothing;
 
 mod hostile;
 

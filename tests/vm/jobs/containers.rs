@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greenroom_core::instance::Instance;
+use greenroom_harness::processes::wait_for;
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::handle::Handle;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::{JobResult, Outcome};
@@ -15,8 +17,6 @@ use serde_json::json;
 use super::registry::{ACCOUNT, Registries};
 use super::sources::GitServer;
 use super::{Machines, machines};
-use crate::processes::wait_for;
-use crate::setting::Setting;
 
 /// What all pipelines may take together, with the template of their machines.
 const WITHIN: Duration = Duration::from_mins(4);

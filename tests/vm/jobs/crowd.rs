@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use greenroom_harness::onslaught::Onslaught;
+use greenroom_harness::processes::Kind;
 use greenroom_testkit::dice::number;
 use greenroom_testkit::gitlab_runner::handle::Handle;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 
 use super::{Machines, PATIENCE, machines};
-use crate::onslaught::Onslaught;
-use crate::processes::Kind;
 
 /// Jobs ask at once for two or three machines: all are served, each by one that no other job had.
 #[test]

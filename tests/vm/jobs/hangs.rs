@@ -1,11 +1,11 @@
 //! Machines that do not come up.
 
+use greenroom_harness::processes::{Kind, Process, wait_for};
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::{CallRecord, Outcome};
 use rustix::process::Signal;
 
 use super::{Machines, PATIENCE, machines, told};
-use crate::processes::{Kind, Process, wait_for};
 
 /// So long has QEMU worked, in clock ticks (hundredths of a second), when it talks to its supervisor and the guest is
 /// still far from up, emulated.

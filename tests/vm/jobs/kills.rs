@@ -1,11 +1,11 @@
 //! Kill -9 of each process that stands behind a machine: what its job reads, and what is left.
 
+use greenroom_harness::processes::{Kind, Process, wait_for};
 use greenroom_testkit::gitlab_runner::handle::Handle;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 
 use super::{Machines, PATIENCE, expect_lost, machines};
-use crate::processes::{Kind, Process, wait_for};
 
 /// Waits in its script for as long as it is let.
 fn waiting(id: u64) -> Job {

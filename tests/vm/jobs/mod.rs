@@ -14,12 +14,12 @@ use std::time::Duration;
 use greenroom_core::event::Change;
 use greenroom_core::ids::InstanceId;
 use greenroom_core::pool::PoolState;
+use greenroom_harness::place::Place;
+use greenroom_harness::processes::{Kind, Process, wait_for};
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::record::{CallRecord, JobResult, Outcome};
 
 use crate::images;
-use crate::place::Place;
-use crate::processes::{Kind, Process, wait_for};
-use crate::setting::Setting;
 
 mod containers;
 mod crowd;

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
+use greenroom_harness::processes::wait_for;
 use toml::{Table, Value};
 
-use crate::processes::wait_for;
 use crate::published;
 
 /// The gateway of a guest whose network is open: this machine's loopback.

@@ -2,6 +2,9 @@
 
 use std::time::Instant;
 
+use greenroom_harness::place::Place;
+use greenroom_harness::processes::wait_for;
+use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 use greenroom_testkit::skipped::skipped;
@@ -11,10 +14,7 @@ use super::containers::{expect, report};
 use super::machines;
 use super::registry::Registries;
 use crate::images;
-use crate::place::Place;
-use crate::processes::wait_for;
 use crate::published::{Image, PLAIN, publish};
-use crate::setting::Setting;
 use crate::stores::{ONE, StoreFolder, TWO};
 
 /// A pool whose machines are clones of the folder's image.

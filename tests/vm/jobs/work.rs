@@ -1,11 +1,11 @@
 //! What jobs do on machines: they write a lot, are stopped, and leave nothing for the next one.
 
+use greenroom_harness::place::SOON;
 use greenroom_testkit::gitlab_runner::handle::Handle;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::{CallRecord, Outcome};
 
 use super::{Machines, machines};
-use crate::place::SOON;
 
 /// Busy until it is stopped, with a child in the background; sleeps in short pieces.
 const BUSY: &str = "(exec -a left-behind sleep 1000) & while :; do echo tick; sleep 0.2; done";

@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 use greenroom::provider::find;
 use greenroom_core::failure::ErrorClass;
 use greenroom_core::inventory::Status;
+use greenroom_harness::provider::{
+    Fixture, class, gone, leave_nothing, listed, request, running, status, until,
+};
 use greenroom_ports::finding::Severity;
 
-use super::super::{Fixture, class, gone, leave_nothing, listed, request, running, status, until};
 use super::{GREENROOM, LocalFixture};
 
 #[tokio::test]

@@ -7,11 +7,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use greenroom_core::failure::ErrorClass;
 use greenroom_core::inventory::Status;
+use greenroom_harness::here::kill;
+use greenroom_harness::provider::{
+    Fixture, class, gone, is_gone, leave_nothing, listed, request, running, status, until,
+};
 use greenroom_ports::provider::{LaunchRequest, Provider};
 use rustix::process::Signal;
 
-use super::super::{Fixture, class, gone, is_gone, leave_nothing, listed, request, running, status, until};
-use super::{LocalFixture, kill};
+use super::LocalFixture;
 
 /// Launches instance 1 and waits until it runs.
 async fn one(fixture: &LocalFixture) -> (u32, std::rc::Rc<dyn Provider>) {
@@ -52,7 +55,7 @@ fn sleepers(fixture: &LocalFixture) -> BTreeSet<u32> {
         let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         comm.trim() == "sleep" && cwd(*pid).is_some_and(|cwd| cwd.starts_with(&work))
     };
-    super::command_lines().into_iter().map(|(pid, _)| pid).filter(is_sleep).collect()
+    greenroom_harness::here::command_lines().into_iter().map(|(pid, _)| pid).filter(is_sleep).collect()
 }
 
 fn cwd(pid: u32) -> Option<PathBuf> {

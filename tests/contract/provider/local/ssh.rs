@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use greenroom::provider::find;
 use greenroom_core::endpoint::Endpoint;
+use greenroom_harness::provider::{Fixture, leave_nothing, request, running};
 use greenroom_ports::finding::Severity;
 use greenroom_testkit::pace::Pace;
 use greenroom_testkit::skipped::skipped;
@@ -16,7 +17,6 @@ use russh::client::{Config, Handle, Handler, connect};
 use russh::keys::{HashAlg, PrivateKey, PrivateKeyWithHashAlg, PublicKey, PublicKeyOrCertificate};
 use russh::{Channel, ChannelMsg, Sig};
 
-use super::super::{Fixture, leave_nothing, request, running};
 use super::{GREENROOM, LocalFixture};
 
 /// A fixture whose instances are served by OpenSSH; `None` if the doctor reports that this is impossible.
@@ -188,7 +188,7 @@ async fn a_peer_that_does_not_read_holds_the_program_back() {
     };
     let mut last = 0;
     let mut still = 0;
-    super::super::until("the program stands still", Duration::from_secs(20), async || {
+    greenroom_harness::provider::until("the program stands still", Duration::from_secs(20), async || {
         let now = written();
         still = if now == last && now > 0 { still + 1 } else { 0 };
         last = now;
@@ -392,7 +392,7 @@ async fn a_killed_client_leaves_the_program_without_streams() {
     ssh.kill().unwrap();
     assert_eq!(ssh.wait().unwrap().signal(), Some(9));
     // `cat` sees the end of its input, and the shell ends by itself; it is waited for.
-    super::super::until("the shell has ended", Duration::from_secs(10), async || {
+    greenroom_harness::provider::until("the shell has ended", Duration::from_secs(10), async || {
         (!Path::new(&format!("/proc/{pid}")).exists()).then_some(())
     })
     .await;

@@ -1,9 +1,7 @@
 //! The contract of every provider, written once against the trait.
 //!
 //! A provider joins with a fixture (for what the suite cannot do through the trait: inject faults, count what really
-//! exists) and one `provider_contract!` line, here or in a test binary of its own that includes this file.
-
-#![cfg(test)]
+//! exists) and one [`provider_contract!`](crate::provider_contract) line.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -25,9 +23,11 @@ use greenroom_ssh::{Ssh, SshSettings};
 use greenroom_testkit::pace::Pace;
 use greenroom_testkit::skipped::skipped;
 
+use crate::driver;
+
 /// The fault that a provider injects.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Behaviour {
+pub enum Behaviour {
     Good,
     /// An instance has no address for at least 3 s.
     SlowBoot,
@@ -41,7 +41,7 @@ pub(crate) enum Behaviour {
 
 /// What a part of the suite requires, beside the trait, and not every provider or fixture has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Part {
+pub enum Part {
     Fault(Behaviour),
     /// An instance can break.
     Break,
@@ -52,7 +52,7 @@ pub(crate) enum Part {
 }
 
 /// What the suite needs of a provider beyond the trait.
-pub(crate) trait Fixture {
+pub trait Fixture {
     fn pool(&self) -> PoolName;
     /// A new provider without memory, over the same instances. `None`: it lacks this fault.
     fn provider(&self, behaviour: &Behaviour) -> Option<Rc<dyn Provider>>;
@@ -81,9 +81,10 @@ pub(crate) trait Fixture {
 }
 
 /// The whole suite as tests of one fixture.
+#[macro_export]
 macro_rules! provider_contract {
     ($fixture:expr) => {
-        crate::provider::provider_contract! { $fixture;
+        $crate::provider_contract! { $fixture;
             a_launched_instance_is_listed_and_answers,
             the_same_token_never_makes_a_second_instance,
             another_token_does_not_take_over_an_instance,
@@ -107,15 +108,15 @@ macro_rules! provider_contract {
         #[tokio::test]
         async fn $test() {
             let fixture = $fixture;
-            crate::provider::$test(&fixture).await;
-            crate::provider::leave_nothing(&fixture).await;
+            $crate::provider::$test(&fixture).await;
+            $crate::provider::leave_nothing(&fixture).await;
         }
     )* };
 }
-pub(crate) use provider_contract;
+pub use crate::provider_contract;
 
 /// Polls until a condition holds; panics with its name after the deadline.
-pub(crate) async fn until<T>(what: &str, within: Duration, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+pub async fn until<T>(what: &str, within: Duration, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
         if let Some(found) = look().await {
@@ -128,7 +129,7 @@ pub(crate) async fn until<T>(what: &str, within: Duration, mut look: impl AsyncF
 
 const GENERATION: &str = "c0ffee";
 
-pub(crate) fn request(fixture: &dyn Fixture, number: u32) -> LaunchRequest {
+pub fn request(fixture: &dyn Fixture, number: u32) -> LaunchRequest {
     let (pool, generation) = (fixture.pool(), Generation::new(GENERATION));
     let instance = InstanceId::launched(&pool, &generation, number);
     let tags = Tags { pool, owner: OwnerId::new("00000000000000a1"), generation, number };
@@ -145,7 +146,7 @@ pub(crate) fn request(fixture: &dyn Fixture, number: u32) -> LaunchRequest {
     }
 }
 
-pub(crate) fn good(fixture: &dyn Fixture) -> Rc<dyn Provider> {
+pub fn good(fixture: &dyn Fixture) -> Rc<dyn Provider> {
     fixture.provider(&Behaviour::Good).expect("every provider can behave well")
 }
 
@@ -162,18 +163,18 @@ fn faulty(fixture: &dyn Fixture, fault: &Behaviour) -> Option<Rc<dyn Provider>> 
     Some(provider.unwrap_or_else(|| panic!("the fixture does not say why it lacks {fault:?}")))
 }
 
-pub(crate) async fn listed(provider: &dyn Provider, pool: &PoolName) -> Vec<Listed> {
+pub async fn listed(provider: &dyn Provider, pool: &PoolName) -> Vec<Listed> {
     let listing = provider.list(pool).await.unwrap();
     assert!(listing.complete);
     listing.instances
 }
 
-pub(crate) async fn status(provider: &dyn Provider, pool: &PoolName, id: &InstanceId) -> Option<Status> {
+pub async fn status(provider: &dyn Provider, pool: &PoolName, id: &InstanceId) -> Option<Status> {
     listed(provider, pool).await.into_iter().find(|one| one.id == *id).map(|one| one.status)
 }
 
 /// Waits until an instance has an address, and is listed as running.
-pub(crate) async fn running(fixture: &dyn Fixture, provider: &dyn Provider, id: &InstanceId) -> Endpoint {
+pub async fn running(fixture: &dyn Fixture, provider: &dyn Provider, id: &InstanceId) -> Endpoint {
     let endpoint = until("an address", fixture.boot_deadline(), async || match provider.endpoint(id).await {
         Ok(endpoint) => Some(endpoint),
         Err(error) => {
@@ -193,7 +194,7 @@ pub(crate) async fn running(fixture: &dyn Fixture, provider: &dyn Provider, id: 
 }
 
 /// Requests a termination; true if the provider shows the instance as gone, or does not find it.
-pub(crate) async fn is_gone(provider: &dyn Provider, id: &InstanceId) -> bool {
+pub async fn is_gone(provider: &dyn Provider, id: &InstanceId) -> bool {
     match provider.terminate(id).await {
         Ok(answer) => answer == Termination::Gone,
         Err(error) => {
@@ -204,7 +205,7 @@ pub(crate) async fn is_gone(provider: &dyn Provider, id: &InstanceId) -> bool {
 }
 
 /// Terminates until the instance is gone, and until nothing is running.
-pub(crate) async fn gone(fixture: &dyn Fixture, provider: &dyn Provider, id: &InstanceId) {
+pub async fn gone(fixture: &dyn Fixture, provider: &dyn Provider, id: &InstanceId) {
     let is_gone = async || is_gone(provider, id).await.then_some(());
     until("gone", Duration::from_secs(30), is_gone).await;
     let name = id.as_str();
@@ -219,7 +220,7 @@ async fn resources(provider: &dyn Provider, pool: &PoolName) -> Vec<Resource> {
 }
 
 /// The end of every test: terminates listed instances, and expects nothing to be left.
-pub(crate) async fn leave_nothing(fixture: &dyn Fixture) {
+pub async fn leave_nothing(fixture: &dyn Fixture) {
     let provider = good(fixture);
     for instance in listed(&*provider, &fixture.pool()).await {
         gone(fixture, &*provider, &instance.id).await;
@@ -233,11 +234,11 @@ pub(crate) async fn leave_nothing(fixture: &dyn Fixture) {
     assert_eq!(fixture.remains(), Vec::<String>::new());
 }
 
-pub(crate) fn class<T: std::fmt::Debug>(answer: Result<T, ProviderError>) -> ErrorClass {
+pub fn class<T: std::fmt::Debug>(answer: Result<T, ProviderError>) -> ErrorClass {
     answer.expect_err("this must fail").class().clone()
 }
 
-pub(crate) async fn a_launched_instance_is_listed_and_answers(fixture: &dyn Fixture) {
+pub async fn a_launched_instance_is_listed_and_answers(fixture: &dyn Fixture) {
     let provider = good(fixture);
     let request = request(fixture, 1);
     provider.launch(&request).await.unwrap();
@@ -263,7 +264,7 @@ pub(crate) async fn a_launched_instance_is_listed_and_answers(fixture: &dyn Fixt
     assert_eq!(&banner, b"SSH-2.0-");
 }
 
-pub(crate) async fn the_same_token_never_makes_a_second_instance(fixture: &dyn Fixture) {
+pub async fn the_same_token_never_makes_a_second_instance(fixture: &dyn Fixture) {
     let (one, other) = (good(fixture), good(fixture));
     let request = request(fixture, 1);
     let (a, b, c) = tokio::join!(one.launch(&request), other.launch(&request), one.launch(&request));
@@ -274,7 +275,7 @@ pub(crate) async fn the_same_token_never_makes_a_second_instance(fixture: &dyn F
     assert_eq!(fixture.living(), BTreeSet::from([request.instance.to_string()]));
 }
 
-pub(crate) async fn another_token_does_not_take_over_an_instance(fixture: &dyn Fixture) {
+pub async fn another_token_does_not_take_over_an_instance(fixture: &dyn Fixture) {
     let provider = good(fixture);
     let first = request(fixture, 1);
     provider.launch(&first).await.unwrap();
@@ -287,7 +288,7 @@ pub(crate) async fn another_token_does_not_take_over_an_instance(fixture: &dyn F
     assert_eq!(running(fixture, &*provider, &first.instance).await, before);
 }
 
-pub(crate) async fn a_list_shows_tags_exactly_and_every_owner(fixture: &dyn Fixture) {
+pub async fn a_list_shows_tags_exactly_and_every_owner(fixture: &dyn Fixture) {
     let provider = good(fixture);
     let own = request(fixture, 1);
     let mut foreign = request(fixture, 2);
@@ -305,7 +306,7 @@ pub(crate) async fn a_list_shows_tags_exactly_and_every_owner(fixture: &dyn Fixt
     assert_eq!(listed(&*provider, &PoolName::new("another")).await, []);
 }
 
-pub(crate) async fn a_list_says_when_it_began_and_is_sorted(fixture: &dyn Fixture) {
+pub async fn a_list_says_when_it_began_and_is_sorted(fixture: &dyn Fixture) {
     let provider = good(fixture);
     for number in [3, 1, 2] {
         provider.launch(&request(fixture, number)).await.unwrap();
@@ -319,7 +320,7 @@ pub(crate) async fn a_list_says_when_it_began_and_is_sorted(fixture: &dyn Fixtur
     assert!(ids.is_sorted(), "{ids:?}");
 }
 
-pub(crate) async fn terminate_goes_on_until_nothing_is_found(fixture: &dyn Fixture) {
+pub async fn terminate_goes_on_until_nothing_is_found(fixture: &dyn Fixture) {
     let provider = good(fixture);
     let (kept, ended) = (request(fixture, 1), request(fixture, 2));
     for request in [&kept, &ended] {
@@ -337,7 +338,7 @@ pub(crate) async fn terminate_goes_on_until_nothing_is_found(fixture: &dyn Fixtu
     assert_eq!(status(&*provider, &fixture.pool(), &kept.instance).await, Some(Status::Running));
 }
 
-pub(crate) async fn what_does_not_exist_is_not_found(fixture: &dyn Fixture) {
+pub async fn what_does_not_exist_is_not_found(fixture: &dyn Fixture) {
     let provider = good(fixture);
     for id in [request(fixture, 77).instance, InstanceId::new("../up"), InstanceId::new("")] {
         assert!(is_gone(&*provider, &id).await, "{id}");
@@ -346,7 +347,7 @@ pub(crate) async fn what_does_not_exist_is_not_found(fixture: &dyn Fixture) {
     }
 }
 
-pub(crate) async fn a_booting_instance_is_listed_and_has_no_address_yet(fixture: &dyn Fixture) {
+pub async fn a_booting_instance_is_listed_and_has_no_address_yet(fixture: &dyn Fixture) {
     let Some(provider) = faulty(fixture, &Behaviour::SlowBoot) else { return };
     let request = request(fixture, 1);
     let (begun, pace) = (Instant::now(), Pace::watch());
@@ -364,7 +365,7 @@ pub(crate) async fn a_booting_instance_is_listed_and_has_no_address_yet(fixture:
     assert!(begun.elapsed() > Duration::from_secs(3), "the fixture boots too fast to judge");
 }
 
-pub(crate) async fn an_instance_can_be_terminated_while_it_boots(fixture: &dyn Fixture) {
+pub async fn an_instance_can_be_terminated_while_it_boots(fixture: &dyn Fixture) {
     let Some(provider) = faulty(fixture, &Behaviour::SlowBoot) else { return };
     let request = request(fixture, 1);
     provider.launch(&request).await.unwrap();
@@ -372,7 +373,7 @@ pub(crate) async fn an_instance_can_be_terminated_while_it_boots(fixture: &dyn F
     assert_eq!(listed(&*provider, &fixture.pool()).await, []);
 }
 
-pub(crate) async fn a_full_provider_refuses_with_a_definite_class(fixture: &dyn Fixture) {
+pub async fn a_full_provider_refuses_with_a_definite_class(fixture: &dyn Fixture) {
     let Some(provider) = faulty(fixture, &Behaviour::Full) else { return };
     let refused = class(provider.launch(&request(fixture, 1)).await);
     assert!(matches!(refused, ErrorClass::NoCapacity { .. } | ErrorClass::Quota), "{refused}");
@@ -380,7 +381,7 @@ pub(crate) async fn a_full_provider_refuses_with_a_definite_class(fixture: &dyn 
     assert_eq!(fixture.living(), BTreeSet::new());
 }
 
-pub(crate) async fn every_refusal_is_definite_and_leaves_nothing(fixture: &dyn Fixture) {
+pub async fn every_refusal_is_definite_and_leaves_nothing(fixture: &dyn Fixture) {
     let scope = "x".to_owned();
     let classes = [
         ErrorClass::NoCapacity { scope },
@@ -409,7 +410,7 @@ pub(crate) async fn every_refusal_is_definite_and_leaves_nothing(fixture: &dyn F
     }
 }
 
-pub(crate) async fn a_lost_answer_is_unknown_and_the_same_token_finds_the_instance(fixture: &dyn Fixture) {
+pub async fn a_lost_answer_is_unknown_and_the_same_token_finds_the_instance(fixture: &dyn Fixture) {
     let Some(provider) = faulty(fixture, &Behaviour::LosesAnswer) else { return };
     let request = request(fixture, 1);
     assert_eq!(class(provider.launch(&request).await), ErrorClass::Unknown);
@@ -421,7 +422,7 @@ pub(crate) async fn a_lost_answer_is_unknown_and_the_same_token_finds_the_instan
 /// A port-forward leads to an SSH server with the recorded host key.
 async fn answers_a_forward(fixture: &dyn Fixture, endpoint: &Endpoint) {
     let keys = tempfile::tempdir().unwrap();
-    let forwarder = Path::new(env!("CARGO_BIN_EXE_greenroom")).with_file_name("greenroom-backends");
+    let forwarder = Path::new(driver()).with_file_name("greenroom-backends");
     let ssh = Ssh::new(SshSettings { forwarder: Some(forwarder), ..SshSettings::new(keys.path()) });
     let shown = until("an answer", fixture.boot_deadline(), async || {
         ssh.host_key(endpoint, Duration::from_secs(10)).await.ok()
@@ -430,7 +431,7 @@ async fn answers_a_forward(fixture: &dyn Fixture, endpoint: &Endpoint) {
     assert_eq!(shown.line, endpoint.host_key);
 }
 
-pub(crate) async fn ten_launches_at_once_make_ten_instances(fixture: &dyn Fixture) {
+pub async fn ten_launches_at_once_make_ten_instances(fixture: &dyn Fixture) {
     let provider = good(fixture);
     let requests: Vec<_> = (1..=10).map(|number| request(fixture, number)).collect();
     let answers = futures_util::future::join_all(requests.iter().map(|one| provider.launch(one))).await;
@@ -446,7 +447,7 @@ pub(crate) async fn ten_launches_at_once_make_ten_instances(fixture: &dyn Fixtur
     assert_eq!(fixture.living().len(), 10);
 }
 
-pub(crate) async fn a_launch_dropped_anywhere_leaks_nothing_that_a_list_cannot_see(fixture: &dyn Fixture) {
+pub async fn a_launch_dropped_anywhere_leaks_nothing_that_a_list_cannot_see(fixture: &dyn Fixture) {
     // Polled this many times and then dropped: interrupted at each of its waits. The time between two polls lets the
     // awaited event happen.
     for polls in 1..=6_u32 {
@@ -480,7 +481,7 @@ pub(crate) async fn a_launch_dropped_anywhere_leaks_nothing_that_a_list_cannot_s
     }
 }
 
-pub(crate) async fn an_instance_that_broke_is_not_running_and_can_be_terminated(fixture: &dyn Fixture) {
+pub async fn an_instance_that_broke_is_not_running_and_can_be_terminated(fixture: &dyn Fixture) {
     if !has(fixture, &Part::Break) {
         return;
     }
@@ -502,7 +503,7 @@ pub(crate) async fn an_instance_that_broke_is_not_running_and_can_be_terminated(
     gone(fixture, &*provider, &request.instance).await;
 }
 
-pub(crate) async fn the_console_tells_of_the_boot(fixture: &dyn Fixture) {
+pub async fn the_console_tells_of_the_boot(fixture: &dyn Fixture) {
     let provider = good(fixture);
     let request = request(fixture, 1);
     provider.launch(&request).await.unwrap();
@@ -518,7 +519,7 @@ pub(crate) async fn the_console_tells_of_the_boot(fixture: &dyn Fixture) {
     assert!(!text.contains(secret), "the host key is on the console");
 }
 
-pub(crate) async fn resources_are_everything_of_the_pool_and_are_deleted_one_by_one(fixture: &dyn Fixture) {
+pub async fn resources_are_everything_of_the_pool_and_are_deleted_one_by_one(fixture: &dyn Fixture) {
     let provider = good(fixture);
     let (own, mut foreign) = (request(fixture, 1), request(fixture, 2));
     foreign.tags.owner = OwnerId::new("00000000000000b2");

@@ -1,7 +1,5 @@
 //! Shared parts of fixtures whose instances are on the runner host: clocks, keys, and the process table.
 
-#![cfg(test)]
-
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -13,9 +11,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// The clocks of this machine.
 #[derive(Debug)]
-pub(crate) struct HereAndNow {
+pub struct HereAndNow {
     /// A clock that is ahead of the real one.
-    pub(crate) ahead: Duration,
+    pub ahead: Duration,
 }
 
 impl Clock for HereAndNow {
@@ -29,7 +27,7 @@ impl Clock for HereAndNow {
 }
 
 /// The keys of one client and one host, in files.
-pub(crate) fn make_keys(state: &Path) {
+pub fn make_keys(state: &Path) {
     for name in ["client", "host"] {
         let mut keygen = Command::new("ssh-keygen");
         keygen.args(["-q", "-t", "ed25519", "-N", "", "-C", "", "-f"]).arg(state.join(name));
@@ -38,7 +36,7 @@ pub(crate) fn make_keys(state: &Path) {
 }
 
 /// The files that `make_keys` wrote.
-pub(crate) fn read_keys(state: &Path) -> InstanceKeys {
+pub fn read_keys(state: &Path) -> InstanceKeys {
     let read = |name: &str| std::fs::read_to_string(state.join(name)).unwrap().trim_end().to_owned();
     InstanceKeys {
         authorized_key: read("client.pub"),
@@ -48,7 +46,7 @@ pub(crate) fn read_keys(state: &Path) -> InstanceKeys {
 }
 
 /// Every living process with its arguments; zombies have none.
-pub(crate) fn command_lines() -> Vec<(u32, Vec<String>)> {
+pub fn command_lines() -> Vec<(u32, Vec<String>)> {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let read = |pid| {
@@ -63,13 +61,13 @@ pub(crate) fn command_lines() -> Vec<(u32, Vec<String>)> {
     pids.filter_map(read).collect()
 }
 
-pub(crate) fn kill(pid: u32, signal: Signal) {
+pub fn kill(pid: u32, signal: Signal) {
     let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
     kill_process(pid, signal).unwrap();
 }
 
 /// Kills processes that may already be gone: one of several may exit with another.
-pub(crate) fn kill_all(pids: Vec<u32>) {
+pub fn kill_all(pids: Vec<u32>) {
     for pid in pids {
         let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
         let _ = kill_process(pid, Signal::KILL);

@@ -19,10 +19,10 @@ use greenroom_testkit::gitlab_runner::runner::Runner;
 use greenroom_testkit::program;
 use rustix::process::Signal;
 
+use crate::driver;
 use crate::processes::{self, Kind, Process, wait_for};
 use crate::setting::Setting;
 
-pub const DRIVER: &str = env!("CARGO_BIN_EXE_greenroom");
 /// Time limit for anything in a place, even on a busy machine.
 pub const SOON: Duration = Duration::from_mins(1);
 /// Without its state directory, nothing is running after this; the promise is 5 s and a check.
@@ -74,7 +74,7 @@ impl Drop for Service {
 }
 
 impl Place {
-    pub(super) fn new(setting: Setting) -> Self {
+    pub(crate) fn new(setting: Setting) -> Self {
         let home = tempfile::Builder::new().prefix("greenroom-jobs-").tempdir().expect("a directory");
         let (state_dir, config) = (home.path().join("state"), home.path().join("greenroom.toml"));
         let place = Self { home, state_dir, config, setting };
@@ -107,7 +107,7 @@ impl Place {
 
     /// A runner whose calls name the configuration. Its own directories are outside the state directory.
     pub fn runner(&self) -> Runner {
-        self.runner_with(Path::new(DRIVER))
+        self.runner_with(Path::new(driver()))
     }
 
     /// The same with another driver.
@@ -125,7 +125,7 @@ impl Place {
 
     /// A keeper in the foreground.
     pub fn keep(&self) -> Service {
-        self.keep_with(Path::new(DRIVER))
+        self.keep_with(Path::new(driver()))
     }
 
     /// The same with another driver.
@@ -138,12 +138,12 @@ impl Place {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        self.command_of(Path::new(DRIVER), arguments)
+        self.command_of(Path::new(driver()), arguments)
     }
 
     /// The driver with these plain words, as a shell reads it.
     pub fn command_line(&self, words: &[&str]) -> String {
-        format!("{DRIVER} --config {} {}", self.config.display(), words.join(" "))
+        format!("{} --config {} {}", driver(), self.config.display(), words.join(" "))
     }
 
     fn command_of(&self, driver: &Path, arguments: &[&str]) -> Command {
@@ -159,7 +159,7 @@ impl Place {
 
     /// Runs another `greenroom` command to its end.
     pub fn greenroom(&self, arguments: &[&str]) -> Output {
-        self.greenroom_of(Path::new(DRIVER), arguments)
+        self.greenroom_of(Path::new(driver()), arguments)
     }
 
     /// The same, of another driver.

@@ -43,6 +43,12 @@ const TIMING: [(&str, &str); 22] = [
     ("self_check_interval", "500ms"),
 ];
 
+impl Default for Setting {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Setting {
     /// Three instances, none kept ready, kept for an hour once they exist.
     pub fn new() -> Self {
