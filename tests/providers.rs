@@ -114,6 +114,7 @@ fn the_page_for_developers_lists_the_files_that_name_providers() {
 
     let mut files = Vec::new();
     files_below(&root.join("src"), &mut files);
+    files_below(&root.join("crates"), &mut files);
     let name_all = files.iter().filter(|file| {
         std::fs::read_to_string(file).is_ok_and(|text| kinds.iter().all(|kind| names(&text, kind)))
     });

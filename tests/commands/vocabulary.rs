@@ -171,16 +171,16 @@ fn codes_of_doctor_have_no_retired_term() {
 fn fields_of_json_have_no_retired_name() {
     let mut fields = 0;
     let files = [
-        "cli/pool/status/view.rs",
-        "cli/pool/status/links.rs",
-        "cli/pool/leaks/view.rs",
-        "cli/explain/mod.rs",
-        "cli/explain/past.rs",
-        "cli/doctor/mod.rs",
-        "port/finding.rs",
+        "src/cli/pool/status/view.rs",
+        "src/cli/pool/status/links.rs",
+        "src/cli/pool/leaks/view.rs",
+        "src/cli/explain/mod.rs",
+        "src/cli/explain/past.rs",
+        "src/cli/doctor/mod.rs",
+        "crates/ports/src/finding.rs",
     ];
     for file in files {
-        let text = std::fs::read_to_string(root().join("src").join(file)).expect("a source file");
+        let text = std::fs::read_to_string(root().join(file)).expect("a source file");
         let types = text.split("#[derive(").skip(1);
         let types =
             types.filter(|part| part.lines().next().is_some_and(|derived| derived.contains("Serialize")));

@@ -1,8 +1,6 @@
 //! Fleeting plugins: the tests' own with its faults, and GitLab's dummy plugin; the contract of every provider on both.
 //!
 //! The plugin of the tests (plugin/main.rs) reads its faults from files. Its machines are directories.
-#![expect(clippy::print_stderr, reason = "what a failed test leaves to read")]
-#![expect(clippy::panic, reason = "a wait past its deadline fails the test and says what was seen")]
 #![expect(unreachable_pub, reason = "the modules of a test have interfaces, though no crate exports them")]
 
 mod calls;
