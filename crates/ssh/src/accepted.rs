@@ -8,6 +8,7 @@ use greenroom_core::text::clean_line;
 use greenroom_ports::connector::ConnectError;
 use jiff::Timestamp;
 use russh::keys::ssh_key::certificate::CertType;
+use russh::keys::ssh_key::{self, Fingerprint};
 use russh::keys::{Algorithm, Certificate, HashAlg, PublicKey, PublicKeyOrCertificate};
 
 /// What a host has to present.
@@ -23,6 +24,43 @@ pub(super) enum Accepted {
 pub(super) struct Authorities {
     keys: Vec<PublicKey>,
     names: Vec<String>,
+}
+
+/// A host has proven to have another key than an accepted one.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HostKeyMismatch {
+    #[error("{presented}")]
+    Key { presented: Fingerprint },
+    #[error("{presented}, without a certificate")]
+    NoCertificate { presented: Fingerprint },
+    #[error("{presented} ({fault})")]
+    Certificate {
+        presented: Fingerprint,
+        #[source]
+        fault: Box<CertificateFault>,
+    },
+}
+
+/// Why a host certificate proves nothing.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CertificateFault {
+    #[error("the certificate is one for users, not for hosts")]
+    ForUsers,
+    #[error("the certificate is signed by {0}")]
+    OtherAuthority(Fingerprint),
+    /// In seconds since 1970, as the time of its end.
+    #[error("the certificate is valid only from {} on", moment(*.0))]
+    NotYetValid(u64),
+    #[error("the certificate expired at {}", moment(*.0))]
+    Expired(u64),
+    #[error("the certificate names no host")]
+    NoName,
+    #[error("the certificate is for {0}")]
+    OtherName(String),
+    #[error("the certificate has the critical option `{0}`, which Greenroom does not know")]
+    CriticalOption(String),
+    #[error("the certificate has a wrong signature")]
+    Signature(#[source] ssh_key::Error),
 }
 
 impl Accepted {
@@ -42,18 +80,18 @@ impl Accepted {
         Ok(Self::Certified(Authorities { keys, names }))
     }
 
-    /// Checks the key that a host has proven to have. The error says what it presents instead.
-    pub(super) fn check(&self, found: &PublicKeyOrCertificate) -> Result<(), String> {
+    /// Checks the key that a host has proven to have.
+    pub(super) fn check(&self, found: &PublicKeyOrCertificate) -> Result<(), HostKeyMismatch> {
         let key = found.public_key();
-        let print = key.fingerprint(HashAlg::Sha256).to_string();
+        let presented = key.fingerprint(HashAlg::Sha256);
         match (self, found.certificate()) {
             (Self::Key(recorded), None) if recorded.key_data() == key.key_data() => Ok(()),
-            (Self::Key(_), _) => Err(print),
-            (Self::Certified(_), None) => Err(format!("{print}, without a certificate")),
+            (Self::Key(_), _) => Err(HostKeyMismatch::Key { presented }),
+            (Self::Certified(_), None) => Err(HostKeyMismatch::NoCertificate { presented }),
             (Self::Certified(authorities), Some(certificate)) => {
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                 let check = authorities.check(certificate, now.as_secs());
-                check.map_err(|why| format!("{print}, whose certificate {why}"))
+                check.map_err(|fault| HostKeyMismatch::Certificate { presented, fault: Box::new(fault) })
             }
         }
     }
@@ -81,36 +119,34 @@ impl Accepted {
 }
 
 impl Authorities {
-    /// Checks a certificate at a moment, in seconds since 1970. The error continues the sentence *the certificate …*.
-    fn check(&self, certificate: &Certificate, now: u64) -> Result<(), String> {
+    /// Checks a certificate at a moment, in seconds since 1970.
+    fn check(&self, certificate: &Certificate, now: u64) -> Result<(), CertificateFault> {
         if certificate.cert_type() != CertType::Host {
-            return Err("is one for users, not for hosts".to_owned());
+            return Err(CertificateFault::ForUsers);
         }
         let authority = certificate.signature_key();
         if !self.keys.iter().any(|key| key.key_data() == authority) {
-            return Err(format!("is signed by {}", authority.fingerprint(HashAlg::Sha256)));
+            return Err(CertificateFault::OtherAuthority(authority.fingerprint(HashAlg::Sha256)));
         }
         if certificate.valid_after() > now {
-            return Err(format!("is valid only from {} on", moment(certificate.valid_after())));
+            return Err(CertificateFault::NotYetValid(certificate.valid_after()));
         }
         if certificate.valid_before() <= now {
-            return Err(format!("expired at {}", moment(certificate.valid_before())));
+            return Err(CertificateFault::Expired(certificate.valid_before()));
         }
         let principals = certificate.valid_principals();
         if principals.is_empty() {
-            return Err("names no host".to_owned());
+            return Err(CertificateFault::NoName);
         }
         if !principals.iter().any(|one| self.names.iter().any(|name| is_same_host(one, name))) {
-            let principals = clean_line(principals.join(", ").as_bytes(), 200);
-            return Err(format!("is for {principals}"));
+            return Err(CertificateFault::OtherName(clean_line(principals.join(", ").as_bytes(), 200)));
         }
         if let Some(option) = certificate.critical_options().keys().next() {
-            let option = clean_line(option.as_bytes(), 60);
-            return Err(format!("has the critical option `{option}`, which Greenroom does not know"));
+            return Err(CertificateFault::CriticalOption(clean_line(option.as_bytes(), 60)));
         }
         // The signature, and once more the authority and the time.
         let prints: Vec<_> = self.keys.iter().map(|key| key.fingerprint(HashAlg::Sha256)).collect();
-        certificate.validate_at(now, &prints).map_err(|_| "has a wrong signature".to_owned())
+        certificate.validate_at(now, &prints).map_err(CertificateFault::Signature)
     }
 }
 
@@ -198,27 +234,29 @@ mod tests {
             known.check(&signed(by, plain), NOW).unwrap();
         }
         known.check(&signed(&first, is_for("10.0.0.7")), NOW).unwrap();
-        let refused = |certificate: &Certificate, now| known.check(certificate, now).unwrap_err();
+        let refused = |certificate: &Certificate, now| known.check(certificate, now).unwrap_err().to_string();
         let good = signed(&first, plain);
-        assert!(refused(&good, NOW + 30).starts_with("expired at 2027-01-15T08:00:30Z"));
-        assert!(refused(&good, NOW - 31).starts_with("is valid only from 2027-01-15T07:59:30Z"));
-        assert!(refused(&signed(&other, plain), NOW).starts_with("is signed by SHA256:"));
+        assert!(refused(&good, NOW + 30).starts_with("the certificate expired at 2027-01-15T08:00:30Z"));
+        assert!(
+            refused(&good, NOW - 31).starts_with("the certificate is valid only from 2027-01-15T07:59:30Z")
+        );
+        assert!(refused(&signed(&other, plain), NOW).starts_with("the certificate is signed by SHA256:"));
         assert_eq!(
             refused(&signed_as(CertType::User, &first, plain), NOW),
-            "is one for users, not for hosts"
+            "the certificate is one for users, not for hosts"
         );
         let all = |b: &mut Builder| {
             b.all_principals_valid().unwrap();
         };
-        assert_eq!(refused(&signed(&first, all), NOW), "names no host");
+        assert_eq!(refused(&signed(&first, all), NOW), "the certificate names no host");
         let elsewhere = signed(&first, is_for("m10"));
-        assert_eq!(refused(&elsewhere, NOW), "is for m10");
+        assert_eq!(refused(&elsewhere, NOW), "the certificate is for m10");
         let bound = |b: &mut Builder| {
             plain(b);
             b.critical_option("only-on", "mondays").unwrap();
         };
         let text = refused(&signed(&first, bound), NOW);
-        assert!(text.starts_with("has the critical option `only-on`"), "{text}");
+        assert!(text.starts_with("the certificate has the critical option `only-on`"), "{text}");
     }
 
     #[test]
@@ -228,7 +266,8 @@ mod tests {
         let at = bytes.windows(8).position(|name| name == b"10.0.0.8").unwrap();
         bytes[at + 7] = b'7';
         let forged = Certificate::from_bytes(&bytes).unwrap();
-        assert_eq!(authorities(&[&authority]).check(&forged, NOW).unwrap_err(), "has a wrong signature");
+        let refused = authorities(&[&authority]).check(&forged, NOW).unwrap_err();
+        assert_eq!(refused.to_string(), "the certificate has a wrong signature");
     }
 
     #[test]

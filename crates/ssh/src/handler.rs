@@ -89,7 +89,7 @@ impl Handler for Client {
     async fn check_server_key(&mut self, found: &PublicKeyOrCertificate) -> Result<bool, Error> {
         let presented = match self.accepted.as_ref().map(|accepted| accepted.check(found)) {
             Some(Ok(())) => return Ok(true),
-            Some(Err(presented)) => Some(presented),
+            Some(Err(mismatch)) => Some(mismatch.to_string()),
             None => None,
         };
         let mut learnt = self.notes.learnt();

@@ -11,10 +11,12 @@ use greenroom_ports::connector::ConnectError;
 use russh::client::{AuthResult, Handle};
 use russh::keys::agent::AgentIdentity;
 use russh::keys::agent::client::AgentClient;
+use russh::keys::ssh_key::Fingerprint;
 use russh::keys::{self, Algorithm, HashAlg, PrivateKey, PrivateKeyWithHashAlg, PublicKey};
 use russh::{SendError, Signer};
 use tokio::net::UnixStream;
 
+use super::dial::plain;
 use super::handler::Client;
 use super::keys::KeyStore;
 use super::password::Password;
@@ -43,6 +45,25 @@ pub(super) enum LoginError {
     /// The session ended meanwhile.
     Gone,
     Local(String),
+}
+
+/// An ssh-agent that cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum AgentError {
+    #[error("cannot reach the ssh-agent at {}: {}", .socket.display(), plain(.source))]
+    Unreachable { socket: PathBuf, source: std::io::Error },
+    #[error("the ssh-agent does not respond: {0}")]
+    Silent(#[source] keys::Error),
+    #[error("the ssh-agent holds no keys")]
+    Empty,
+    #[error("the ssh-agent does not hold the key {0}")]
+    Lacks(Fingerprint),
+}
+
+impl From<AgentError> for LoginError {
+    fn from(error: AgentError) -> Self {
+        Self::Local(error.to_string())
+    }
 }
 
 impl Credential {
@@ -91,8 +112,8 @@ impl Credential {
             }
             Self::Password(password) => password.log_in(handle, user).await,
             Self::Agent { socket, only } => {
-                let mut agent = Agent::open(socket).await.map_err(LoginError::Local)?;
-                let offered = agent.keys(only.as_ref()).await.map_err(LoginError::Local)?;
+                let mut agent = Agent::open(socket).await?;
+                let offered = agent.keys(only.as_ref()).await?;
                 let mut last = LoginError::Gone;
                 for key in offered {
                     match agent.log_in(handle, user, key).await {
@@ -166,7 +187,7 @@ fn read_user_key(path: &Path) -> Result<Credential, ConnectError> {
     };
     match rsa::read(&text) {
         Some(Ok(key)) => return Ok(Credential::Rsa(Box::new(key))),
-        Some(Err(why)) => return Err(instead("an RSA key", &why)),
+        Some(Err(why)) => return Err(instead("an RSA key", &why.to_string())),
         None => {}
     }
     let passphrase = || instead("a key with a passphrase", "there is no terminal to type it");
@@ -192,18 +213,16 @@ fn read_user_key(path: &Path) -> Result<Credential, ConnectError> {
 struct Agent(AgentClient<UnixStream>);
 
 impl Agent {
-    async fn open(socket: &Path) -> Result<Self, String> {
+    async fn open(socket: &Path) -> Result<Self, AgentError> {
         let stream = UnixStream::connect(socket).await;
-        let stream = stream.map_err(|e| {
-            format!("cannot reach the ssh-agent at {}: {}", socket.display(), super::dial::plain(&e))
-        })?;
+        let stream =
+            stream.map_err(|source| AgentError::Unreachable { socket: socket.to_owned(), source })?;
         Ok(Self(AgentClient::connect(stream)))
     }
 
     /// The keys to try, in the agent's order.
-    async fn keys(&mut self, only: Option<&PublicKey>) -> Result<Vec<PublicKey>, String> {
-        let held =
-            self.0.request_identities().await.map_err(|e| format!("the ssh-agent does not respond: {e}"))?;
+    async fn keys(&mut self, only: Option<&PublicKey>) -> Result<Vec<PublicKey>, AgentError> {
+        let held = self.0.request_identities().await.map_err(AgentError::Silent)?;
         let held = held.iter().map(|identity| identity.public_key().into_owned());
         let keys: Vec<PublicKey> = match only {
             Some(only) => held.filter(|key| key.key_data() == only.key_data()).collect(),
@@ -211,10 +230,8 @@ impl Agent {
         };
         match (keys.is_empty(), only) {
             (false, _) => Ok(keys),
-            (true, None) => Err("the ssh-agent holds no keys".to_owned()),
-            (true, Some(only)) => {
-                Err(format!("the ssh-agent does not hold the key {}", only.fingerprint(HashAlg::Sha256)))
-            }
+            (true, None) => Err(AgentError::Empty),
+            (true, Some(only)) => Err(AgentError::Lacks(only.fingerprint(HashAlg::Sha256))),
         }
     }
 

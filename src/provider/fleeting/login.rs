@@ -188,9 +188,7 @@ fn read(path: &Path) -> io::Result<Option<String>> {
 /// The public half of a key that Greenroom can log in with.
 fn usable(text: &str) -> Result<keys::PublicKey, String> {
     if let Some(read) = rsa::read(text) {
-        return read
-            .map(|key| key.public().clone())
-            .map_err(|why| not_a_key(&format!("an RSA key, and {why}")));
+        return read.map(|key| key.public().clone()).map_err(|why| not_a_key(&format!("an RSA key: {why}")));
     }
     match keys::decode_secret_key(text, None) {
         Ok(key) if matches!(key.algorithm(), Algorithm::Ed25519 | Algorithm::Ecdsa { .. }) => {

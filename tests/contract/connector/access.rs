@@ -119,9 +119,9 @@ async fn a_key_file_that_cannot_be_used_is_refused_with_the_reason_and_the_way_o
     let cases: [(&[&str], &str); 5] = [
         (
             &["-t", "rsa", "-b", "1024"],
-            "an RSA key, which Greenroom cannot read from a file (it has less than 2048",
+            "an RSA key, which Greenroom cannot read from a file (the key has less than 2048",
         ),
-        (&["-t", "rsa", "-b", "1024", "-m", "PEM"], "it has less than 2048 bits"),
+        (&["-t", "rsa", "-b", "1024", "-m", "PEM"], "the key has less than 2048 bits"),
         (&["-t", "rsa", "-b", "2048", "-m", "PEM", "-N", "secret"], "a key with a passphrase"),
         (&["-t", "ed25519", "-N", "secret"], "a key with a passphrase"),
         (&["-t", "ecdsa", "-m", "PEM", "-N", "secret"], "a key with a passphrase"),

@@ -52,12 +52,12 @@ async fn each_certificate_that_proves_nothing_is_refused_with_its_reason() {
         Endpoint { host_key, ..plain.clone() }
     };
     for (by, options, expected) in [
-        ("other", &["-h", "-n", "m1"][..], "whose certificate is signed by SHA256:"),
-        ("ca", &["-h", "-n", "m1", "-V", "20200101:20200102"], "whose certificate expired at 2020-01-0"),
-        ("ca", &["-h", "-n", "m1", "-V", "+1d:+2d"], "whose certificate is valid only from"),
-        ("ca", &["-n", "m1"], "whose certificate is one for users"),
-        ("ca", &["-h", "-n", "m2"], "whose certificate is for m2"),
-        ("ca", &["-h"], "whose certificate names no host"),
+        ("other", &["-h", "-n", "m1"][..], "the certificate is signed by SHA256:"),
+        ("ca", &["-h", "-n", "m1", "-V", "20200101:20200102"], "the certificate expired at 2020-01-0"),
+        ("ca", &["-h", "-n", "m1", "-V", "+1d:+2d"], "the certificate is valid only from"),
+        ("ca", &["-n", "m1"], "the certificate is one for users"),
+        ("ca", &["-h", "-n", "m2"], "the certificate is for m2"),
+        ("ca", &["-h"], "the certificate names no host"),
     ] {
         sign(&sshd.path(by), &sshd, &plain.host_key, options);
         sshd.restart();

@@ -1,12 +1,12 @@
 //! The three formats in which private RSA keys are written.
 
 use base64ct::{Base64, Encoding as _};
-use ring::error::KeyRejected;
 use ring::rsa::{KeyPair, KeyPairComponents, PublicKeyComponents};
 use russh::keys::PrivateKey;
 use russh::keys::ssh_key::Mpint;
 use russh::keys::ssh_key::private::{KeypairData, RsaKeypair};
 
+use super::RsaKeyError;
 use super::remainder::remainder;
 
 const OPENSSH: &str = "OPENSSH PRIVATE KEY";
@@ -18,19 +18,19 @@ const RSA_ENCRYPTION: &[u8] = &[0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 
 const HEAD: usize = 32;
 
 /// `None`: it is no RSA key, or has a passphrase.
-pub(super) fn of(text: &str) -> Option<Result<KeyPair, String>> {
+pub(super) fn of(text: &str) -> Option<Result<KeyPair, RsaKeyError>> {
     if let Some(body) = body(text, PKCS1) {
         // OpenSSL's old way to encrypt has headers.
         if body.contains(':') {
             return None;
         }
-        return Some(decoded(body).and_then(|der| KeyPair::from_der(&der).map_err(explained)));
+        return Some(decoded(body).and_then(|der| Ok(KeyPair::from_der(&der)?)));
     }
     if let Some(body) = body(text, PKCS8) {
         let der = decoded(body).ok()?;
         let head = &der[..der.len().min(HEAD)];
         let is_rsa = head.windows(RSA_ENCRYPTION.len()).any(|part| part == RSA_ENCRYPTION);
-        return is_rsa.then(|| KeyPair::from_pkcs8(&der).map_err(explained));
+        return is_rsa.then(|| Ok(KeyPair::from_pkcs8(&der)?));
     }
     body(text, OPENSSH)?;
     let key = PrivateKey::from_openssh(text.trim()).ok()?;
@@ -44,15 +44,15 @@ fn body<'a>(text: &'a str, label: &str) -> Option<&'a str> {
     rest.split_once(&format!("-----END {label}-----")).map(|(body, _)| body)
 }
 
-fn decoded(body: &str) -> Result<Vec<u8>, String> {
+fn decoded(body: &str) -> Result<Vec<u8>, RsaKeyError> {
     let compact: String = body.split_ascii_whitespace().collect();
-    Base64::decode_vec(&compact).map_err(|_| "its content is not Base64".to_owned())
+    Base64::decode_vec(&compact).map_err(RsaKeyError::NotBase64)
 }
 
 /// OpenSSH's format lacks two of the eight numbers.
-fn of_numbers(key: &RsaKeypair) -> Result<KeyPair, String> {
-    fn bytes(number: &Mpint) -> Result<&[u8], String> {
-        number.as_positive_bytes().ok_or_else(|| "it has a negative number".to_owned())
+fn of_numbers(key: &RsaKeypair) -> Result<KeyPair, RsaKeyError> {
+    fn bytes(number: &Mpint) -> Result<&[u8], RsaKeyError> {
+        number.as_positive_bytes().ok_or(RsaKeyError::NegativeNumber)
     }
     let (public, private) = (key.public(), key.private());
     let (d, p, q) = (bytes(private.d())?, bytes(private.p())?, bytes(private.q())?);
@@ -66,7 +66,7 @@ fn of_numbers(key: &RsaKeypair) -> Result<KeyPair, String> {
         dQ: without_zeros(&d_q),
         qInv: bytes(private.iqmp())?,
     };
-    KeyPair::from_components(&components).map_err(explained)
+    Ok(KeyPair::from_components(&components)?)
 }
 
 /// Of an odd number.
@@ -81,12 +81,4 @@ fn one_less(prime: &[u8]) -> Vec<u8> {
 fn without_zeros(number: &[u8]) -> &[u8] {
     let zeros = number.iter().take_while(|byte| **byte == 0).count();
     &number[zeros..]
-}
-
-pub(super) fn explained(rejected: KeyRejected) -> String {
-    match rejected.to_string().as_str() {
-        "TooSmall" => "it has less than 2048 bits".to_owned(),
-        "TooLarge" => "it has more than 4096 bits".to_owned(),
-        why => format!("its numbers are not accepted ({why})"),
-    }
 }

@@ -7,6 +7,7 @@ mod remainder;
 
 use std::fmt;
 
+use ring::error::KeyRejected;
 use ring::rand::SystemRandom;
 use ring::rsa::{KeyPair, PublicKeyComponents};
 use ring::signature::{RSA_PKCS1_SHA256, RSA_PKCS1_SHA512};
@@ -20,22 +21,46 @@ pub struct RsaKey {
     public: PublicKey,
 }
 
+/// Why Greenroom cannot log in with a private RSA key.
+#[derive(Debug, thiserror::Error)]
+pub enum RsaKeyError {
+    #[error("the key's content is not Base64")]
+    NotBase64(#[source] base64ct::Error),
+    #[error("the key has a negative number")]
+    NegativeNumber,
+    #[error("the key has less than 2048 bits")]
+    TooSmall,
+    #[error("the key has more than 4096 bits")]
+    TooLarge,
+    #[error("the key's numbers are not accepted ({0})")]
+    Rejected(KeyRejected),
+    #[error("the key's public half is not valid")]
+    PublicHalf(#[source] russh::keys::ssh_key::Error),
+}
+
+impl From<KeyRejected> for RsaKeyError {
+    fn from(rejected: KeyRejected) -> Self {
+        // ring has no other way to tell these two from the rest.
+        match rejected.to_string().as_str() {
+            "TooSmall" => Self::TooSmall,
+            "TooLarge" => Self::TooLarge,
+            _ => Self::Rejected(rejected),
+        }
+    }
+}
+
 /// Reads a private key in OpenSSH's format, PKCS#1 or PKCS#8, without a passphrase. `None`: it is of another type, or has a
-/// passphrase. The error is the end of a sentence about the key.
-pub fn read(text: &str) -> Option<Result<RsaKey, String>> {
-    let pair = match format::of(text)? {
-        Ok(pair) => pair,
-        Err(why) => return Some(Err(why)),
-    };
-    Some(RsaKey::of(pair).ok_or_else(|| "its public half is not valid".to_owned()))
+/// passphrase.
+pub fn read(text: &str) -> Option<Result<RsaKey, RsaKeyError>> {
+    Some(format::of(text)?.and_then(RsaKey::of))
 }
 
 impl RsaKey {
-    fn of(pair: KeyPair) -> Option<Self> {
+    fn of(pair: KeyPair) -> Result<Self, RsaKeyError> {
         let PublicKeyComponents { n, e } = PublicKeyComponents::<Vec<u8>>::from(pair.public());
         let [n, e] = [n, e].map(|number| Mpint::from_positive_bytes(&number));
-        let public = PublicKey::from(KeyData::Rsa(RsaPublicKey::new(e, n).ok()?));
-        Some(Self { pair, public })
+        let public = RsaPublicKey::new(e, n).map_err(RsaKeyError::PublicHalf)?;
+        Ok(Self { pair, public: PublicKey::from(KeyData::Rsa(public)) })
     }
 
     pub fn public(&self) -> &PublicKey {
