@@ -92,7 +92,7 @@ fn judged(
         runner_variables: added_by_runner(|name| std::env::var_os(name)),
         ..operators(settings)?
     };
-    judge(settings, request, &about).map_err(CliError::impossible)
+    judge(settings, request, &about).map_err(|refusal| CliError::impossible(refusal.to_string()))
 }
 
 /// True if another job may run beside a job of the pool, or have left a process on its instance. Static hosts that run
@@ -131,7 +131,8 @@ impl Pulls for PoolPulls {
         // The operator's own choice, whatever jobs may name. The registry is asked in any case.
         let settings =
             ContainerSettings { images: None, pull_policy: vec![PullPolicy::Always], ..self.0.clone() };
-        judge(&settings, &request, &about)?.ok_or_else(|| "it is not pulled for a job".to_owned())
+        let job = judge(&settings, &request, &about).map_err(|refusal| refusal.to_string())?;
+        job.ok_or_else(|| "it is not pulled for a job".to_owned())
     }
 
     fn public(&self) -> Vec<PublicPull> {

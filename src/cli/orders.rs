@@ -35,7 +35,9 @@ pub(super) fn wanted(
         ..JobContext::default()
     };
     let dirs: Vec<&str> = dirs.iter().flat_map(|dirs| [dirs.builds.as_str(), dirs.cache.as_str()]).collect();
-    let order = settings.judge(&response.containers, &about, &dirs).map_err(CliError::impossible)?;
+    let order = settings
+        .judge(&response.containers, &about, &dirs)
+        .map_err(|refusal| CliError::impossible(refusal.to_string()))?;
     for remark in order.iter().flat_map(|order| &order.remarks) {
         ui::tell(remark);
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use greenroom_core::container::engine::ContainerEngine;
 use greenroom_core::container::judge::{JobContext, judge};
+use greenroom_core::container::refusal::ContainerRefusal;
 use greenroom_core::container::request::{ContainerRequest, ImageRequest, ServiceRequest};
 use greenroom_core::container::settings::{ContainerSettings, PullPolicy};
 use greenroom_core::container::spec::ContainerJob;
@@ -95,14 +96,14 @@ impl Pulls for SimPulls {
     }
 
     fn pull(&self, image: &str, _: Traces) -> Result<ContainerJob, String> {
-        containers([image])?.ok_or_else(|| "no container".to_owned())
+        containers([image]).map_err(|refusal| refusal.to_string())?.ok_or_else(|| "no container".to_owned())
     }
 }
 
 /// A job with these images: the first one for its own container, the others for services.
 pub(super) fn containers<'a>(
     names: impl IntoIterator<Item = &'a str>,
-) -> Result<Option<ContainerJob>, String> {
+) -> Result<Option<ContainerJob>, ContainerRefusal> {
     let settings =
         ContainerSettings { pull_policy: vec![PullPolicy::Always], ..ContainerSettings::default() };
     let mut images =

@@ -9,16 +9,13 @@ use super::limits::{
 };
 use super::platform;
 use super::pull;
+use super::refusal::{ContainerRefusal, Requested, Role};
 use super::request::{ContainerRequest, ImageRequest, ServiceRequest};
 use super::settings::{ContainerSettings, Mode, Privileged, Umask};
 use super::spec::{ContainerJob, ContainerSpec, ServiceSpec};
 use super::variables::{AUTH_CONFIG, Environment, FILES_DIR, JobVariables};
-use crate::glob::Glob;
 use crate::secret::Secret;
 use crate::text::clean_line;
-
-/// How many patterns of an allow-list a message names.
-const PATTERNS_NAMED: usize = 5;
 
 /// What `judge` has to know beside configuration and request.
 #[derive(Debug, Clone, Default)]
@@ -35,29 +32,23 @@ pub struct JobContext {
     pub runner_variables: Environment,
 }
 
-/// `None`: the job runs on the machine. The error is one sentence: what is refused, and who can change it. Trying
-/// again would change nothing.
+/// The containers of a job. `None`: the job runs on the machine.
 pub fn judge(
     settings: &ContainerSettings,
     request: &ContainerRequest,
     about: &JobContext,
-) -> Result<Option<ContainerJob>, String> {
+) -> Result<Option<ContainerJob>, ContainerRefusal> {
     let Some(image) = chosen(settings, request)? else { return Ok(None) };
     if let Some(limit) = request.excess {
-        return Err(limit.to_string());
+        return Err(limit.into());
     }
     let limit = settings.services_limit.unwrap_or(SERVICES);
     if request.services.len() > limit {
-        return Err(format!(
-            "the job has {} services, but this pool allows {limit}: remove services, or have the operator raise \
-             `services_limit`",
-            request.services.len()
-        ));
+        return Err(ContainerRefusal::Services { wanted: request.services.len(), limit });
     }
     let files = about.runner_variables.iter().find(|(name, _)| **name == *FILES_DIR);
     let files = files.map(|(_, path)| &**path.expose());
-    let variables = JobVariables::new(&request.variables, &about.runner_variables, files)
-        .map_err(|limit| limit.to_string())?;
+    let variables = JobVariables::new(&request.variables, &about.runner_variables, files)?;
     let registry_auth = about.registry_auth.as_ref().map(|text| text.expose().as_str());
     let withheld = registry_auth.filter(|_| about.meets_others && !settings.registry_auth_shared);
     let given = registry_auth.filter(|_| withheld.is_none());
@@ -97,33 +88,17 @@ pub fn judge(
 }
 
 /// The image of the job's container.
-fn chosen(settings: &ContainerSettings, request: &ContainerRequest) -> Result<Option<ImageRequest>, String> {
+fn chosen(
+    settings: &ContainerSettings,
+    request: &ContainerRequest,
+) -> Result<Option<ImageRequest>, ContainerRefusal> {
     match (&request.image, settings.mode, &settings.default_image) {
         (Some(image), Mode::Image | Mode::Always, _) => Ok(Some(image.clone())),
         (None, Mode::Image, _) => Ok(None),
         (None, Mode::Always, Some(name)) => {
             Ok(Some(ImageRequest { name: name.clone(), ..ImageRequest::default() }))
         }
-        (None, Mode::Always, None) => {
-            Err("all jobs of this pool run in containers, and this one names no image: \
-             set `image:` in `.gitlab-ci.yml`, or have the operator set `default_image`"
-                .to_owned())
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Role {
-    Job,
-    Service,
-}
-
-impl Role {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Job => "image",
-            Self::Service => "service",
-        }
+        (None, Mode::Always, None) => Err(ContainerRefusal::NoImage),
     }
 }
 
@@ -173,34 +148,29 @@ impl Judge<'_> {
         role: Role,
         environment: Environment,
         remarks: &mut Vec<String>,
-    ) -> Result<ContainerSpec, String> {
-        let called = shown(&image.name);
-        let what = format!("{} `{called}`", role.as_str());
+    ) -> Result<ContainerSpec, ContainerRefusal> {
+        let container = Requested { role, image: shown(&image.name) };
         let name = ImageName::parse(&image.name).map_err(|why| match image.name.as_str() {
-            "" => format!("a {} has no name: correct it in `.gitlab-ci.yml`", role.as_str()),
-            _ => format!("the name of the {what} is not valid: {why}; correct it in `.gitlab-ci.yml`"),
+            "" => ContainerRefusal::NoName(role),
+            _ => ContainerRefusal::Name { container: container.clone(), why },
         })?;
-        self.check_allowed(&name, role, &what)?;
+        self.check_allowed(&name, &container)?;
         let (policies, refused) = pull::effective(
             &image.pull_policy,
             &self.settings.pull_policy,
             &self.settings.allowed_pull_policies,
         )
-        .map_err(|why| {
-            let why = clean_line(why.as_bytes(), 300);
-            format!("{why} for the {what}: change it in `.gitlab-ci.yml`, or have the operator allow it")
-        })?;
+        .map_err(|refused| ContainerRefusal::PullPolicy { container: container.clone(), refused })?;
         if !refused.is_empty() {
             let refused = clean_line(refused.join(" ").as_bytes(), 100);
-            remarks
-                .push(format!("{what}: pull_policy ([{refused}]) is not allowed in this pool and left out"));
+            remarks.push(format!(
+                "{container}: pull_policy ([{refused}]) is not allowed in this pool and left out"
+            ));
         }
         let asked = image.platform.as_ref().map(|text| self.option(text)).transpose()?;
         let platform = platform::complete(asked.as_deref().unwrap_or_default()).map_err(|why| {
-            let asked = clean_line(asked.unwrap_or_default().as_bytes(), 80);
-            format!(
-                "the platform `{asked}` of the {what} is not valid: {why}; correct it in `.gitlab-ci.yml`"
-            )
+            let platform = clean_line(asked.unwrap_or_default().as_bytes(), 80);
+            ContainerRefusal::Platform { container: container.clone(), platform, why }
         })?;
         Ok(ContainerSpec {
             image: name.to_string(),
@@ -208,12 +178,12 @@ impl Judge<'_> {
             login: self.logins.of(&name).cloned(),
             login_withheld: self.logins.withholds(&name),
             platform,
-            user: self.user(image, &what)?,
+            user: self.user(image, &container)?,
             entrypoint: image.entrypoint.clone(),
             command: None,
             environment,
             privileged: self.is_privileged(&name),
-            called,
+            called: container.image,
         })
     }
 
@@ -222,14 +192,13 @@ impl Judge<'_> {
         service: &ServiceRequest,
         shared: &mut Shared,
         remarks: &mut Vec<String>,
-    ) -> Result<ServiceSpec, String> {
-        let environment = self.variables.service_environment(&service.variables, &mut shared.variables);
-        let environment = environment.map_err(|limit| limit.to_string())?;
+    ) -> Result<ServiceSpec, ContainerRefusal> {
+        let environment = self.variables.service_environment(&service.variables, &mut shared.variables)?;
         // Each variable has its name twice in the script, beside some words.
         let lengths =
             environment.iter().map(|(key, value)| 2 * key.len() + 20 + quoted_length(value.expose()));
         if !shared.environments.take(lengths.sum()) {
-            return Err(JobLimit::Environments.to_string());
+            return Err(JobLimit::Environments.into());
         }
         let probe = probe(&environment);
         let container = self.container(&service.image, Role::Service, environment, remarks)?;
@@ -241,56 +210,48 @@ impl Judge<'_> {
         }
         let alias =
             service.alias.as_ref().map(|alias| self.variables.expand(alias, SERVICE_NAMES_BYTES).ok_or(()));
-        let alias = alias.transpose().map_err(|()| JobLimit::ServiceNames.to_string())?;
-        let names = shared.names.take(&service.image.name, alias.as_deref(), remarks);
-        let names = names.map_err(|limit| limit.to_string())?;
+        let alias = alias.transpose().map_err(|()| JobLimit::ServiceNames)?;
+        let names = shared.names.take(&service.image.name, alias.as_deref(), remarks)?;
         let command = service.command.clone();
         let container = ContainerSpec { command, ..container };
         Ok(ServiceSpec { container, names, probe: probe.unwrap_or_default() })
     }
 
     /// The text of `user` or `platform`, references resolved.
-    fn option(&self, text: &str) -> Result<String, String> {
-        self.variables.expand(text, OPTION).ok_or_else(|| JobLimit::Option.to_string())
+    fn option(&self, text: &str) -> Result<String, JobLimit> {
+        self.variables.expand(text, OPTION).ok_or(JobLimit::Option)
     }
 
     /// The operator's own default image needs no permission.
-    fn check_allowed(&self, name: &ImageName, role: Role, what: &str) -> Result<(), String> {
-        let (list, key) = match role {
-            Role::Job => (&self.settings.images, "images"),
-            Role::Service => (&self.settings.services, "services"),
+    fn check_allowed(&self, name: &ImageName, container: &Requested) -> Result<(), ContainerRefusal> {
+        let list = match container.role {
+            Role::Job => &self.settings.images,
+            Role::Service => &self.settings.services,
         };
         let Some(list) = list else { return Ok(()) };
-        let default = self.settings.default_image.as_deref().filter(|_| role == Role::Job);
+        let default = self.settings.default_image.as_deref().filter(|_| container.role == Role::Job);
         if default.is_some_and(|default| ImageName::parse(default).as_ref() == Ok(name))
             || list.iter().any(|pattern| name.is_covered_by(pattern))
         {
             return Ok(());
         }
-        Err(format!(
-            "the {what} is not allowed in this pool ({}): use another one, or have the operator extend `{key}`",
-            allowed(list)
-        ))
+        Err(ContainerRefusal::Image { container: container.clone(), allowed: list.clone() })
     }
 
     /// `None`: the image's own.
-    fn user(&self, image: &ImageRequest, what: &str) -> Result<Option<String>, String> {
+    fn user(&self, image: &ImageRequest, container: &Requested) -> Result<Option<String>, ContainerRefusal> {
         let user = image.user.as_ref().map(|user| self.option(user)).transpose()?;
-        let Some(user) = user.filter(|user| !user.is_empty()) else { return Ok(None) };
-        let shown = clean_line(user.as_bytes(), 80);
-        if !user.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-:$".contains(&b)) || user.starts_with('-')
-        {
-            return Err(format!(
-                "the user `{shown}` of the {what} is not valid: use a name or `UID:GID` in `.gitlab-ci.yml`"
-            ));
+        let Some(wanted) = user.filter(|user| !user.is_empty()) else { return Ok(None) };
+        let (container, user) = (container.clone(), clean_line(wanted.as_bytes(), 80));
+        let is_permitted = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:$".contains(&byte);
+        if !wanted.bytes().all(is_permitted) || wanted.starts_with('-') {
+            return Err(ContainerRefusal::UserName { container, user });
         }
         match &self.settings.allowed_users {
-            Some(list) if !list.iter().any(|pattern| pattern.matches(&user)) => Err(format!(
-                "the user `{shown}` of the {what} is not allowed in this pool ({}): use another one, or have the \
-                 operator extend `allowed_users`",
-                allowed(list)
-            )),
-            Some(_) | None => Ok(Some(user)),
+            Some(list) if !list.iter().any(|pattern| pattern.matches(&wanted)) => {
+                Err(ContainerRefusal::User { container, user, allowed: list.clone() })
+            }
+            Some(_) | None => Ok(Some(wanted)),
         }
     }
 
@@ -309,15 +270,6 @@ fn probe(environment: &Environment) -> Result<Option<u16>, ()> {
     let variable = environment.iter().find(|(key, _)| key.eq_ignore_ascii_case("HEALTHCHECK_TCP_PORT"));
     let Some((_, value)) = variable.filter(|(_, value)| !value.expose().is_empty()) else { return Ok(None) };
     value.expose().parse().ok().filter(|port| *port > 0).map(Some).ok_or(())
-}
-
-fn allowed(list: &[Glob]) -> String {
-    let named: Vec<String> = list.iter().take(PATTERNS_NAMED).map(|pattern| format!("`{pattern}`")).collect();
-    match list.len().saturating_sub(PATTERNS_NAMED) {
-        0 if named.is_empty() => "none is allowed".to_owned(),
-        0 => format!("allowed: {}", named.join(", ")),
-        more => format!("allowed: {} and {more} more", named.join(", ")),
-    }
 }
 
 #[cfg(test)]

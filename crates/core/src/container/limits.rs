@@ -60,6 +60,8 @@ pub enum JobLimit {
     Order,
 }
 
+impl std::error::Error for JobLimit {}
+
 /// One sentence for the job log: the limit, and what the job's author changes.
 impl fmt::Display for JobLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -15,6 +15,7 @@ pub mod pattern;
 pub mod place;
 pub mod platform;
 pub mod pull;
+pub mod refusal;
 pub mod registries;
 pub mod report;
 pub mod request;

@@ -5,6 +5,7 @@ use super::daemon::runs_docker;
 use super::image::ImageName;
 use super::judge::{JobContext, judge, shorten};
 use super::limits::{JobLimit, ORDER_BYTES, RECORDED_IMAGES, REMARKS};
+use super::refusal::ContainerRefusal;
 use super::request::{ContainerRequest, ImageRequest};
 use super::settings::{ContainerSettings, Mode, PullPolicy};
 use super::spec::{ContainerJob, ContainerSpec, ServiceSpec};
@@ -85,20 +86,19 @@ impl OrderSettings {
         services.find(|image| !self.may_be_privileged && runs_docker(image)).map(shown)
     }
 
-    /// What a job orders; `None`: any instance of the pool serves it. `dirs`: the directories of its files. The error is one
-    /// sentence for the job log.
+    /// What a job orders; `None`: any instance of the pool serves it. `dirs`: the directories of its files.
     pub fn judge(
         &self,
         request: &ContainerRequest,
         about: &JobContext,
         dirs: &[&str],
-    ) -> Result<Option<JobOrder>, String> {
+    ) -> Result<Option<JobOrder>, ContainerRefusal> {
         if request.services.is_empty() && request.image.as_ref().is_none_or(|image| self.is_own(image)) {
             return Ok(None);
         }
         let Some(judged) = judge(&self.containers, request, about)? else { return Ok(None) };
         if judged.services.iter().map(length).sum::<usize>() > ORDER_BYTES {
-            return Err(JobLimit::Order.to_string());
+            return Err(JobLimit::Order.into());
         }
         let mut remarks = judged.remarks.clone();
         // Services without a name of their own are left out of those that were judged.
@@ -233,7 +233,10 @@ mod tests {
         }
     }
 
-    fn judged(settings: &OrderSettings, request: &ContainerRequest) -> Result<Option<JobOrder>, String> {
+    fn judged(
+        settings: &OrderSettings,
+        request: &ContainerRequest,
+    ) -> Result<Option<JobOrder>, ContainerRefusal> {
         settings.judge(request, &JobContext::default(), &["/builds", "/cache"])
     }
 
@@ -282,7 +285,7 @@ mod tests {
             ),
             ("Alpine:3", vec![], "the name of the image `Alpine:3` is not valid"),
         ] {
-            let refused = judged(&pool, &job(Some(name), &services)).unwrap_err();
+            let refused = judged(&pool, &job(Some(name), &services)).unwrap_err().to_string();
             assert!(refused.starts_with(expected), "{refused}");
         }
         for allowed in ["alpine:3", "ruby:3.3", "arm64v8/ruby:3.3"] {
@@ -318,7 +321,7 @@ mod tests {
         assert_eq!((order.launch.pull_policy, order.launch.services[0].pull_policy), (expected, expected));
         assert!(order.remarks[0].contains("pull_policy ([always]) is not allowed"), "{:?}", order.remarks);
         request.image.as_mut().unwrap().pull_policy = vec!["never".to_owned()];
-        let refused = judged(&pool, &request).unwrap_err();
+        let refused = judged(&pool, &request).unwrap_err().to_string();
         assert!(refused.contains("is not one of the allowed_pull_policies ([if-not-present])"), "{refused}");
     }
 

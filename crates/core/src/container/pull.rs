@@ -1,16 +1,17 @@
 //! The pull policies of one image.
 
+use super::refusal::PullPolicyRefusal;
 use super::settings::PullPolicy;
 
 /// The policies to try, in their order, and those of the job that the pool does not allow.
 ///
-/// A job's list replaces the pool's. What the pool does not allow is left out; the error names both lists if nothing
+/// A job's list replaces the pool's. What the pool does not allow is left out; the error has both lists if nothing
 /// remains. The pool's own list needs no permission.
 pub fn effective(
     requested: &[String],
     pool: &[PullPolicy],
     allowed: &[PullPolicy],
-) -> Result<(Vec<PullPolicy>, Vec<String>), String> {
+) -> Result<(Vec<PullPolicy>, Vec<String>), PullPolicyRefusal> {
     if requested.is_empty() {
         return Ok((if pool.is_empty() { vec![PullPolicy::Always] } else { pool.to_vec() }, Vec::new()));
     }
@@ -23,12 +24,7 @@ pub fn effective(
         }
     }
     if policies.is_empty() {
-        let allowed: Vec<&str> = allowed.iter().map(|policy| policy.as_str()).collect();
-        return Err(format!(
-            "pull_policy ([{}]) is not one of the allowed_pull_policies ([{}])",
-            requested.join(" "),
-            allowed.join(" ")
-        ));
+        return Err(PullPolicyRefusal { requested: requested.to_vec(), allowed: allowed.to_vec() });
     }
     Ok((policies, refused))
 }
@@ -76,7 +72,8 @@ mod tests {
             ),
         ] {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-            assert_eq!(effective(&words, &[Always], &allowed), Err(message.to_owned()));
+            let refused = effective(&words, &[Always], &allowed).unwrap_err();
+            assert_eq!(refused.to_string(), message);
         }
     }
 }

@@ -6,6 +6,7 @@ use super::*;
 use crate::container::request::{Credential, Variable};
 use crate::container::settings::PullPolicy;
 use crate::container::spec::Login;
+use crate::glob::Glob;
 
 fn image(name: &str) -> ImageRequest {
     ImageRequest { name: name.to_owned(), ..ImageRequest::default() }
@@ -34,7 +35,7 @@ fn accepted(settings: &ContainerSettings, request: &ContainerRequest) -> Contain
 }
 
 fn refused(settings: &ContainerSettings, request: &ContainerRequest) -> String {
-    judge(settings, request, &JobContext::default()).unwrap_err()
+    judge(settings, request, &JobContext::default()).unwrap_err().to_string()
 }
 
 #[test]
@@ -184,7 +185,8 @@ fn the_operators_user_wins_and_the_jobs_must_be_allowed() {
         for image in [job.image.as_mut().unwrap(), &mut job.services[0].image] {
             image.user = Some(user.to_owned());
         }
-        judge(settings, &job, &JobContext::default()).map(|job| {
+        let judged = judge(settings, &job, &JobContext::default()).map_err(|refused| refused.to_string());
+        judged.map(|job| {
             let job = job.unwrap();
             (job.job.user, job.services[0].container.user.clone())
         })
@@ -409,7 +411,7 @@ proptest! {
         job.variables = vec![variable(&name, &other), variable(AUTH_CONFIG, &name)];
         let messages = match judge(&ContainerSettings::default(), &job, &JobContext::default()) {
             Ok(job) => job.map(|job| job.remarks).unwrap_or_default(),
-            Err(message) => vec![message],
+            Err(refused) => vec![refused.to_string()],
         };
         prop_assert!(messages.iter().all(|message| !message.contains(char::is_control)), "{messages:?}");
     }
