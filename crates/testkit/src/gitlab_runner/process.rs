@@ -87,7 +87,7 @@ impl LiveCall {
     #[track_caller]
     pub fn pid(&self) -> Pid {
         let pid = self.record().pid.and_then(Pid::from_raw);
-        pid.unwrap_or_else(|| panic!("the call did not start: {:?}", self.record()))
+        pid.unwrap_or_else(|| panic!("the call did not start\n{}", self.record().describe()))
     }
 
     /// Sends a signal to the process alone.
@@ -95,7 +95,7 @@ impl LiveCall {
     pub fn signal(&self, signal: Signal) {
         let (pid, exited) = (self.pid(), self.record().exited);
         // The ID may belong to another process once this one was reaped.
-        assert!(exited.is_none(), "the call had ended before it was signalled: {:?}", self.record());
+        assert!(exited.is_none(), "the call had ended before it was signalled\n{}", self.record().describe());
         kill_process(pid, signal).unwrap_or_else(|error| panic!("signalling the call: {error}"));
     }
 
@@ -116,7 +116,9 @@ impl LiveCall {
     pub fn wait(&self, deadline: Duration) -> CallRecord {
         let done = |state: &State| self.look(state, |call| call.ended.map(|_| call.clone()));
         let seen = self.shared.wait(Instant::now().checked_add(deadline), done);
-        seen.unwrap_or_else(|| panic!("the call did not end within {deadline:?}: {:?}", self.record()))
+        seen.unwrap_or_else(|| {
+            panic!("the call did not end within {deadline:?}\n{}", self.record().describe())
+        })
     }
 
     /// Waits until the process itself has exited, even if others still hold its pipes.
@@ -124,7 +126,9 @@ impl LiveCall {
     pub fn wait_exit(&self, deadline: Duration) -> CallRecord {
         let done = |state: &State| self.look(state, |call| call.exited.map(|_| call.clone()));
         let seen = self.shared.wait(Instant::now().checked_add(deadline), done);
-        seen.unwrap_or_else(|| panic!("the process did not end within {deadline:?}: {:?}", self.record()))
+        seen.unwrap_or_else(|| {
+            panic!("the process did not end within {deadline:?}\n{}", self.record().describe())
+        })
     }
 
     /// Waits for this text in either pipe.
@@ -135,7 +139,7 @@ impl LiveCall {
             self.look(state, |call| (holds(&call.stdout) || holds(&call.stderr)).then_some(()))
         };
         let found = self.shared.wait(Instant::now().checked_add(deadline), seen);
-        assert!(found.is_some(), "no `{text}` within {deadline:?}: {:?}", self.record());
+        assert!(found.is_some(), "no `{text}` within {deadline:?}\n{}", self.record().describe());
     }
 
     /// Waits like the runner: until the call ended, or its scope did and the kill sequence was completed.

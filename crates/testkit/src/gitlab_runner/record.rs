@@ -87,6 +87,12 @@ pub struct CallRecord {
 }
 
 impl CallRecord {
+    /// The call and the end of what it has written, for messages of failed tests.
+    pub fn describe(&self) -> String {
+        let written = [self.stdout.as_slice(), &self.stderr].concat();
+        story(std::slice::from_ref(self), &written)
+    }
+
     /// `config`, `prepare`, `cleanup`, or the name of the stage.
     pub fn name(&self) -> &str {
         self.stage.as_deref().unwrap_or(self.call.name())
