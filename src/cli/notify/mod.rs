@@ -184,8 +184,11 @@ impl Watch {
             // The queue was full meanwhile, and its first notice was replaced.
             _ if self.notices.due(self.now()).is_none_or(|(first, _)| first.number != notice.number) => {}
             Some(Ok(())) => {
-                tracing::info!("notice {} ({event}) is delivered", notice.number);
                 self.notices.delivered(self.now());
+                // CRASH: a keeper that ends after the line below must not deliver the notice again, so its record comes first.
+                self.write();
+                tracing::info!("notice {} ({event}) is delivered", notice.number);
+                return;
             }
             Some(Err(problem)) => {
                 tracing::warn!("notice {} ({event}) is not delivered: {problem}", notice.number);
