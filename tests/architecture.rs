@@ -66,6 +66,15 @@ fn every_arrow_points_the_right_way() {
 }
 
 #[test]
+fn every_dependency_is_used() {
+    let tree = Tree::of_this_workspace();
+    none(tree::unused("", &tree.manifest, &tree.sources));
+    for (name, manifest) in &tree.crates {
+        none(tree::unused(&format!("crates/{name}/"), manifest, &tree.sources));
+    }
+}
+
+#[test]
 fn the_core_is_pure() {
     let tree = Tree::of_this_workspace();
     assert!(tree.sources.iter().filter(|source| layers::is_core(source)).count() > 100, "the core is found");

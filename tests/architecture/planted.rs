@@ -350,3 +350,22 @@ fn dependencies_are_read_from_the_manifest() {
     let manifest = "[package]\nname = \"x\"\n[dependencies]\nfs-err = \"3\"\njiff.workspace = true\n[dev-dependencies]\nproptest = \"1\"\n[lints]\na = 1\n";
     assert_eq!(tree::dependencies(manifest), ["fs_err", "jiff", "proptest"]);
 }
+
+#[test]
+fn a_dependency_that_no_file_uses_is_reported() {
+    let sources = [
+        Source::new("src/a.rs", "use serde::Serialize; // toml\nconst A: &str = \"tokio\";"),
+        Source::new("crates/a/src/lib.rs", "fs_err::read(x);"),
+    ];
+    let unused = |folder: &str, manifest: &str| report(&tree::unused(folder, manifest, &sources));
+    assert_eq!(unused("", "[dependencies]\nserde = \"1\""), "");
+    assert_eq!(
+        unused("crates/a/", "[dependencies]\nfs-err = \"3\"\n[dev-dependencies]\ngreenroom-a = \"1\""),
+        ""
+    );
+    for name in ["toml", "tokio", "fs-err"] {
+        let found = unused("", &format!("[dev-dependencies]\n{name} = \"1\""));
+        let name = name.replace('-', "_");
+        assert_eq!(found, format!("Cargo.toml:1: no file uses the dependency `{name}`"));
+    }
+}

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::Finding;
-use super::source::Source;
+use super::source::{Source, is_word};
 
 /// Everything that is, or is about to be, part of the repository.
 pub(crate) struct Tree {
@@ -85,6 +85,23 @@ pub(crate) fn dependencies(manifest: &str) -> Vec<String> {
 /// The same without those of tests.
 pub(crate) fn shipped_dependencies(manifest: &str) -> Vec<String> {
     named(manifest, &["dependencies", "build-dependencies"])
+}
+
+/// Dependencies of a package that none of its files names. `folder` is empty, or ends with a slash.
+pub(crate) fn unused(folder: &str, manifest: &str, sources: &[Source]) -> Vec<Finding> {
+    let is_own = |source: &&Source| match folder {
+        "" => !source.path.starts_with("crates/"),
+        folder => source.path.starts_with(folder),
+    };
+    let words = |source: &Source| -> Vec<String> {
+        source.code.split(|c| !is_word(c)).filter(|word| !word.is_empty()).map(str::to_owned).collect()
+    };
+    let named: BTreeSet<String> = sources.iter().filter(is_own).flat_map(words).collect();
+    // Its tests have the core with the feature `samples`.
+    let own_name = format!("greenroom_{}", folder.trim_start_matches("crates/").trim_end_matches('/'));
+    let unused = dependencies(manifest).into_iter().filter(|name| !named.contains(name) && *name != own_name);
+    let what = |name| format!("no file uses the dependency `{name}`");
+    unused.map(|name| Finding { file: format!("{folder}Cargo.toml"), line: 1, what: what(name) }).collect()
 }
 
 fn named(manifest: &str, tables: &[&str]) -> Vec<String> {
