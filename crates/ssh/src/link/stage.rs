@@ -24,7 +24,7 @@ pub(super) const DESCRIPTORS: usize = 3;
 /// From TERM to KILL for a stage whose call has exited and no longer waits.
 const ABANDONED_GRACE: Duration = Duration::from_millis(50);
 
-/// Extra time, because the start has its own limit with a more precise error.
+/// Extra time for the connection and for the shell: each has its own limit, whose error is more precise.
 const MARGIN: Duration = Duration::from_millis(500);
 
 /// A call's program, what may wait for another stage, and the marks of the lines that its shell prints.
@@ -75,7 +75,7 @@ impl Hub<'_> {
         let mut output =
             ProcessOutput::to_pipes(stdout, stderr).map_err(|e| local("cannot use the stage's pipes", &e))?;
         let start_by = Instant::now() + start_within;
-        let connecting = timeout_at(start_by, self.session());
+        let connecting = timeout_at(start_by + MARGIN, self.session());
         let session = tokio::select! {
             biased;
             session = connecting => session.map_err(|_| self.late(start_within))??,
