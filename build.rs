@@ -1,7 +1,5 @@
-//! Builds the guest program of virtual machine images, a static binary that the program carries inside, and records the
-//! commit and the features of this build.
+//! Records the commit and the features of this build.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,21 +10,14 @@ const COMMIT: &str = "GREENROOM_COMMIT";
 const GROUPS: [&str; 2] = ["backends", "all-backends"];
 
 fn main() {
-    println!("cargo::rerun-if-changed=guest");
+    println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-env=GREENROOM_BUILD_COMMIT={}", commit());
     println!("cargo::rustc-env=GREENROOM_BUILD_FEATURES={}", features());
-    let given = |name: &str| std::env::var_os(name).expect("cargo says how to build");
-    if given("CARGO_CFG_TARGET_OS") == "linux" && is_static() {
+    let system = std::env::var_os("CARGO_CFG_TARGET_OS").expect("cargo says how to build");
+    if system == "linux" && is_static() {
         // It relocates itself at each start: packed, it has a hundredth of the bytes to read for that (docs/benchmarks.md).
         // A program that is linked dynamically would need glibc 2.36.
         println!("cargo::rustc-link-arg-bin=greenroom=-Wl,-z,pack-relative-relocs");
-    }
-    let program = PathBuf::from(given("OUT_DIR")).join("greenroom-guest");
-    if given("CARGO_CFG_TARGET_ARCH") == "x86_64" && given("CARGO_CFG_TARGET_OS") == "linux" {
-        compile(&given("RUSTC"), &given("TARGET"), &program);
-    } else {
-        // Images are for x86-64 only; elsewhere `image build` says so.
-        std::fs::write(program, []).expect("the output folder can be written");
     }
 }
 
@@ -75,16 +66,4 @@ fn features() -> String {
     let mut set: Vec<&str> = set.split(',').filter(is_named).collect();
     set.sort_unstable();
     if set.is_empty() { "none".to_owned() } else { set.join(", ") }
-}
-
-fn compile(compiler: &OsString, target: &OsString, program: &PathBuf) {
-    let mut rustc = Command::new(compiler);
-    rustc
-        .args(["guest/main.rs", "--crate-name", "greenroom_guest", "--edition", "2024", "--target"])
-        .arg(target);
-    for option in ["target-feature=+crt-static", "opt-level=s", "panic=abort", "strip=symbols"] {
-        rustc.args(["-C", option]);
-    }
-    let status = rustc.arg("-o").arg(program).status().expect("the compiler starts");
-    assert!(status.success(), "the guest program does not build: {status}");
 }

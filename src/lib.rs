@@ -4,6 +4,4 @@
 
 pub mod cli;
 pub mod config;
-#[cfg(feature = "https")]
-pub mod https;
 pub mod provider;

@@ -112,7 +112,9 @@ fn no_file_says_what_does_not_belong_there() {
 #[test]
 fn no_file_is_forgotten() {
     let tree = Tree::of_this_workspace();
-    none(tree::forgotten(&tree.sources, &tree.manifest));
+    let manifests: Vec<&str> =
+        std::iter::once(&tree.manifest).chain(tree.crates.values()).map(String::as_str).collect();
+    none(tree::forgotten(&tree.sources, &manifests.concat()));
 }
 
 #[test]

@@ -4,9 +4,11 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use greenroom::provider::{self, BuildContext, Built, Calls, Registration, WITHOUT_BACKENDS};
+use greenroom::provider;
+use greenroom::provider::WITHOUT_BACKENDS;
 use greenroom_keys::problem::Problem;
 use greenroom_keys::{Applies, Key, KeyTable, Takes, Unset, key, page, table};
+use greenroom_providers::registration::{BuildContext, Built, Calls, Registration};
 
 /// The keys of the table.
 const KEYS: &[KeyTable] =

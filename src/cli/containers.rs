@@ -22,6 +22,7 @@ use greenroom_manager::gitlab::env::added_by_runner;
 use greenroom_manager::gitlab::response::JobResponse;
 use greenroom_ports::clock::Clock as _;
 use greenroom_ports::setup::{PublicPull, Pulls, Traces};
+use greenroom_providers::registration::Registration;
 
 use super::container_messages::container_progress;
 use super::error::CliError;
@@ -31,7 +32,7 @@ use super::messages::NoServices;
 use super::setup::objection;
 use super::{messages, orders, ui};
 use crate::config::{Config, PoolConfig};
-use crate::provider::{self, Registration};
+use crate::provider;
 
 /// The containers of a job, or `None` if it runs on the instance itself. Judged before the job takes an instance.
 ///

@@ -47,13 +47,14 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use args::{Cli, Command, GlobalOptions, OperatorCommand, PoolCommand, RunnerCall};
 use clap::{CommandFactory as _, Parser as _};
-use error::CliError;
 use greenroom_core::time::ManagerId;
 use greenroom_manager::gitlab::env::JobEnv;
 use greenroom_manager::runner_host::SystemClock;
 use greenroom_ssh::link;
+
+use args::{Cli, Command, GlobalOptions, OperatorCommand, PoolCommand, RunnerCall};
+use error::CliError;
 
 /// The same, with the calls to clouds that this program was built with.
 #[cfg(feature = "backends")]
@@ -67,7 +68,7 @@ pub fn run_with_backends(args: impl Iterator<Item = OsString>) -> ExitCode {
     #[cfg(feature = "kubernetes")]
     if matches!(args.as_slice(), [_, only] if only == greenroom_ports::forward::COMMAND) {
         core_dumps::forbid();
-        return crate::provider::kubernetes::forward();
+        return greenroom_backends::kubernetes::forward();
     }
     crate::provider::install(crate::provider::WITH_BACKENDS);
     run(args.into_iter())

@@ -9,12 +9,14 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command as Process;
 
+use greenroom_providers::registration::Calls;
+
 use super::args::{Command, GlobalOptions, OperatorCommand, PoolCommand};
 use super::error::CliError;
 use super::locate::config_file;
 use super::plugin::args::PluginCommand;
 use crate::config::{Config, PoolConfig};
-use crate::provider::{self, Calls};
+use crate::provider;
 
 const DRIVER: &str = "greenroom";
 const BACKENDS: &str = "greenroom-backends";

@@ -13,13 +13,14 @@ use greenroom_keys::problem::{Place, Problems};
 use greenroom_ports::clock::Clock;
 use greenroom_ports::host_keys::HostKeys;
 use greenroom_ports::setup::{CLOUD_INIT, Cleaning, PoolSetup, Pulls, Recheck, Setup};
+use greenroom_providers::registration::{BuildContext, Calls, CleanDirs, Registration, StaticHostCalls};
 
 use super::containers::PoolPulls;
 use super::error::CliError;
 use super::job_dirs::builds_root;
 use super::program::calls;
 use crate::config::{Config, ConfigError, Diagnostics, PoolConfig, ProviderFacts};
-use crate::provider::{self, BuildContext, Calls, CleanDirs, Registration, StaticHostCalls};
+use crate::provider;
 
 /// What a provider is built from, beside its table.
 #[derive(Clone)]
@@ -378,7 +379,8 @@ pub(super) mod tests {
             if table.contains_key("allow_root") {
                 table.insert("allow_root".to_owned(), true.into());
             }
-            let provider = (known.build)(&BuildContext::fixture(Path::new("/s")), &table).unwrap();
+            let provider =
+                (known.build)(&greenroom_harness::here::build_context(Path::new("/s")), &table).unwrap();
             assert_eq!(provider.capabilities().launches, known.launches(), "{}", known.kind);
         }
     }

@@ -16,33 +16,36 @@ const CRATES: &[(&str, &[&str])] = &[
     ("engine", &["core", "ports"]),
     ("manager", &["core", "ports", "system"]),
     ("ssh", &["core", "ports", "system"]),
-    ("testkit", &["core", "ports"]),
-    ("harness", &["core", "manager", "ports", "ssh", "testkit"]),
+    ("providers", &["core", "keys", "ports", "ssh", "system"]),
+    ("backends", &["core", "keys", "ports", "providers", "ssh", "system"]),
+    ("testkit", &["core", "keys", "ports"]),
+    ("harness", &["core", "manager", "ports", "providers", "ssh", "testkit"]),
     ("sim", &["core", "engine", "ports", "testkit"]),
     // The test kit is optional there: only the tests' own plugin needs it, which no package contains.
-    ("greenroom", &["core", "engine", "keys", "manager", "ports", "ssh", "system", "testkit"]),
+    (
+        "greenroom",
+        &["backends", "core", "engine", "keys", "manager", "ports", "providers", "ssh", "system", "testkit"],
+    ),
 ];
 
-/// Every layer of the package `greenroom`, and what it may use besides itself: layers and crates. `X/*` is any adapter of a family;
-/// `*` is everything. All may use the test kit and the harness, because Cargo keeps them away from everything but tests.
+/// Every layer of the package `greenroom`, and what it may use besides itself: layers and crates. `*` is everything. All may use the
+/// test kit and the harness, because Cargo keeps them away from everything but tests.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("https", &["system"]),
     ("config", &["core", "keys"]),
-    ("provider/*", &["core", "ports", "https", "ssh", "system", "keys", "provider"]),
-    // A family's own file: the list of its adapters and what they have in common.
-    ("provider", &["core", "ports", "system", "keys", "provider/*"]),
+    // The list of providers.
+    ("provider", &["backends", "keys", "providers"]),
     ("cli", &["*"]),
     ("bin", &["cli"]),
 ];
 
-/// Modules of crates that one file only uses, the one that chooses between them and others.
-const CHOSEN_IN: &[(&str, &str)] = &[("manager::file_store", "src/cli/stores.rs")];
+/// Crates whose folders are adapters: none may use another one of its crate. Files belong to all of them.
+const FAMILIES: &[&str] = &["backends", "providers"];
 
 /// Folders of a family that are no adapter, but what some of its adapters have in common.
-const COMMONS: &[&str] = &["provider/cloud", "provider/program"];
+const COMMONS: &[&str] = &["backends/cloud", "backends/program"];
 
-/// Families of adapters.
-const FAMILIES: &[&str] = &["provider"];
+/// Modules of crates that one file only uses, the one that chooses between them and others.
+const CHOSEN_IN: &[(&str, &str)] = &[("manager::file_store", "src/cli/stores.rs")];
 
 /// The adapters there are: each folder of a family. Other files belong to the family.
 pub(crate) fn adapters<'a>(files: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
@@ -50,6 +53,7 @@ pub(crate) fn adapters<'a>(files: impl Iterator<Item = &'a str>) -> BTreeSet<Str
     for file in files {
         let module = module_of(file);
         if let [family, name, ..] = module.as_slice()
+            && crate_of(file).is_some()
             && FAMILIES.contains(&family.as_str())
             && (module.len() > 2 || file.ends_with("/mod.rs"))
             && !COMMONS.contains(&format!("{family}/{name}").as_str())
@@ -68,31 +72,26 @@ fn layer(module: &[String], adapters: &BTreeSet<String>) -> Option<String> {
 }
 
 fn may_use(from: &str, to: &str) -> Result<bool, String> {
-    let covers = |pattern: &str, layer: &str| {
-        pattern == "*"
-            || pattern == layer
-            || pattern
-                .strip_suffix('*')
-                .is_some_and(|family| family.ends_with('/') && layer.starts_with(family))
-    };
-    let (_, allowed) = ARROWS
-        .iter()
-        .find(|(layer, _)| *layer == from)
-        .or_else(|| ARROWS.iter().find(|(layer, _)| covers(layer, from)))
-        .ok_or_else(|| format!("`{from}` is no layer"))?;
-    Ok(from == to || matches!(to, "testkit" | "harness") || allowed.iter().any(|pattern| covers(pattern, to)))
+    let known = ARROWS.iter().find(|(layer, _)| *layer == from);
+    let (_, allowed) = known.ok_or_else(|| format!("`{from}` is no layer"))?;
+    let to = to.split('/').next().unwrap_or(to);
+    Ok(from == to || matches!(to, "testkit" | "harness") || allowed.iter().any(|one| ["*", to].contains(one)))
 }
 
-/// Paths that lead from a layer to one that it may not use.
+/// Is it an adapter that names another one of its crate?
+fn is_neighbour(from: &str, to: &str) -> bool {
+    let family = |layer: &str| layer.split_once('/').map(|(family, _)| family.to_owned());
+    from != to && family(from).is_some() && family(from) == family(to)
+}
+
+/// Paths that lead from a layer to one that it may not use, and from an adapter to another one.
 pub(crate) fn arrows(source: &Source, adapters: &BTreeSet<String>) -> Vec<Finding> {
     let finding = |line, what| Finding { file: source.path.clone(), line, what };
     let Some(from) = layer(&module_of(&source.path), adapters).filter(|_| source.is_ours()) else {
         return Vec::new();
     };
-    if crate_of(&source.path).is_some() {
-        return Vec::new();
-    }
-    if let Err(what) = may_use(&from, &from) {
+    let in_crate = crate_of(&source.path).is_some();
+    if !in_crate && let Err(what) = may_use(&from, &from) {
         return vec![finding(1, what)];
     }
     let mut found = Vec::new();
@@ -103,8 +102,10 @@ pub(crate) fn arrows(source: &Source, adapters: &BTreeSet<String>) -> Vec<Findin
         let chosen =
             CHOSEN_IN.iter().find(|(module, file)| named.starts_with(module) && *file != source.path);
         let what = match chosen {
+            // Cargo knows which crate may use which.
+            _ if in_crate && !is_neighbour(&from, &to) => continue,
             Some((module, file)) => format!("only `{file}` may use `{module}`"),
-            None if may_use(&from, &to) == Ok(false) => {
+            None if in_crate || may_use(&from, &to) == Ok(false) => {
                 format!("`{from}` may not use `{to}` ({})", path.parts.join("::"))
             }
             None => continue,

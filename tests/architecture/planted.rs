@@ -6,15 +6,15 @@ use super::source::Source;
 use super::{Finding, layers, paths, report, sizes, source, tree, words};
 
 fn arrows(path: &str, text: &str) -> String {
-    let adapters: BTreeSet<String> = ["provider/local", "provider/ec2"].map(str::to_owned).into();
+    let adapters: BTreeSet<String> = ["providers/local", "providers/ec2"].map(str::to_owned).into();
     report(&layers::arrows(&Source::new(path, text), &adapters))
 }
 
 #[test]
 fn a_wrong_arrow_is_reported_with_file_and_line() {
     assert_eq!(
-        arrows("src/provider/local/a.rs", "//! x\n\nuse crate::config::pool::Pool;\n"),
-        "src/provider/local/a.rs:3: `provider/local` may not use `config` (crate::config::pool::Pool)"
+        arrows("src/provider.rs", "//! x\n\nuse crate::config::pool::Pool;\n"),
+        "src/provider.rs:3: `provider` may not use `config` (crate::config::pool::Pool)"
     );
 }
 
@@ -31,27 +31,23 @@ fn an_arrow_is_found_however_it_is_written() {
         ("src/config/mod.rs", "use super::provider;", "`config` may not use `provider`"),
         ("src/config/a.rs", "use super::super::cli::World;", "`config` may not use `cli`"),
         (
-            "src/provider/local/a.rs",
+            "crates/providers/src/local/a.rs",
             "use super::super::ec2::X;",
-            "`provider/local` may not use `provider/ec2`",
+            "`providers/local` may not use `providers/ec2`",
         ),
         (
-            "src/provider/local/mod.rs",
-            "use crate::provider::ec2::X;",
-            "`provider/local` may not use `provider/ec2`",
+            "crates/providers/src/local/mod.rs",
+            "use crate::{launch::Y, ec2::X};",
+            "`providers/local` may not use `providers/ec2`",
         ),
-        (
-            "src/provider/local/mod.rs",
-            "use greenroom_manager::runner_host;",
-            "`provider/local` may not use `manager`",
-        ),
+        ("src/config/a.rs", "use greenroom_providers::local::X;", "`config` may not use `providers/local`"),
+        ("src/provider.rs", "use greenroom_manager::runner_host;", "`provider` may not use `manager`"),
         ("src/config/mod.rs", "use greenroom_manager::gitlab::env::Env;", "`config` may not use `manager`"),
         (
             "src/config/a.rs",
             "#[cfg(test)]\nmod tests {\n    use super::super::super::cli::x;\n}",
             "`config` may not use `cli`",
         ),
-        ("src/https.rs", "use greenroom_core::ids::PoolName;", "`https` may not use `core`"),
         ("src/bin/greenroom.rs", "fn main() { greenroom_engine::run() }", "`bin` may not use `engine`"),
         ("src/config/a.rs", "type X = Vec<crate::cli::Y>;", "`config` may not use `cli`"),
         (
@@ -71,13 +67,15 @@ fn right_arrows_are_left_alone() {
     for (path, text) in [
         ("src/config/a.rs", "use crate::config::pool::Pool; use greenroom_core::ids::JobKey;"),
         (
-            "src/provider/local/a.rs",
-            "use super::b::X; use crate::provider::launch::Server; use greenroom_ports::provider;",
+            "crates/providers/src/local/a.rs",
+            "use super::b::X; use crate::launch::Server; use greenroom_ports::provider;",
         ),
-        ("src/provider/mod.rs", "pub mod local; use local::X; use crate::provider::local::Y;"),
+        ("crates/providers/src/lib.rs", "pub mod local; use local::X; use crate::local::Y;"),
+        ("crates/backends/src/gce/a.rs", "use greenroom_providers::local::X; use crate::cloud::Y;"),
+        ("src/provider.rs", "use greenroom_providers::{local, ec2}; use greenroom_backends::gce;"),
         (
             "src/cli/a.rs",
-            "use crate::{config, provider::local}; use greenroom_manager::{gitlab, runner_host};",
+            "use crate::{config, provider}; use greenroom_providers::local; use greenroom_manager::{gitlab, runner_host};",
         ),
         ("src/cli/stores.rs", "use greenroom_manager::file_store::FileStores;"),
         ("src/config/a.rs", "//! see crate::cli\n// use crate::cli;\nconst A: &str = \"crate::cli::x\";"),
@@ -109,9 +107,16 @@ fn a_crate_that_uses_the_wrong_one_is_reported() {
 
 #[test]
 fn a_folder_is_an_adapter_and_a_file_belongs_to_the_family() {
-    let files = ["src/provider/mod.rs", "src/provider/launch.rs", "src/provider/local/mod.rs"];
+    let files = [
+        "crates/providers/src/lib.rs",
+        "crates/providers/src/launch.rs",
+        "crates/providers/src/local/mod.rs",
+        "crates/backends/src/cloud/mod.rs",
+        "crates/engine/src/pass/mod.rs",
+        "src/provider/mod.rs",
+    ];
     let adapters: Vec<String> = layers::adapters(files.into_iter()).into_iter().collect();
-    assert_eq!(adapters, ["provider/local"]);
+    assert_eq!(adapters, ["providers/local"]);
 }
 
 #[test]
@@ -277,7 +282,8 @@ fn a_package_of_another_registry_is_reported() {
 
 fn forgotten(files: &[(&str, &str)]) -> Vec<String> {
     let sources: Vec<Source> = files.iter().map(|(path, text)| Source::new(path, text)).collect();
-    let found: Vec<Finding> = tree::forgotten(&sources, "path = \"tests/odd/start.rs\"");
+    let found: Vec<Finding> =
+        tree::forgotten(&sources, "path = \"tests/odd/start.rs\"\npath = \"odd/start.rs\"");
     found.into_iter().map(|finding| finding.file).collect()
 }
 
@@ -303,6 +309,8 @@ fn a_forgotten_file_is_reported() {
         ("crates/x/src/a.rs", ""),
         ("crates/x/src/b.rs", ""),
         ("crates/x/tests/one.rs", ""),
+        ("crates/x/odd/start.rs", "mod near;"),
+        ("crates/x/odd/near.rs", ""),
     ];
     assert_eq!(
         forgotten(&files),

@@ -175,11 +175,11 @@ fn is_root(path: &str, manifest: &str) -> bool {
         | ["src", "bin", _]
         | ["tests" | "benches" | "examples", _]
         | ["tests" | "benches" | "examples", _, "main.rs"] => true,
-        _ => manifest.contains(&format!("path = \"{path}\"")),
+        _ => manifest.contains(&format!("path = \"{}\"", inside.join("/"))),
     }
 }
 
-/// Files that no `mod` leads to.
+/// Files that no `mod` leads to. `manifest`: the manifests of all packages.
 pub(crate) fn forgotten(sources: &[Source], manifest: &str) -> Vec<Finding> {
     let by_path: BTreeMap<&str, &Source> =
         sources.iter().map(|source| (source.path.as_str(), source)).collect();

@@ -7,12 +7,13 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use greenroom::provider::{BuildContext, WITH_BACKENDS};
+use greenroom::provider::WITH_BACKENDS;
 use greenroom_core::ids::{InstanceId, PoolName};
 use greenroom_harness::here::{HereAndNow, make_keys, read_keys};
 use greenroom_harness::provider::{Behaviour, Fixture};
 use greenroom_ports::clock::Clock;
 use greenroom_ports::provider::{InstanceKeys, Provider};
+use greenroom_providers::registration::BuildContext;
 use serde_json::json;
 use tempfile::TempDir;
 

@@ -140,7 +140,7 @@ fn help_has_no_retired_term() {
 fn pages_and_examples_have_no_retired_term() {
     let mut paths =
         vec![root().join("README.md"), root().join("ARCHITECTURE.md"), root().join("CHANGELOG.md")];
-    for folder in ["docs", "examples", "src/provider"] {
+    for folder in ["docs", "examples", "crates/backends/src", "crates/providers/src"] {
         pages(&root().join(folder), &mut paths);
     }
     paths.extend(["state/README.md", "tests/lab/README.md"].map(|page| root().join(page)));

@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use greenroom::provider::{BuildContext, Registration, WITH_BACKENDS};
+use greenroom::provider::WITH_BACKENDS;
 use greenroom_core::failure::ErrorClass;
 use greenroom_core::ids::{InstanceId, PoolName};
 use greenroom_harness::here::{HereAndNow, make_keys, read_keys};
 use greenroom_harness::provider::{Behaviour, Fixture};
 use greenroom_ports::clock::Clock;
 use greenroom_ports::provider::{InstanceKeys, Provider};
+use greenroom_providers::registration::{BuildContext, Registration};
 
 use crate::platform::Platform;
 

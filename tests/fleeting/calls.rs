@@ -4,8 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use greenroom::provider::fleeting::group::{CallErrorKind, Group as _, State};
-use greenroom::provider::fleeting::plugin::Plugin;
+use greenroom_backends::fleeting::group::{CallErrorKind, Group as _, State};
+use greenroom_backends::fleeting::plugin::Plugin;
 
 use crate::fixture::{Place, failed, grown, listed};
 use crate::platform::Platform;

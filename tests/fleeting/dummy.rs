@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-use greenroom::provider::environment::Environment;
-use greenroom::provider::fleeting::group::{CallErrorKind, Group as _, State};
-use greenroom::provider::fleeting::plugin::{Connector, Deadlines, Pauses, Plugin, PluginSettings};
+use greenroom_backends::environment::Environment;
+use greenroom_backends::fleeting::group::{CallErrorKind, Group as _, State};
+use greenroom_backends::fleeting::plugin::{Connector, Deadlines, Pauses, Plugin, PluginSettings};
 use greenroom_core::ids::PoolName;
 use greenroom_testkit::skipped::skipped;
 use serde_json::{Value, json};

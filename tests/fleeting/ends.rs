@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use greenroom::provider::fleeting::group::{CallErrorKind, Group as _};
-use greenroom::provider::fleeting::plugin::Plugin;
+use greenroom_backends::fleeting::group::{CallErrorKind, Group as _};
+use greenroom_backends::fleeting::plugin::Plugin;
 use greenroom_testkit::dice::{Dice, number};
 use rustix::process::{Pid, Signal, kill_process};
 

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use greenroom::provider::environment::Environment;
-use greenroom::provider::fleeting::group::{CallError, Group as _, Seen, State};
-use greenroom::provider::fleeting::plugin::{Connector, Deadlines, Pauses, Plugin, PluginSettings};
+use greenroom_backends::environment::Environment;
+use greenroom_backends::fleeting::group::{CallError, Group as _, Seen, State};
+use greenroom_backends::fleeting::plugin::{Connector, Deadlines, Pauses, Plugin, PluginSettings};
 use greenroom_core::ids::PoolName;
 use serde_json::{Value, json};
 

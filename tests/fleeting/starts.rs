@@ -6,8 +6,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
-use greenroom::provider::fleeting::group::{CallErrorKind, Group as _};
-use greenroom::provider::fleeting::plugin::{Connector, Pauses, Plugin};
+use greenroom_backends::fleeting::group::{CallErrorKind, Group as _};
+use greenroom_backends::fleeting::plugin::{Connector, Pauses, Plugin};
 use serde_json::json;
 
 use crate::fixture::{Place, at, failed, with_config};

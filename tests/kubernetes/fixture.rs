@@ -6,13 +6,14 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use greenroom::provider::{BuildContext, Registration, WITH_BACKENDS};
+use greenroom::provider::WITH_BACKENDS;
 use greenroom_core::failure::ErrorClass;
 use greenroom_core::ids::{InstanceId, PoolName};
 use greenroom_harness::here::{HereAndNow, make_keys, read_keys};
 use greenroom_harness::provider::{Behaviour, Fixture};
 use greenroom_ports::clock::Clock;
 use greenroom_ports::provider::{InstanceKeys, LaunchRequest, Provider};
+use greenroom_providers::registration::{BuildContext, Registration};
 use greenroom_testkit::skipped::skipped;
 use serde_json::{Value, json};
 

@@ -53,7 +53,8 @@ fn all_of_it_is_in_one_namespace_and_fits_together() {
     assert_eq!(binding["roleRef"]["name"], of_kind("role.yaml", "Role")["metadata"]["name"]);
     assert_eq!(binding["subjects"][0]["name"], of_kind("role.yaml", "ServiceAccount")["metadata"]["name"]);
     let policy = of_kind("network-policy.yaml", "NetworkPolicy");
-    let default: toml::Table = include_str!("../../src/provider/kubernetes/example.toml").parse().unwrap();
+    let default: toml::Table =
+        include_str!("../../crates/backends/src/kubernetes/example.toml").parse().unwrap();
     assert_eq!(policy["spec"]["ingress"][0]["ports"][0]["port"].as_i64(), default["ssh_port"].as_integer());
 }
 

@@ -27,7 +27,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use greenroom::provider::BuildContext;
 use greenroom_core::failure::ErrorClass;
 use greenroom_core::ids::{InstanceId, PoolName};
 use greenroom_core::inventory::Status;
@@ -35,6 +34,7 @@ use greenroom_harness::here::{HereAndNow, make_keys, read_keys};
 use greenroom_harness::provider::{Behaviour, Fixture, Part, gone, listed, request, running, until};
 use greenroom_ports::clock::Clock;
 use greenroom_ports::provider::{InstanceKeys, LaunchRequest, Provider};
+use greenroom_providers::registration::BuildContext;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};
 

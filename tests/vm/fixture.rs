@@ -13,7 +13,7 @@ use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use greenroom::provider::{BuildContext, find};
+use greenroom::provider::find;
 use greenroom_core::endpoint::Endpoint;
 use greenroom_core::ids::{InstanceId, PoolName};
 use greenroom_harness::here::{HereAndNow, command_lines, kill, kill_all, make_keys, read_keys};
@@ -21,6 +21,7 @@ use greenroom_harness::provider::{Behaviour, Fixture, Part, gone, request, runni
 use greenroom_ports::clock::Clock;
 use greenroom_ports::provider::{InstanceKeys, Provider};
 use greenroom_ports::setup::Pulls;
+use greenroom_providers::registration::BuildContext;
 use rustix::process::Signal;
 use tempfile::TempDir;
 

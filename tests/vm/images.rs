@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-use greenroom::provider::qemu::image::Image;
+use greenroom_providers::qemu::image::Image;
 use sha2::{Digest as _, Sha256};
 
 /// What an image is made by.
-const INGREDIENTS: [&str; 3] = ["build.rs", "guest", "src/provider/qemu/image/build"];
+const INGREDIENTS: [&str; 3] =
+    ["crates/providers/build.rs", "crates/providers/guest", "crates/providers/src/qemu/image/build"];
 
 static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| current("light", &[]));
 

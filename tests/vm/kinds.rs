@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use greenroom::provider::qemu::image::Image;
+use greenroom_providers::qemu::image::Image;
 
 use crate::containers;
 use crate::machine::{Identity, Machine};

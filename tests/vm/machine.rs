@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use greenroom::provider::qemu::image::Image;
+use greenroom_providers::qemu::image::Image;
 
 /// For everything that an emulated machine on a busy host has to get done.
 const PATIENCE: Duration = Duration::from_mins(10);

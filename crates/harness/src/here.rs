@@ -2,11 +2,16 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::rc::Rc;
 use std::time::Duration;
 
+use greenroom_core::ids::PoolName;
 use greenroom_core::time::{BootId, ManagerId, Stamp};
 use greenroom_ports::clock::Clock;
+use greenroom_ports::host_keys::Unconnected;
 use greenroom_ports::provider::InstanceKeys;
+use greenroom_providers::registration::BuildContext;
+use greenroom_testkit::clock::ManualClock;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The clocks of this machine.
@@ -71,5 +76,18 @@ pub fn kill_all(pids: Vec<u32>) {
     for pid in pids {
         let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
         let _ = kill_process(pid, Signal::KILL);
+    }
+}
+
+/// The context of a provider of the pool `linux` that connects to nothing.
+pub fn build_context(state_dir: &Path) -> BuildContext {
+    BuildContext {
+        pool: PoolName::new("linux"),
+        state_dir: state_dir.to_owned(),
+        program: "/bin/true".into(),
+        containers: false,
+        pulls: None,
+        clock: Rc::new(ManualClock::default()),
+        host_keys: Rc::new(Unconnected),
     }
 }

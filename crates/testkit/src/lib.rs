@@ -8,6 +8,7 @@ pub mod clock;
 pub mod dice;
 pub mod faulty;
 pub mod gitlab_runner;
+pub mod key_tables;
 pub mod memory_host;
 pub mod memory_store;
 pub mod metadata_service;

@@ -8,13 +8,13 @@ use greenroom_core::container::image::ImageName;
 use greenroom_core::container::settings::{ContainerSettings, Privileged};
 use greenroom_core::glob::Glob;
 use greenroom_ports::finding::Finding;
+use greenroom_providers::qemu::store_use::PoolStore;
 use serde_json::Value;
 
 use super::code;
 use crate::cli::containers::jobs_meet;
 use crate::config::PoolConfig;
 use crate::provider;
-use crate::provider::qemu::store_use::PoolStore;
 
 /// Checks one pool's settings. Static hosts are refused elsewhere: with the configuration.
 pub(super) fn check(pool: &PoolConfig, settings: &ContainerSettings) -> Vec<Finding> {

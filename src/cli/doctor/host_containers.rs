@@ -8,10 +8,10 @@ use greenroom_core::text::clean_line;
 use greenroom_ports::connector::{Connector as _, RemoteCommand};
 use greenroom_ports::finding::Finding;
 use greenroom_ports::tail::Tail;
+use greenroom_providers::registration::NamedHost;
 use greenroom_ssh::Ssh;
 
 use super::code;
-use crate::provider::NamedHost;
 
 const SCRIPT: &str = include_str!("host_containers.sh");
 /// The first use of an account's engine prepares its storage.

@@ -13,13 +13,14 @@ use greenroom_ports::connector::{ConnectError, Connector as _, RemoteCommand, St
 use greenroom_ports::finding::Finding;
 use greenroom_ports::setup::{RootCleaning, SudoRule};
 use greenroom_ports::tail::Tail;
+use greenroom_providers::registration::{BuildContext, NamedHost};
 use greenroom_ssh::{Inspected, Ssh};
 
 use super::{code, host_containers};
 use crate::cli::setup::{cleaning, stage_shell, unbinds};
 use crate::cli::ui::plural;
 use crate::config::PoolConfig;
-use crate::provider::{self, BuildContext, NamedHost};
+use crate::provider;
 
 /// How long each step of a check may take.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -10,6 +10,7 @@ use greenroom_keys::near::nearest_or_all;
 use greenroom_manager::runner_host::Role;
 use greenroom_ports::host_keys::Unconnected;
 use greenroom_ports::wakeups::WakeUps as _;
+use greenroom_providers::registration::NamedHost;
 use greenroom_ssh::HostKey;
 use greenroom_system::replace::replace;
 
@@ -17,7 +18,7 @@ use crate::cli::args::{DoctorOptions, GlobalOptions};
 use crate::cli::context::{self, Context};
 use crate::cli::error::CliError;
 use crate::cli::ui;
-use crate::provider::{self, NamedHost};
+use crate::provider;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 

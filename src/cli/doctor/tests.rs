@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use greenroom_testkit::REPOSITORY;
+
 use super::*;
 
 fn finding(severity: Severity, code: &'static str, remedy: Option<&str>) -> Finding {
@@ -128,12 +130,13 @@ fn the_documentation_lists_the_same_codes() {
     assert_eq!(rows, code::ALL.len() + of_providers.len(), "docs/doctor.md lists a code that nobody reports");
 }
 
-/// Codes that providers report, read from their sources: `"KIND-…"` in src/provider/KIND/doctor.rs. A folder's name may
-/// be longer than its kind (`static_hosts`: `static` is a keyword of Rust).
+/// Codes that providers report, read from their sources: `"KIND-…"` in KIND/doctor.rs. A folder's name may be longer than its
+/// kind (`static_hosts`: `static` is a keyword of Rust).
 fn provider_codes() -> BTreeSet<String> {
-    let providers = concat!(env!("CARGO_MANIFEST_DIR"), "/src/provider");
+    let crates = ["backends", "providers"].map(|name| format!("{REPOSITORY}/crates/{name}/src"));
+    let folders = crates.iter().flat_map(|path| std::fs::read_dir(path).unwrap());
     let mut codes = BTreeSet::new();
-    for folder in std::fs::read_dir(providers).unwrap().map(|entry| entry.unwrap().path()) {
+    for folder in folders.map(|entry| entry.unwrap().path()) {
         // `findings.rs` has what a provider reports after calls. A part of a provider may have its own `doctor.rs`.
         let parts = std::fs::read_dir(&folder).into_iter().flatten().map(|entry| entry.unwrap().path());
         let files = parts.map(|part| part.join("doctor.rs"));

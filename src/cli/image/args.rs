@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use greenroom_keys::size as sizes;
-
-use crate::provider::qemu::image::{DEFAULT_NAME, Flavour, SshServer};
+use greenroom_providers::qemu::image::{DEFAULT_NAME, Flavour, SshServer};
 
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {

@@ -7,16 +7,14 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use greenroom_core::time::Pretty;
+use greenroom_providers::qemu::image::GITLAB_RUNNER;
+use greenroom_providers::qemu::image::build::{self, BuildError, Helper, Progress, Request, Step};
+use greenroom_providers::qemu::image::store::Images;
 use rustix::fs::Mode;
 
 use super::args::BuildOptions;
 use crate::cli::error::CliError;
 use crate::cli::ui;
-use crate::provider::qemu::image::build::{self, BuildError, Helper, Progress, Request, Step};
-use crate::provider::qemu::image::store::Images;
-
-/// The directory where packages install the program that guests can use, too.
-pub(in crate::cli) const GITLAB_RUNNER: &str = "/usr/bin/gitlab-runner";
 
 pub(super) fn build(images: &Images, options: BuildOptions) -> Result<(), CliError> {
     become_root()?;

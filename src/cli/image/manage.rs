@@ -2,15 +2,15 @@
 
 use greenroom_core::text::minute;
 use greenroom_keys::near::nearest;
+use greenroom_providers::qemu::image::build::on_disk;
+use greenroom_providers::qemu::image::store::{Entry, Images, StoreError};
+use greenroom_providers::qemu::image::{Image, ImageError, Problem};
 use serde_json::{Value, json};
 
 use super::build::mib;
 use crate::cli::error::CliError;
 use crate::cli::rows::Rows;
 use crate::cli::ui;
-use crate::provider::qemu::image::build::on_disk;
-use crate::provider::qemu::image::store::{Entry, Images, StoreError};
-use crate::provider::qemu::image::{Image, ImageError, Problem};
 
 pub(super) fn list(images: &Images, json: bool) -> Result<bool, CliError> {
     let entries = images.list()?;

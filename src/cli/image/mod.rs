@@ -6,11 +6,12 @@ mod manage;
 mod stores;
 mod waiting;
 
+use greenroom_providers::qemu::image::store::Images;
+use greenroom_providers::qemu::image_store::Stores;
+
 use super::args::GlobalOptions;
 use super::error::CliError;
 use super::locate::state_path;
-use crate::provider::qemu::image::store::Images;
-use crate::provider::qemu::image_store::Stores;
 use args::{ImageCommand, StoreCommand};
 
 /// Runs one command; false if its result is negative.

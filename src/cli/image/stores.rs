@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use greenroom_core::text::minute;
 use greenroom_core::time::Pretty;
 use greenroom_keys::near::nearest;
+use greenroom_providers::qemu::image_store::build::{Built, Newer, Request, build, newer};
+use greenroom_providers::qemu::image_store::{Entry, ImageStoreError, Source, Store, Stores};
+use greenroom_providers::qemu::store_use::{PoolStore, machines};
 use rustix::fs::Mode;
 use serde_json::{Value, json};
 
@@ -17,9 +20,6 @@ use crate::cli::locate::{config_path, state_path};
 use crate::cli::rows::Rows;
 use crate::cli::ui;
 use crate::config::Config;
-use crate::provider::qemu::image_store::build::{Built, Newer, Request, build, newer};
-use crate::provider::qemu::image_store::{Entry, ImageStoreError, Source, Store, Stores};
-use crate::provider::qemu::store_use::{PoolStore, machines};
 
 /// Runs one command; false if its result is negative.
 pub(super) fn store(place: &GlobalOptions, stores: &Stores, command: StoreCommand) -> Result<bool, CliError> {
@@ -156,7 +156,7 @@ fn check(stores: &Stores, name: &str, registry: bool, json: bool) -> Result<bool
 
 fn remove(place: &GlobalOptions, stores: &Stores, name: &str, dry_run: bool) -> Result<bool, CliError> {
     let dir = stores.path().join(name);
-    if !crate::provider::qemu::image::is_name(name) || !dir.is_dir() {
+    if !greenroom_providers::qemu::image::is_name(name) || !dir.is_dir() {
         let error = stores.open(name).err().unwrap_or(ImageStoreError::Name(name.to_owned()));
         return Err(explained(stores, name, error));
     }

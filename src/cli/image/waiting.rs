@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use greenroom_manager::runner_host::Role;
+use greenroom_providers::qemu;
 
 use crate::cli::args::GlobalOptions;
 use crate::cli::context::Context;
@@ -10,7 +11,6 @@ use crate::cli::error::CliError;
 use crate::cli::locate::read_config;
 use crate::cli::ui;
 use crate::config::{PoolConfig, ProviderTable};
-use crate::provider::qemu;
 
 /// Ends the launch back-off of the pools that boot this image. Without a configuration, there are no such pools.
 pub(super) async fn launch_again(place: &GlobalOptions, images: &Path, image: &str) -> Result<(), CliError> {

@@ -4,9 +4,10 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use greenroom_providers::qemu::image::store::Images;
+
 use super::kubeconfig::Clusters;
 use super::ssh_config::{self, SshHost};
-use crate::provider::qemu::image::store::Images;
 
 const QEMU: &str = "qemu-system-x86_64";
 const KVM: &str = "/dev/kvm";

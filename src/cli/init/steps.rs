@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
+use greenroom_providers::qemu::image::GITLAB_RUNNER;
+use greenroom_providers::qemu::image::build::packages_of_images;
+
 use super::draft::Draft;
 use super::found::Found;
 use super::units::{self, Units};
 use crate::cli::args::GlobalOptions;
-use crate::cli::image::build::GITLAB_RUNNER;
 use crate::cli::ui;
-use crate::provider::qemu::image::build::packages_of_images;
 
 /// The command that installs what virtual machines and their images need.
 fn install() -> String {

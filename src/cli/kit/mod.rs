@@ -5,9 +5,10 @@ pub(super) mod interrupts;
 pub(super) mod scratch;
 mod text;
 
+use greenroom_backends::program::kit::report::Report;
+
 use super::error::CliError;
 use super::ui;
-use crate::provider::program::kit::report::Report;
 
 /// Prints a report. `subject`: what was checked, as a noun.
 pub(super) fn show(report: &Report, json: bool, subject: &str) -> Result<(), CliError> {

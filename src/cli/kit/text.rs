@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use anstyle::AnsiColor;
+use greenroom_backends::program::kit::report::{CheckReport, Report, Result};
 
 use crate::cli::ui::paint;
-use crate::provider::program::kit::report::{CheckReport, Report, Result};
 
 /// The failed checks first, then warnings, what was skipped and why, and the counts. `subject`: what was checked, as a
 /// noun.
@@ -74,8 +74,9 @@ fn summary(report: &Report, subject: &str) -> String {
 mod tests {
     use std::time::Duration;
 
+    use greenroom_backends::program::kit::check::{Check, Group, Outcome, Verdict, check, named};
+
     use super::*;
-    use crate::provider::program::kit::check::{Check, Group, Outcome, Verdict, check, named};
 
     static CHECKS: [Check; 4] = [
         check("capabilities", Group::Cheap, "The program describes itself.", "read the log"),

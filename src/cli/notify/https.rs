@@ -3,12 +3,12 @@
 use std::io::Read as _;
 use std::process::ExitCode;
 
+use greenroom_backends::https::{self, causes};
 use reqwest::header::CONTENT_TYPE;
 use reqwest::redirect::Policy;
 
 use super::helper::Order;
 use crate::cli::ui;
-use crate::https::{self, causes};
 
 /// Exit status: 0 delivered, 1 not delivered, with a sentence.
 pub(in crate::cli) fn main() -> ExitCode {

@@ -1,12 +1,13 @@
 //! `greenroom plugin install`.
 
+use greenroom_backends::fleeting::artifact::lock_file::LockFile;
+use greenroom_backends::fleeting::reference::Reference;
+
 use super::args::InstallOptions;
 use super::pools;
 use super::{directory, places};
 use crate::cli::args::GlobalOptions;
 use crate::cli::error::CliError;
-use crate::provider::fleeting::artifact::lock_file::LockFile;
-use crate::provider::fleeting::reference::Reference;
 
 /// Installs the named plugins, or those of the pools, or those of the lock file.
 pub(super) async fn install(place: &GlobalOptions, options: &InstallOptions) -> Result<bool, CliError> {
@@ -58,13 +59,14 @@ mod carried_out {
     use std::path::Path;
     use std::time::{Duration, Instant};
 
+    use greenroom_backends::fleeting::artifact::credentials::{self, Credentials};
+    use greenroom_backends::fleeting::artifact::install::{self, InstallError, Progress, Request};
+    use greenroom_backends::fleeting::artifact::platform::Platform;
+    use greenroom_backends::fleeting::reference::Reference;
+
     use crate::cli::error::CliError;
     use crate::cli::plugin::args::InstallOptions;
     use crate::cli::ui;
-    use crate::provider::fleeting::artifact::credentials::{self, Credentials};
-    use crate::provider::fleeting::artifact::install::{self, InstallError, Progress, Request};
-    use crate::provider::fleeting::artifact::platform::Platform;
-    use crate::provider::fleeting::reference::Reference;
 
     /// How often a long download reports its progress.
     const INTERVAL: Duration = Duration::from_secs(2);
@@ -138,9 +140,10 @@ mod carried_out {
 
     use std::path::Path;
 
+    use greenroom_backends::fleeting::reference::Reference;
+
     use crate::cli::error::CliError;
     use crate::cli::plugin::args::InstallOptions;
-    use crate::provider::fleeting::reference::Reference;
 
     #[expect(clippy::unused_async, reason = "the signature of the other one")]
     pub(super) async fn install(_: &Path, _: &Reference, _: &InstallOptions) -> Result<(), CliError> {

@@ -1,5 +1,9 @@
 //! `greenroom plugin list`.
 
+use greenroom_backends::fleeting::artifact::digest::Digest;
+use greenroom_backends::fleeting::artifact::lock_file::LockFile;
+use greenroom_backends::fleeting::locate::{Installed, Located, Places, installed};
+use greenroom_backends::fleeting::reference::{Constraint, Reference};
 use serde_json::json;
 
 use super::args::ListOptions;
@@ -9,10 +13,6 @@ use crate::cli::args::GlobalOptions;
 use crate::cli::error::CliError;
 use crate::cli::rows::Rows;
 use crate::cli::ui;
-use crate::provider::fleeting::artifact::digest::Digest;
-use crate::provider::fleeting::artifact::lock_file::LockFile;
-use crate::provider::fleeting::locate::{Installed, Located, Places, installed};
-use crate::provider::fleeting::reference::{Constraint, Reference};
 
 /// A pool, and its plugin if it was found.
 type PoolPlugin = (PluginPool, Result<Located, CliError>);

@@ -9,11 +9,11 @@ mod test;
 
 use std::path::PathBuf;
 
-use args::PluginCommand;
+use greenroom_backends::fleeting::locate::{Places, VARIABLE};
 
 use super::args::GlobalOptions;
 use super::error::CliError;
-use crate::provider::fleeting::locate::{Places, VARIABLE};
+use args::PluginCommand;
 
 /// Runs a command; false is a negative result.
 pub(super) async fn plugin(place: &GlobalOptions, command: PluginCommand) -> Result<bool, CliError> {

@@ -1,11 +1,12 @@
 //! The pools whose machines a plugin creates.
 
+use greenroom_backends::fleeting::locate::{Located, Places, Source, locate};
+use greenroom_backends::fleeting::{REGISTRATION, plugin_of};
+
 use crate::cli::args::GlobalOptions;
 use crate::cli::error::CliError;
 use crate::cli::locate::config_file;
 use crate::config::{Config, Diagnostics};
-use crate::provider::fleeting::locate::{Located, Places, Source, locate};
-use crate::provider::fleeting::{REGISTRATION, plugin_of};
 
 /// A pool, and its plugin or the mistakes in its table.
 #[derive(Debug)]

@@ -5,6 +5,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use fs_err as fs;
+use greenroom_backends::fleeting::group::GroupInfo;
+use greenroom_backends::fleeting::kit::{Kit, Limits, MACHINES, NotBegun, Site};
+use greenroom_backends::program::kit::check::{Group, Verdict};
+use greenroom_backends::program::kit::report::Report;
 
 use super::args::TestOptions;
 use super::places;
@@ -15,10 +19,6 @@ use crate::cli::kit::scratch::Scratch;
 use crate::cli::kit::show;
 use crate::cli::program::driver;
 use crate::cli::ui;
-use crate::provider::fleeting::group::GroupInfo;
-use crate::provider::fleeting::kit::{Kit, Limits, MACHINES, NotBegun, Site};
-use crate::provider::program::kit::check::{Group, Verdict};
-use crate::provider::program::kit::report::Report;
 
 const WORDS: Words = Words { things: "instances", ending: "removing", ended: "removed" };
 const GROUPS: [Group; 3] = [Group::Calls, Group::Cheap, Group::Live];

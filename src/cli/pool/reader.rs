@@ -10,6 +10,7 @@ use greenroom_core::report::Report;
 use greenroom_ports::leadership::Leadership as _;
 use greenroom_ports::reports::Reports as _;
 use greenroom_ports::store::{OperatorStore, StoreError};
+use greenroom_providers::qemu::store_use;
 use greenroom_ssh::link::Survey;
 
 use crate::cli::context::{Context, links_dir};
@@ -17,7 +18,6 @@ use crate::cli::error::CliError;
 use crate::cli::pool::status::{ContainerUse, KeeperStatus};
 use crate::cli::stores::PoolStore;
 use crate::cli::ui;
-use crate::provider::qemu::store_use;
 
 /// How long a link may take to respond.
 pub(in crate::cli) const LINKS_WITHIN: Duration = Duration::from_secs(1);

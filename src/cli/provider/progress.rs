@@ -1,7 +1,7 @@
 //! What the kit says before it creates machines.
 
-use crate::provider::external::kit::live::{CONCURRENT, MACHINES, POOLS};
-use crate::provider::external::protocol::answers::CapabilitiesAnswer;
+use greenroom_backends::external::kit::live::{CONCURRENT, MACHINES, POOLS};
+use greenroom_backends::external::protocol::answers::CapabilitiesAnswer;
 
 /// What the machines cost, as far as the program says.
 pub(super) fn cost(known: &CapabilitiesAnswer) -> String {

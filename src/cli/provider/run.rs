@@ -6,16 +6,18 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use fs_err as fs;
+use greenroom_backends::as_json;
+use greenroom_backends::authorities;
+use greenroom_backends::environment::Environment;
+use greenroom_backends::external::process::Program;
+use greenroom_backends::external::protocol::Verb;
+use greenroom_backends::program;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use super::args::TestOptions;
 use crate::cli::error::CliError;
 use crate::cli::program::driver;
-use crate::provider::environment::Environment;
-use crate::provider::external::process::Program;
-use crate::provider::external::protocol::Verb;
-use crate::provider::{as_json, authorities, program};
 
 /// Calls of the kit that run concurrently: more than it makes.
 const CONCURRENT: usize = 16;

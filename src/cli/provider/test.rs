@@ -2,6 +2,12 @@
 
 use std::time::Duration;
 
+use greenroom_backends::external::kit::cheap::{self, Reach};
+use greenroom_backends::external::kit::live::{Live, Options, POOLS};
+use greenroom_backends::external::kit::session::Session;
+use greenroom_backends::external::protocol::answers::CapabilitiesAnswer;
+use greenroom_backends::program::kit::check::Group;
+use greenroom_backends::program::kit::report::Report;
 use serde_json::Value;
 
 use super::args::TestOptions;
@@ -11,12 +17,6 @@ use crate::cli::kit::ask::ask;
 use crate::cli::kit::interrupts::{self, Words};
 use crate::cli::kit::{scratch, show};
 use crate::cli::ui;
-use crate::provider::external::kit::cheap::{self, Reach};
-use crate::provider::external::kit::live::{Live, Options, POOLS};
-use crate::provider::external::kit::session::Session;
-use crate::provider::external::protocol::answers::CapabilitiesAnswer;
-use crate::provider::program::kit::check::Group;
-use crate::provider::program::kit::report::Report;
 
 const WORDS: Words = Words { things: "machines", ending: "terminating", ended: "terminated" };
 const GROUPS: [Group; 3] = [Group::Calls, Group::Cheap, Group::Live];
@@ -86,7 +86,7 @@ async fn nothing_before(live: &Live<'_>) -> Result<(), CliError> {
 async fn clean(options: &TestOptions, session: &Session<'_>) -> Result<bool, CliError> {
     let answer = session.answer("capabilities", POOLS[0], &serde_json::json!({ "protocols": [1] })).await;
     let known = answer.and_then(|answer: Value| {
-        crate::provider::external::kit::session::read::<CapabilitiesAnswer>("capabilities", &answer)
+        greenroom_backends::external::kit::session::read::<CapabilitiesAnswer>("capabilities", &answer)
     });
     let known = known.map_err(|verdict| CliError::say(verdict.text()))?;
     let scratch = scratch::Scratch::make()?;

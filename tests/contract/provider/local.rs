@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use greenroom::provider::{BuildContext, find};
+use greenroom::provider::find;
 use greenroom_core::failure::ErrorClass;
 use greenroom_core::ids::{InstanceId, PoolName};
 use greenroom_harness::here::{HereAndNow, command_lines, kill, kill_all, make_keys, read_keys};
 use greenroom_harness::provider::{Behaviour, Fixture};
 use greenroom_ports::clock::Clock;
 use greenroom_ports::provider::{InstanceKeys, Provider};
+use greenroom_providers::registration::BuildContext;
 use tempfile::TempDir;
 
 mod faults;

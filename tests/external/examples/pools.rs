@@ -7,7 +7,6 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::rc::Rc;
 use std::time::Duration;
 
-use greenroom::provider::BuildContext;
 use greenroom_core::failure::ErrorClass;
 use greenroom_core::ids::{InstanceId, OfferingName, PoolName};
 use greenroom_harness::here::{HereAndNow, make_keys, read_keys};
@@ -15,6 +14,7 @@ use greenroom_harness::provider::{Behaviour, Fixture, Part, class, leave_nothing
 use greenroom_ports::clock::Clock;
 use greenroom_ports::finding::Severity;
 use greenroom_ports::provider::{Demand, InstanceKeys, LaunchRequest, Provider, Termination};
+use greenroom_providers::registration::BuildContext;
 use serde_json::{Value, json};
 
 use super::page;

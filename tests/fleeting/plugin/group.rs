@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use greenroom::provider::fleeting::wire::messages::{
+use greenroom_backends::fleeting::wire::messages::{
     ConnectInfoResponse, ConnectorConfig, Empty, IncreaseRequest, IncreaseResponse, InitRequest,
     InitResponse, InstanceRequest, InstancesRequest, InstancesResponse, SUSPEND_RESUME, State,
     UpdateResponse,
 };
-use greenroom::provider::fleeting::wire::services::{Any, Channel, RpcStatus, StdioData};
-use greenroom::provider::launch::random;
+use greenroom_backends::fleeting::wire::services::{Any, Channel, RpcStatus, StdioData};
+use greenroom_providers::launch::random;
 use prost::Message as _;
 use russh::keys::key::safe_rng;
 use russh::keys::ssh_key::LineEnding;

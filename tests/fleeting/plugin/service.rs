@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::stream::{self, BoxStream, StreamExt as _};
-use greenroom::provider::fleeting::wire::messages::{Empty, UpdateResponse};
-use greenroom::provider::fleeting::wire::services::{
+use greenroom_backends::fleeting::wire::messages::{Empty, UpdateResponse};
+use greenroom_backends::fleeting::wire::services::{
     HEALTH, HealthCheckRequest, HealthCheckResponse, SHUTDOWN, STREAM_STDIO, StdioData,
 };
 use prost::Message;

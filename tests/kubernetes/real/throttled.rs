@@ -9,13 +9,13 @@ use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use greenroom::provider::BuildContext;
 use greenroom_core::failure::ErrorClass;
 use greenroom_core::ids::{InstanceId, PoolName};
 use greenroom_core::inventory::Tags;
 use greenroom_core::time::Stamp;
 use greenroom_harness::provider::{Fixture as _, gone, listed, request, until};
 use greenroom_ports::provider::{LaunchRequest, ProviderError};
+use greenroom_providers::registration::BuildContext;
 use serde_json::{Value, json};
 
 use super::site::FORWARD;

@@ -19,6 +19,7 @@ use greenroom_core::pool::PoolState;
 use greenroom_core::report::{Note, Report, WaitingOn};
 use greenroom_core::reservation::Reservation;
 use greenroom_core::time::Stamp;
+use greenroom_providers::qemu::store_use::StoreStatus;
 use greenroom_ssh::link::Survey;
 use serde::{Serialize, Serializer};
 
@@ -28,7 +29,6 @@ use super::reason::{HostsView, bound, bring_back, hosts, job_on_what, on_what, r
 use super::until::until;
 use crate::cli::fields::{self, tag};
 use crate::cli::when::When;
-use crate::provider::qemu::store_use::StoreStatus;
 
 /// Whether a keeper is running.
 #[derive(Debug, Clone, PartialEq, Eq)]

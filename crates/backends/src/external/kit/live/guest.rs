@@ -1,0 +1,226 @@
+//! The machine itself: its SSH server, its host key, the login, the console.
+
+use std::time::{Duration, Instant};
+
+use greenroom_core::endpoint::{Endpoint, certified};
+use greenroom_core::time::Pretty;
+use greenroom_ports::connector::{ConnectError, Connector};
+use serde_json::json;
+
+use super::specimen::Specimen;
+use super::{Live, Made, POOLS};
+use crate::external::kit::reply::Reply;
+use crate::external::kit::session::{read, unusable};
+use crate::external::protocol::answers::{ConsoleAnswer, EndpointAnswer, HostKey, ResourcesAnswer};
+use crate::external::protocol::exit::NOT_FOUND;
+use crate::program::kit::check::{Judged, Verdict, failed, skipped};
+use crate::program::kit::poll::poll;
+
+/// SSH's own port.
+const SSH: u16 = 22;
+/// Limit of one login.
+const LOGIN_WITHIN: Duration = Duration::from_secs(20);
+/// The most that Greenroom reads of a console.
+const CONSOLE: usize = 64 * 1024;
+
+/// Where a machine is, and the host key that the program reports.
+#[derive(Debug, Clone)]
+struct Place {
+    address: String,
+    port: u16,
+    host_key: Option<String>,
+}
+
+/// What the last tries of a login came to.
+enum Tried {
+    /// No address so far, or nothing answers there.
+    Unreached(String),
+    WrongKey(String),
+    /// The SSH server answers with the right key.
+    Denied(String),
+    In(Endpoint),
+}
+
+/// True if the login works.
+pub(super) async fn is_reached(
+    connector: &dyn Connector,
+    specimen: &Specimen,
+    at: &Endpoint,
+    within: Duration,
+) -> bool {
+    connector.check(&specimen.instance, at, within).await.is_ok()
+}
+
+impl Live<'_> {
+    /// Logs in to the machine, and reads its console.
+    pub(super) async fn check_guest(&self, first: &Made) {
+        let begun = Instant::now();
+        let tried = self.logged_in(first).await;
+        let not_reached = || skipped("no SSH server answers, see `endpoint-answers`");
+        let (answers, key, login) = match tried {
+            Err(verdict) => (Err(verdict), not_reached(), not_reached()),
+            Ok(Tried::Unreached(came)) => (failed(came), not_reached(), not_reached()),
+            Ok(Tried::WrongKey(came)) => {
+                (Ok(()), failed(came), skipped("the host key is wrong, see `host-key`"))
+            }
+            Ok(Tried::Denied(came)) => (Ok(()), Ok(()), failed(came)),
+            Ok(Tried::In(endpoint)) => {
+                *self.endpoint_of_first.borrow_mut() = Some(endpoint);
+                (Ok(()), Ok(()), Ok(()))
+            }
+        };
+        self.session.outcomes.record("endpoint-answers", answers, begun);
+        self.session.outcomes.record("host-key", key, begun);
+        self.session.outcomes.record("login", login, begun);
+        self.session.outcomes.check("console", self.console(first)).await;
+    }
+
+    /// Tries until the login works or the time has passed.
+    async fn logged_in(&self, first: &Made) -> Judged<Tried> {
+        let mut last = None;
+        let found = poll(self.options.boot_timeout, async || {
+            let tried = self.try_login(first).await?;
+            if matches!(tried, Tried::In(_)) {
+                return Ok(Some(tried));
+            }
+            last = Some(tried);
+            Ok(None)
+        });
+        let found = found.await?;
+        Ok(found.or(last).unwrap_or(Tried::Unreached("the machine has no address".to_owned())))
+    }
+
+    async fn try_login(&self, first: &Made) -> Judged<Tried> {
+        let Some(place) = self.place(first).await? else {
+            let within = Pretty(self.options.boot_timeout);
+            return Ok(Tried::Unreached(format!("`{}` had no address within {within}", first.machine)));
+        };
+        let Some(host_key) = self.expected_key(first, &place).await? else {
+            let machine = &first.machine;
+            return Ok(Tried::WrongKey(format!(
+                "neither list, `endpoint` nor console has a host key of `{machine}`"
+            )));
+        };
+        let endpoint = Endpoint {
+            address: place.address,
+            port: place.port,
+            user: self.options.user.clone(),
+            host_key,
+            key: None,
+            jump: None,
+            forward: None,
+            metadata: None,
+        };
+        let checked = self.connector.check(&first.specimen.instance, &endpoint, LOGIN_WITHIN).await;
+        Ok(match checked {
+            Ok(()) => Tried::In(endpoint),
+            Err(error @ ConnectError::HostKey { .. }) => Tried::WrongKey(error.to_string()),
+            Err(error @ ConnectError::Refused { .. }) => Tried::Denied(error.to_string()),
+            Err(error) => Tried::Unreached(error.to_string()),
+        })
+    }
+
+    /// Address and port, from the list or from `endpoint`.
+    async fn place(&self, first: &Made) -> Judged<Option<Place>> {
+        let list = self.list(&first.specimen.pool).await?;
+        let listed = list.machines.into_iter().find(|listed| listed.machine == first.machine);
+        let from_list = listed.and_then(|listed| {
+            let port = listed.port.unwrap_or(SSH);
+            listed.address.map(|address| Place { address, port, host_key: listed.host_key })
+        });
+        if from_list.is_some() || !self.known.verbs.contains("endpoint") {
+            return Ok(from_list);
+        }
+        let fields = first.specimen.known(&first.machine).fields();
+        match self.session.call("endpoint", &first.specimen.pool, &fields).await {
+            Reply::Answer(answer) => {
+                let EndpointAnswer { address, port, host_key } = read("endpoint", &answer)?;
+                Ok(Some(Place { address, port: port.unwrap_or(SSH), host_key }))
+            }
+            Reply::Refused(refusal) if refusal.may_pass() || refusal.code == NOT_FOUND => Ok(None),
+            Reply::Refused(refusal) => failed(format!("`endpoint` was refused with {refusal}")),
+            Reply::Unusable(check, _) => Err(unusable("endpoint", check)),
+        }
+    }
+
+    /// The host key that Greenroom would accept.
+    async fn expected_key(&self, first: &Made, place: &Place) -> Judged<Option<String>> {
+        match self.known.host_key {
+            HostKey::Launch => Ok(Some(first.specimen.keys.host_key_public.trim().to_owned())),
+            HostKey::Report => Ok(place.host_key.clone()),
+            HostKey::Console => Ok(key_in(&self.console_text(first).await?)),
+            HostKey::Operator => {
+                skipped("the operator states the host key in the pool's table, which the kit does not read")
+            }
+            HostKey::Certificate if self.options.host_key_ca.is_empty() => {
+                skipped("machines have certificates: name their authority with `--host-key-ca FILE`")
+            }
+            HostKey::Certificate => {
+                let name = first.specimen.known(&first.machine).name;
+                Ok(Some(certified(&[&place.address, &name], &self.options.host_key_ca)))
+            }
+        }
+    }
+
+    async fn console_text(&self, first: &Made) -> Judged<String> {
+        let fields = first.specimen.known(&first.machine).fields();
+        let answer = self.session.answer("console", &first.specimen.pool, &fields).await?;
+        Ok(read::<ConsoleAnswer>("console", &answer)?.text)
+    }
+
+    async fn console(&self, first: &Made) -> Judged {
+        if !self.known.verbs.contains("console") {
+            return skipped("the program does not offer `console`");
+        }
+        let text = self.console_text(first).await?;
+        if text.len() > CONSOLE {
+            return failed(format!("`console` answered {} bytes", text.len()));
+        }
+        if text.is_empty() {
+            return Err(Verdict::Warned("the console is empty".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// What else the machines cost.
+    pub(super) async fn check_resources(&self) {
+        self.session.outcomes.check("resources", self.resources()).await;
+    }
+
+    async fn resources(&self) -> Judged {
+        if !self.known.verbs.contains("resources") {
+            return skipped("the program does not offer `resources`");
+        }
+        let answer = self.session.answer("resources", POOLS[0], &json!({})).await?;
+        let all: ResourcesAnswer = read("resources", &answer)?;
+        let made = self.made.borrow();
+        let known = |machine: &String| made.iter().any(|known| known.machine == *machine);
+        match all.resources.iter().find(|one| one.machine.as_ref().is_some_and(|machine| !known(machine))) {
+            Some(other) => failed(format!(
+                "the {} `{}` is of a machine that the kit has not created",
+                other.kind, other.id
+            )),
+            None if !all.complete => failed("`resources` answered `\"complete\": false`"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The Ed25519 key on a console, as cloud-init writes it there.
+fn key_in(console: &str) -> Option<String> {
+    let words: Vec<&str> = console.split_whitespace().collect();
+    let pair = words.windows(2).rfind(|pair| pair[0] == "ssh-ed25519" && pair[1].starts_with("AAAA"))?;
+    Some(pair.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_key_is_found_on_a_console() {
+        let console = "-----BEGIN SSH HOST KEY KEYS-----\r\necdsa-sha2-nistp256 AAAAE2 root@x\r\nssh-ed25519 AAAAC3 root@x\r\n-----END";
+        assert_eq!(key_in(console).as_deref(), Some("ssh-ed25519 AAAAC3"));
+        assert_eq!(key_in("ssh-ed25519 without"), None);
+    }
+}

@@ -1,0 +1,193 @@
+//! The table of a pool whose machines a program creates.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use greenroom_core::ids::PoolName;
+use greenroom_keys::duration;
+use greenroom_keys::near::nearest_or_all;
+use greenroom_keys::problem::{Place, Problem, Problems, join};
+use greenroom_keys::table::{self, Table};
+
+use super::keys::TABLES;
+use super::protocol::Verb;
+use super::protocol::answers::is_public_key;
+use super::protocol::requests::ProgramSettings;
+use crate::as_json;
+use crate::authorities;
+use crate::cloud::offerings::Offering;
+use crate::cloud::settings::{Common, UserData};
+use crate::environment::Environment;
+
+/// The table, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Settings {
+    pub(super) program: PathBuf,
+    pub(super) arguments: Vec<String>,
+    pub(super) directory: PathBuf,
+    pub(super) environment: Environment,
+    /// For the program alone.
+    pub(super) passed_on: ProgramSettings,
+    pub(super) host_key: Option<String>,
+    /// The certificate authorities of host keys, and the name that certificates have to have.
+    pub(super) host_key_ca: Vec<String>,
+    pub(super) host_key_name: Option<String>,
+    /// `None`: the program says it.
+    pub(super) appears_within: Option<Duration>,
+    pub(super) timeouts: Vec<(Verb, Duration)>,
+    pub(super) output_limit: u64,
+    pub(super) concurrent_calls: usize,
+    pub(super) common: Common,
+}
+
+impl Settings {
+    pub(super) fn read(pool: &PoolName, values: &toml::Table) -> Result<Self, Problems> {
+        table::read(TABLES, pool.as_str(), values, Self::of)
+    }
+
+    fn of(table: &Table<'_>) -> Self {
+        let program =
+            table.required("program", table.text("program"), "name the program that creates machines");
+        let program = PathBuf::from(program.or_default());
+        let beside = || program.parent().unwrap_or(Path::new("/")).to_owned();
+        let texts = |name| -> Vec<String> {
+            table.texts(name).or_default().into_iter().map(|(text, _)| text).collect()
+        };
+        let host_key = table.parsed("host_key", table.text("host_key"), |key| {
+            let wrong = || format!("is {key:?}, expected a public key such as `ssh-ed25519 AAAA…`");
+            if is_public_key(&key) { Ok(key.trim().to_owned()) } else { Err(wrong()) }
+        });
+        let host_key_name = table.parsed("host_key_name", table.text("host_key_name"), |name| {
+            let is_name = !name.is_empty() && !name.contains(|c: char| c == ',' || c.is_whitespace());
+            is_name.then_some(name).ok_or_else(|| "is not one name, as in a certificate".to_owned())
+        });
+        Self {
+            arguments: texts("arguments"),
+            directory: table.text("directory").into_value().map_or_else(beside, PathBuf::from),
+            environment: Environment::of(table, |_| true),
+            passed_on: table
+                .any("settings")
+                .value()
+                .map_or_else(ProgramSettings::new, |values| as_json::table(values)),
+            host_key: host_key.into_value(),
+            host_key_ca: host_key_ca(table),
+            host_key_name: host_key_name.into_value(),
+            appears_within: table.duration("appears_within").into_value(),
+            timeouts: timeouts(table),
+            output_limit: table.size("output_limit").or(4 << 20),
+            concurrent_calls: table.count("concurrent_calls").or(4),
+            common: common(table, &texts("offerings")),
+            program,
+        }
+    }
+}
+
+fn host_key_ca(table: &Table<'_>) -> Vec<String> {
+    let keys = table.texts("host_key_ca").or_default();
+    table.check_each("host_key_ca", &keys, |key| authorities::read(key).map(drop));
+    keys.iter().filter_map(|(key, _)| authorities::read(key).ok()).collect()
+}
+
+fn timeouts(table: &Table<'_>) -> Vec<(Verb, Duration)> {
+    let mut limits = Vec::new();
+    for (name, text) in table.map("timeouts").or_default() {
+        let place = Place::value_of(join(&table.path("timeouts"), &name));
+        let limit = duration::parse(&text).ok().filter(|limit| *limit >= Duration::from_millis(100));
+        match (Verb::of_name(&name), limit) {
+            (Some(verb), Some(limit)) => limits.push((verb, limit)),
+            (None, _) => {
+                let title = format!("`timeouts.{name}` is not a verb");
+                let help = nearest_or_all(&name, Verb::ALL.iter().map(|verb| verb.name()));
+                table.report(Problem::new(title).at(place, "here").help(help));
+            }
+            (Some(_), None) => {
+                let title = format!(
+                    "`timeouts.{name}` is {text:?}, expected a duration of at least 100 ms, such as \"30s\""
+                );
+                table.report(Problem::new(title).at(place, "here"));
+            }
+        }
+    }
+    limits
+}
+
+fn common(table: &Table<'_>, offerings: &[String]) -> Common {
+    let mut known: Vec<Offering> = Vec::new();
+    for name in offerings {
+        let offering = Offering::named(name.trim());
+        if !known.contains(&offering) {
+            known.push(offering);
+        }
+    }
+    let user_data = match table.word("user_data").value() {
+        Some(&"script") => UserData::Script,
+        _ => UserData::CloudInit,
+    };
+    Common::plain(table, known, ("ci", 22), user_data)
+}
+
+#[cfg(test)]
+mod tests {
+    use greenroom_testkit::key_tables;
+
+    use super::*;
+
+    const MINIMAL: &str = "program = \"/etc/greenroom/machines\"\n";
+
+    fn settings(values: &toml::Table) -> Result<Settings, Problems> {
+        Settings::read(&PoolName::new("linux"), values)
+    }
+
+    fn read(text: &str) -> Result<Settings, Problems> {
+        settings(&format!("{MINIMAL}{text}").parse().unwrap())
+    }
+
+    #[test]
+    fn a_program_is_enough() {
+        let least = read("").unwrap();
+        assert_eq!(least.directory, Path::new("/etc/greenroom"));
+        assert_eq!((least.concurrent_calls, least.output_limit), (4, 4 << 20));
+        assert_eq!((least.common.ssh_port, least.common.user.as_str()), (22, "ci"));
+        let more =
+            "offerings = [\"a\", \"b\", \"a\"]\ntimeouts = { list = \"20s\" }\nsecrets = { T = \"/t\" }\n";
+        let more = read(more).unwrap();
+        assert_eq!(more.common.offerings.len(), 2);
+        assert_eq!(more.timeouts, [(Verb::List, Duration::from_secs(20))]);
+        assert_eq!(more.environment.secrets, [("T".to_owned(), PathBuf::from("/t"))]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_and_no_secret_is_repeated() {
+        for (text, expected) in [
+            ("env = \"A-B\"", "`env` contains \"A-B\", expected the name of an environment variable"),
+            ("secrets = { TOKEN = \"hunter2\" }", "`secrets.TOKEN` is not an absolute path"),
+            ("secrets = { \"1\" = \"/t\" }", "`secrets` contains \"1\", expected the name"),
+            ("timeouts = { lists = \"1s\" }", "`timeouts.lists` is not a verb (did you mean `list`?)"),
+            ("timeouts = { list = \"soon\" }", "`timeouts.list` is \"soon\", expected a duration"),
+            ("timeouts = { list = \"1ms\" }", "`timeouts.list` is \"1ms\", expected a duration"),
+            ("host_key = \"AAAA\"", "`host_key` is \"AAAA\", expected a public key"),
+            (
+                "host_key_ca = [\"ssh-ed25519 AAAA\"]",
+                "`host_key_ca` contains \"ssh-ed25519 AAAA\", expected a public",
+            ),
+            ("host_key_name = \"a, b\"", "`host_key_name` is not one name"),
+            ("user = \"C I\"", "`user` is \"C I\", expected the name of a Linux user"),
+        ] {
+            let wrong = read(text).unwrap_err();
+            assert!(wrong.to_string().contains(expected) && wrong.0.len() == 1, "{text}: {wrong}");
+            assert!(!wrong.to_string().contains("hunter2"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_table_of_keys_is_the_one_that_is_read() {
+        key_tables::hold(TABLES, MINIMAL, settings);
+    }
+
+    #[test]
+    fn the_example_shows_every_key() {
+        key_tables::shown(TABLES, super::super::REGISTRATION.example);
+        let table: toml::Table = super::super::REGISTRATION.example.parse().unwrap();
+        assert_eq!(settings(&table).unwrap().arguments, ["--region", "fsn1"]);
+    }
+}

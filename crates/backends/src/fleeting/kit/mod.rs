@@ -1,0 +1,235 @@
+//! The conformance kit of plugins: whether a plugin keeps what Greenroom relies on.
+
+mod cheap;
+pub mod checks;
+mod ends;
+mod guest;
+mod machines;
+mod tier;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use greenroom_core::ids::PoolName;
+use greenroom_keys::problem::Problems;
+use greenroom_ports::connector::Connector;
+use greenroom_ports::host_keys::HostKeys;
+use greenroom_ports::provider::ProviderError;
+
+use super::group::{CallError, CallErrorKind, Group as _, GroupInfo, Seen, State};
+use super::locate::Places;
+use super::login::{Logins, OwnLogin};
+use super::plugin::Plugin;
+use super::provider::Fleeting;
+use super::settings::Settings;
+use super::trust::Trust;
+use crate::program::kit::check::{Judged, Verdict, failed, skipped};
+use crate::program::kit::outcomes::Outcomes;
+use checks::CHECKS;
+use ends::ENDS;
+
+/// Instances that one run makes, if the group allows as many.
+pub const MACHINES: u32 = 3;
+/// The pool that messages of the plugin's log name.
+const POOL: &str = "greenroom-kit";
+
+/// Why nothing more is checked of instances that the plugin has forgotten.
+const NOT_LISTED: &str = "the plugin does not list its instances after its next start, see `restart-listed`";
+
+/// Where a run has its place.
+pub struct Site {
+    /// Greenroom's own program, which holds the plugin.
+    pub holder: PathBuf,
+    pub places: Places,
+    /// For keys and sockets.
+    pub dir: PathBuf,
+    pub reader: Rc<dyn HostKeys>,
+    /// Checks logins.
+    pub connector: Rc<dyn Connector>,
+}
+
+impl std::fmt::Debug for Site {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Site").field("dir", &self.dir).finish_non_exhaustive()
+    }
+}
+
+/// How long instances may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// From a request to a login.
+    pub boot: Duration,
+    /// From the request of a removal to its end.
+    pub end: Duration,
+}
+
+/// Why a run cannot begin.
+#[derive(Debug)]
+pub enum NotBegun {
+    Table(Problems),
+    Key(ProviderError),
+}
+
+/// One run.
+pub struct Kit {
+    settings: Settings,
+    make: Box<dyn Fn() -> Plugin>,
+    plugin: RefCell<Rc<Plugin>>,
+    logins: Logins,
+    own: OwnLogin,
+    trust: Trust,
+    connector: Rc<dyn Connector>,
+    limits: Limits,
+    pub outcomes: Outcomes,
+    /// Every instance that a list has had, in this order.
+    known: RefCell<Vec<Known>>,
+    /// How many instances `Increase` has accepted.
+    accepted: Cell<u32>,
+    /// The IDs that the plugin's lists lack since it has started again.
+    forgotten: RefCell<Vec<String>>,
+    /// No login works since the plugin has started again.
+    is_locked_out: Cell<bool>,
+    calls: Cell<u32>,
+}
+
+/// An instance of the run.
+#[derive(Debug, Clone)]
+struct Known {
+    id: String,
+    /// The kit has requested its removal.
+    ended: bool,
+    host_key: Option<String>,
+}
+
+impl std::fmt::Debug for Kit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Kit").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+impl Kit {
+    /// For a pool's table. Starts nothing.
+    pub fn new(site: &Site, table: &toml::Table, limits: Limits) -> Result<Self, NotBegun> {
+        let pool = PoolName::new(POOL);
+        let settings = Settings::read(&pool, table).map_err(NotBegun::Table)?;
+        let logins = Logins::new(&site.dir);
+        let own = Fleeting::own_login(&settings, &logins).map_err(NotBegun::Key)?;
+        let how = super::plugin_settings(
+            &settings,
+            &own,
+            // As the table says: the kit judges the plugin, not what Greenroom makes of it.
+            settings.static_credentials.unwrap_or(false),
+            super::Around {
+                pool,
+                holder: site.holder.clone(),
+                sockets: site.dir.join("plugins"),
+                places: site.places.clone(),
+            },
+        );
+        let make = Box::new(move || Plugin::new(how.clone()));
+        let trust = Trust {
+            ways: settings.host_keys.clone(),
+            reader: Rc::clone(&site.reader),
+            holder: site.holder.clone(),
+            environment: settings.environment.clone(),
+        };
+        Ok(Self {
+            settings,
+            plugin: RefCell::new(Rc::new(make())),
+            make,
+            logins,
+            own,
+            trust,
+            connector: Rc::clone(&site.connector),
+            limits,
+            outcomes: Outcomes::new(CHECKS),
+            known: RefCell::default(),
+            accepted: Cell::default(),
+            forgotten: RefCell::default(),
+            is_locked_out: Cell::default(),
+            calls: Cell::default(),
+        })
+    }
+
+    /// The number of calls so far.
+    pub fn calls(&self) -> u32 {
+        self.calls.get()
+    }
+
+    /// Ends the plugin's process.
+    pub async fn close(&self) {
+        self.plugin().close().await;
+    }
+
+    /// Makes all checks with instances. Whatever it makes is ended by `clean_up`, which the caller calls in any case.
+    pub async fn check_live(&self, group: &GroupInfo) {
+        let Some(first) = self.check_launch().await else { return };
+        if self.check_guest(&first).await {
+            self.outcomes.check("heartbeat", self.heartbeat(&first)).await;
+        }
+        let others = self.check_count(group).await;
+        let is_listed = self.check_restart(&first).await;
+        self.check_tier(&first, group, is_listed).await;
+        if is_listed {
+            self.check_ends(&first, others.first()).await;
+        } else {
+            self.skip(ENDS, NOT_LISTED);
+        }
+    }
+
+    fn skip(&self, checks: &[&str], why: &str) {
+        for check in checks {
+            self.outcomes.record(check, skipped(why), Instant::now());
+        }
+    }
+
+    fn plugin(&self) -> Rc<Plugin> {
+        Rc::clone(&self.plugin.borrow())
+    }
+
+    /// Kills the plugin. The next call starts it again.
+    fn kill(&self) {
+        self.plugin.replace(Rc::new((self.make)()));
+    }
+
+    /// The answer to a call; anything else ends the check.
+    fn answer<T>(&self, call: &str, answer: Result<T, CallError>) -> Judged<T> {
+        self.calls.set(self.calls.get() + 1);
+        answer.or_else(|error| match error.kind {
+            CallErrorKind::Unknown => {
+                self.outcomes.violate("call-answers", Verdict::Failed(error.message));
+                skipped(format!("`{call}` has no answer, see `call-answers`"))
+            }
+            CallErrorKind::Refused
+            | CallErrorKind::Configuration
+            | CallErrorKind::Unsupported
+            | CallErrorKind::NotStarted => failed(error.message),
+        })
+    }
+
+    /// The group's instances that exist. What each list must keep is judged here.
+    async fn list(&self) -> Judged<Vec<Seen>> {
+        let all = self.answer("Update", self.plugin().update().await)?;
+        if let Some((id, number)) = all.iter().find_map(|seen| match seen.state {
+            State::Unknown(number) => Some((&seen.id, number)),
+            _ => None,
+        }) {
+            let came = format!("the state of `{id}` is {number}");
+            self.outcomes.violate("list-states", Verdict::Failed(came));
+        }
+        Ok(all.into_iter().filter(|seen| seen.state != State::Deleted).collect())
+    }
+
+    /// The IDs of instances that exist before a run.
+    pub async fn existing(&self) -> Judged<Vec<String>> {
+        Ok(self.list().await?.into_iter().map(|seen| seen.id).collect())
+    }
+}
+
+/// The states of instances by ID.
+fn states(all: &[Seen]) -> BTreeMap<&str, State> {
+    all.iter().map(|seen| (seen.id.as_str(), seen.state)).collect()
+}

@@ -1,0 +1,189 @@
+//! The provider `fleeting`: a plugin of GitLab's autoscaler creates the machines.
+
+#[cfg(feature = "fleeting")]
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use greenroom_core::ids::PoolName;
+use greenroom_keys::KeyTable;
+use greenroom_keys::problem::Problems;
+use greenroom_providers::registration::{BuildContext, Built, Calls, Registration};
+
+use super::cloud::delegated::DelegatedCloud;
+use super::cloud::keys::LIFETIME;
+
+#[cfg(feature = "fleeting")]
+pub mod address;
+pub mod artifact;
+pub mod book;
+#[cfg(feature = "fleeting")]
+mod console;
+mod doctor;
+#[cfg(feature = "fleeting")]
+pub mod failures;
+#[cfg(feature = "fleeting")]
+mod findings;
+pub mod group;
+pub mod holder;
+mod keys;
+#[cfg(feature = "fleeting")]
+pub mod kit;
+#[cfg(feature = "fleeting")]
+pub mod lane;
+pub mod locate;
+#[cfg(feature = "fleeting")]
+pub mod login;
+#[cfg(feature = "fleeting")]
+mod own_keys;
+#[cfg(feature = "fleeting")]
+pub mod plugin;
+#[cfg(feature = "fleeting")]
+mod provider;
+#[cfg(feature = "fleeting")]
+mod reach;
+#[cfg(feature = "fleeting")]
+pub mod record;
+pub mod reference;
+#[cfg(feature = "fleeting")]
+pub mod serial;
+mod settings;
+#[cfg(feature = "fleeting")]
+mod trust;
+#[cfg(feature = "fleeting")]
+pub mod wire;
+
+#[cfg(feature = "fleeting")]
+use locate::Places;
+use settings::Settings;
+
+/// Checks tables, without the calls.
+pub const REGISTRATION: Registration = Registration {
+    kind: "fleeting",
+    example: include_str!("example.toml"),
+    calls: Calls::Delegated,
+    environment: &[locate::VARIABLE],
+    build: build_without_calls,
+    guest_dirs: None,
+    lifetime: Some(LIFETIME),
+    suspends: true,
+    engines: true,
+    cloud_init: true,
+    orders: None,
+    reaches: None,
+    static_hosts: None,
+    doctor: doctor::without_calls,
+};
+
+/// For docs/configuration.md.
+pub const KEYS: &[KeyTable] = keys::TABLES;
+
+/// With the calls.
+#[cfg(feature = "fleeting")]
+pub const WITH_CALLS: Registration =
+    Registration { calls: Calls::Here, build, doctor: doctor::of_table, ..REGISTRATION };
+#[cfg(not(feature = "fleeting"))]
+pub const WITH_CALLS: Registration = REGISTRATION;
+
+fn build_without_calls(context: &BuildContext, table: &toml::Table) -> Built {
+    Settings::read(&context.pool, table)?;
+    Ok(Rc::new(DelegatedCloud::new(&[])))
+}
+
+/// The plugin that a pool's table names, or everything that is wrong with the table.
+pub fn plugin_of(pool: &PoolName, table: &toml::Table) -> Result<locate::Source, Problems> {
+    Ok(Settings::read(pool, table)?.plugin)
+}
+
+#[cfg(feature = "fleeting")]
+fn build(context: &BuildContext, table: &toml::Table) -> Built {
+    let settings = Settings::read(&context.pool, table)?;
+    let (pool, holder, sockets) =
+        (context.pool.clone(), context.program.clone(), context.state_dir.join("plugins"));
+    let group: GroupOf = Rc::new(move |settings, logins| {
+        let own = provider::Fleeting::own_login(settings, logins)?;
+        let maker = own_keys::OwnKeys::new(logins.dir()).maker(&settings.plugin);
+        let is_static = own_keys::is_static(settings, maker.as_ref());
+        let around = Around {
+            pool: pool.clone(),
+            holder: holder.clone(),
+            sockets: sockets.clone(),
+            places: Places::of_process(),
+        };
+        Ok(Rc::new(plugin::Plugin::new(plugin_settings(settings, &own, is_static, around))))
+    });
+    Ok(Rc::new(over(context, settings, group)))
+}
+
+/// Where a plugin runs.
+#[cfg(feature = "fleeting")]
+struct Around {
+    pool: PoolName,
+    holder: PathBuf,
+    sockets: PathBuf,
+    places: Places,
+}
+
+/// What a table's plugin is started with.
+#[cfg(feature = "fleeting")]
+fn plugin_settings(
+    settings: &Settings,
+    own: &login::OwnLogin,
+    is_static: bool,
+    around: Around,
+) -> plugin::PluginSettings {
+    let (source, places) = (settings.plugin.clone(), around.places);
+    plugin::PluginSettings {
+        pool: around.pool,
+        holder: around.holder,
+        program: Rc::new(move || {
+            let located = locate::locate(&source, &places);
+            located.map(|found| found.program).map_err(|error| format!("{error}: {}", error.help()))
+        }),
+        config: settings.config.clone(),
+        connector: settings.connector(own, is_static),
+        static_optional: settings.static_credentials.is_none(),
+        environment: settings.environment.clone(),
+        sockets: around.sockets,
+        deadlines: plugin::Deadlines::default(),
+        pauses: plugin::Pauses::default(),
+    }
+}
+
+/// What makes a pool's plugin, when it is first needed.
+#[cfg(feature = "fleeting")]
+type GroupOf = Rc<
+    dyn Fn(
+        &Settings,
+        &login::Logins,
+    ) -> Result<Rc<dyn group::Group>, greenroom_ports::provider::ProviderError>,
+>;
+
+/// A provider over a plugin.
+#[cfg(feature = "fleeting")]
+fn over(context: &BuildContext, settings: Settings, group: GroupOf) -> provider::Fleeting {
+    let record = record::Record::new(&context.state_dir, &context.pool);
+    let logins = login::Logins::new(record.dir());
+    let own_keys = own_keys::OwnKeys::new(record.dir());
+    let maker = own_keys.maker(&settings.plugin);
+    let trust = trust::Trust {
+        ways: settings.host_keys.clone(),
+        reader: Rc::clone(&context.host_keys),
+        holder: context.program.clone(),
+        environment: settings.environment.clone(),
+    };
+    let rules = lane::Rules { appears_within: settings.appears_within, adopt: settings.adopt };
+    let (text, of, keys) = (format!("{settings:?}"), settings.clone(), logins.clone());
+    let make = Rc::new(move || group(&of, &keys));
+    let lane = lane::Lane::of(record, &context.pool, Rc::clone(&context.clock), rules, text, make);
+    provider::Fleeting {
+        pool: context.pool.clone(),
+        settings,
+        lane,
+        logins,
+        trust,
+        known: std::cell::RefCell::default(),
+        own_keys,
+        maker: std::cell::RefCell::new(maker),
+        denials: std::cell::RefCell::default(),
+    }
+}

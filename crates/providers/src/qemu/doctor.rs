@@ -1,0 +1,392 @@
+//! Checks whether virtual machines can work here.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+use greenroom_ports::finding::{Finding, Severity};
+
+use super::accel::{self, KvmCheck};
+use super::image::{Image, ImageError, Problem};
+use super::process::exec::Runner;
+use super::settings::{Accel, Network, Settings, Source};
+use super::{budget, disk, egress, image_store, user};
+use crate::mistakes;
+use crate::registration::BuildContext;
+use crate::scope::{self, Scopes};
+
+pub(super) fn doctor(context: &BuildContext, table: &toml::Table) -> Vec<Finding> {
+    findings(context, table, metadata_answers)
+}
+
+/// `has_metadata`: whether guests of an open network reach a cloud's metadata service.
+fn findings(context: &BuildContext, table: &toml::Table, has_metadata: fn() -> bool) -> Vec<Finding> {
+    let settings = match Settings::read(&context.pool, table) {
+        Ok(settings) => settings,
+        Err(problems) => return mistakes::findings("qemu-table", &problems),
+    };
+    let mut found = images(context, &settings);
+    found.extend(image_store::doctor::findings(context, &settings));
+    found.extend(small_disk(context, &settings));
+    found.extend(room(context, &settings));
+    found.extend(network(context, &settings, has_metadata));
+    found.extend(ssh_port(&settings));
+    match user::runner(&settings) {
+        Ok(runner) => {
+            found.extend(shared_user(&settings));
+            found.extend(acceleration(context, &settings, &runner));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let remedy = "apt-get install --no-install-recommends qemu-system-x86";
+            found.push(finding("qemu-missing", Severity::Error, error.to_string(), remedy));
+        }
+        Err(error) => {
+            let what = format!("cannot run QEMU for pool `{}`: {error}", context.pool);
+            found.push(finding("qemu-user", Severity::Error, what, ADD_USER));
+        }
+    }
+    found.extend(survival(scope::scopes()));
+    found
+}
+
+/// The commands that add a user for QEMU alone.
+const ADD_USER: &str =
+    "adduser --system --no-create-home --group greenroom-vm (and `adduser greenroom-vm kvm`)";
+
+pub(super) fn finding(
+    code: &'static str,
+    severity: Severity,
+    what: String,
+    remedy: impl Into<String>,
+) -> Finding {
+    Finding { code, severity, message: what, remedy: Some(remedy.into()) }
+}
+
+fn images(context: &BuildContext, settings: &Settings) -> Vec<Finding> {
+    let name = match &settings.source {
+        Source::Image(name) => name,
+        Source::Foreign(path) if path.is_file() => return Vec::new(),
+        Source::Foreign(path) => {
+            let what = format!("pool `{}` boots from {}, which does not exist", context.pool, path.display());
+            return vec![finding("qemu-image-missing", Severity::Error, what, "correct `image`")];
+        }
+    };
+    let folder = settings.images_dir(&context.state_dir);
+    let build = format!("greenroom image build {name} --images {}", folder.display());
+    let image = match Image::open(&folder, name) {
+        Ok(image) => image,
+        Err(error @ ImageError::Missing { .. }) => {
+            return vec![finding("qemu-image-missing", Severity::Error, error.to_string(), build)];
+        }
+        Err(error) => return vec![finding("qemu-image-damaged", Severity::Error, error.to_string(), build)],
+    };
+    match image.check() {
+        Ok(problems) => {
+            let problems = problems.iter().map(|problem| image_problem(name, problem, &build));
+            problems.chain(without_engine(context, &image, &build)).collect()
+        }
+        Err(error) => vec![finding("qemu-image-damaged", Severity::Error, error.to_string(), build)],
+    }
+}
+
+fn without_engine(context: &BuildContext, image: &Image, build: &str) -> Option<Finding> {
+    (context.containers && image.manifest.engine.is_none()).then(|| {
+        let (pool, name) = (&context.pool, &image.manifest.name);
+        let what = format!("pool `{pool}` runs jobs in containers, but its image `{name}` has no engine");
+        let helper = if image.manifest.helper { " --gitlab-runner /usr/bin/gitlab-runner" } else { "" };
+        finding("qemu-image-engine-missing", Severity::Error, what, format!("{build} --containers{helper}"))
+    })
+}
+
+fn image_problem(name: &str, problem: &Problem, build: &str) -> Finding {
+    let what = format!("image `{name}`: {problem}");
+    match problem {
+        Problem::NoHelper => {
+            let remedy = format!("{build} --gitlab-runner /usr/bin/gitlab-runner");
+            finding("qemu-image-helper-missing", Severity::Warning, what, remedy)
+        }
+        _ => finding("qemu-image-damaged", Severity::Error, what, build),
+    }
+}
+
+/// Checks that an image, if there is one, fits on the disk of its machines.
+fn small_disk(context: &BuildContext, settings: &Settings) -> Option<Finding> {
+    let source = disk::of_source(settings, &context.state_dir).ok()?;
+    let why = disk::of_machine(settings, source).err()?;
+    let (what, remedy) = why.split_once(": ").unwrap_or((&why, "raise `disk`"));
+    let what = format!("pool `{}` can launch no virtual machine: {what}", context.pool);
+    Some(finding("qemu-disk-small", Severity::Error, what, remedy))
+}
+
+/// Checks that at least one machine fits.
+fn room(context: &BuildContext, settings: &Settings) -> Vec<Finding> {
+    let judge = |resource: &str, code, one: u64, budget: u64| {
+        let what = format!(
+            "one virtual machine of pool `{}` needs {} MiB of {resource}, but all of them together may use at \
+             most {} MiB",
+            context.pool,
+            one >> 20,
+            budget >> 20
+        );
+        let remedy = format!("lower `{resource}`, or raise `{resource}_budget`");
+        (one > budget).then(|| finding(code, Severity::Error, what, remedy))
+    };
+    let memory = budget::memory_budget(settings).ok();
+    let memory =
+        memory.and_then(|budget| judge("memory", "qemu-memory", budget::memory_of_one(settings), budget));
+    let disk = settings.disk.zip(budget::disk_budget(settings, &context.state_dir).ok());
+    let disk = disk.and_then(|(one, budget)| judge("disk", "qemu-disk", one, budget));
+    memory.into_iter().chain(disk).collect()
+}
+
+fn network(context: &BuildContext, settings: &Settings, has_metadata: fn() -> bool) -> Vec<Finding> {
+    match &settings.network {
+        Network::Open => {
+            let what = format!(
+                "guests of pool `{}` reach everything that the runner host reaches: services on its loopback \
+                 (as 10.0.2.2), the local network, a cloud's metadata",
+                context.pool
+            );
+            let mut found = vec![finding("qemu-network-open", Severity::Warning, what, CLOSE)];
+            if has_metadata() {
+                let what = format!(
+                    "guests of pool `{}` reach the cloud's metadata service ({METADATA}), and with it the \
+                     credentials of the runner host",
+                    context.pool
+                );
+                found.push(finding("qemu-metadata-reachable", Severity::Error, what, CLOSE));
+            }
+            found
+        }
+        Network::Internet(internet) => egress::doctor::findings(&context.pool, internet),
+        Network::Proxy(_) if rustix::process::geteuid().is_root() => {
+            let Some(blocked) = unreachable(&context.program) else { return Vec::new() };
+            let what = format!(
+                "QEMU's user cannot start the proxy's helper: it has no access to {}",
+                blocked.display()
+            );
+            let remedy = "install greenroom where every user can run it, such as /usr/local/bin";
+            vec![finding("qemu-proxy-helper", Severity::Error, what, remedy)]
+        }
+        Network::Isolated | Network::Proxy(_) => Vec::new(),
+    }
+}
+
+/// QEMU of Debian 12 and 13 forwards no Unix socket, which would have an owner.
+fn ssh_port(settings: &Settings) -> Option<Finding> {
+    let what = "every local user can connect to the SSH ports of virtual machines, and hold the few connections that \
+                each accepts before a login";
+    let remedy = "set `network = \"internet\"`, where only root can connect, if other users of this host are not trusted";
+    let note = || finding("qemu-ssh-port", Severity::Note, what.to_owned(), remedy);
+    settings.network.internet().is_none().then(note)
+}
+
+/// What to do about an open network.
+const CLOSE: &str = "set `network = \"internet\"` or `\"proxy\"`";
+
+/// The metadata service of most clouds.
+const METADATA: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)), 80);
+
+/// How long the metadata service may take to accept a connection. It is a part of the runner host's own network.
+const METADATA_WITHIN: Duration = Duration::from_secs(1);
+
+fn metadata_answers() -> bool {
+    TcpStream::connect_timeout(&METADATA, METADATA_WITHIN).is_ok()
+}
+
+/// The first part of a path that other users can neither run nor enter.
+fn unreachable(program: &Path) -> Option<&Path> {
+    let is_closed = |path: &&Path| std::fs::metadata(path).is_ok_and(|found| found.mode() & 0o001 == 0);
+    program.ancestors().filter(is_closed).last()
+}
+
+fn shared_user(settings: &Settings) -> Option<Finding> {
+    let what = "QEMU runs as `nobody`, a user that other programs of the runner host may share";
+    let shared = || finding("qemu-user-shared", Severity::Note, what.to_owned(), ADD_USER);
+    user::is_shared(settings).then(shared)
+}
+
+/// Reports why KVM cannot be used, if the settings allow KVM.
+fn acceleration(context: &BuildContext, settings: &Settings, runner: &Runner) -> Option<Finding> {
+    if settings.accel == Accel::Tcg {
+        return None;
+    }
+    let problem = match examine(&context.state_dir, runner) {
+        Ok(verdict) => verdict.problem?,
+        Err(error) => error.to_string(),
+    };
+    let remedy = "allow QEMU's user to open /dev/kvm (group `kvm`), use a runner host with working KVM, or \
+                  set `accel = \"tcg\"` for emulation";
+    Some(if settings.accel == Accel::Kvm {
+        let what = format!("pool `{}` requires KVM, which cannot be used: {problem}", context.pool);
+        finding("qemu-kvm-unusable", Severity::Error, what, remedy)
+    } else {
+        let what = format!(
+            "virtual machines are emulated (5 to 30 times slower), because KVM cannot be used: {problem}"
+        );
+        finding("qemu-emulated", Severity::Warning, what, remedy)
+    })
+}
+
+/// Runs on a thread of its own: the caller may be inside a runtime.
+fn examine(state_dir: &Path, runner: &Runner) -> io::Result<KvmCheck> {
+    let check = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(accel::examine(state_dir, runner)).map(|(verdict, _)| verdict)
+    };
+    let panicked = |_| io::Error::other("the check of KVM panicked");
+    std::thread::scope(|scope| scope.spawn(check).join().map_err(panicked)?)
+}
+
+fn survival(scopes: Scopes) -> Option<Finding> {
+    let what = "without systemd, virtual machines have no scopes of their own: they are killed together with \
+                the service that started them, unless it has `KillMode=process`";
+    let remedy = "run `greenroom keep` as a service of its own, with `KillMode=process`";
+    (scopes == Scopes::None).then(|| finding("qemu-no-scope", Severity::Note, what.to_owned(), remedy))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::path::PathBuf;
+    use std::rc::Rc;
+
+    use greenroom_core::ids::PoolName;
+    use greenroom_core::time::{BootId, ManagerId, Stamp};
+    use greenroom_ports::clock::Clock;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Fixed;
+
+    impl Clock for Fixed {
+        fn now(&self) -> Stamp {
+            Stamp { wall_ms: 0, manager: ManagerId(1), boot: BootId(1), uptime_ms: 0 }
+        }
+    }
+
+    pub(in crate::qemu) fn context() -> BuildContext {
+        BuildContext {
+            pool: PoolName::new("linux"),
+            state_dir: PathBuf::from("/no/such/state"),
+            program: PathBuf::from("/bin/sh"),
+            containers: false,
+            pulls: None,
+            clock: Rc::new(Fixed),
+            host_keys: Rc::new(greenroom_ports::host_keys::Unconnected),
+        }
+    }
+
+    /// Codes for a table; KVM is not tested.
+    fn codes(table: &str) -> Vec<&'static str> {
+        let table = format!("accel = \"tcg\"\n{table}").parse().unwrap();
+        findings(&context(), &table, || false).iter().map(|finding| finding.code).collect()
+    }
+
+    #[test]
+    fn a_mistake_in_the_table_comes_first_and_alone() {
+        assert_eq!(codes("vcpu = 1"), ["qemu-table"]);
+    }
+
+    #[test]
+    fn what_is_missing_or_open_is_named() {
+        for (table, code) in [
+            ("", "qemu-image-missing"),
+            ("image = \"/no/such.qcow2\"", "qemu-image-missing"),
+            ("qemu = \"/no/such/qemu\"", "qemu-missing"),
+            ("network = \"open\"", "qemu-network-open"),
+            ("memory = \"900G\"\nmemory_budget = \"900G\"", "qemu-memory"),
+        ] {
+            assert!(codes(table).contains(&code), "{table}: {:?}", codes(table));
+        }
+        assert!(codes("").contains(&"qemu-ssh-port"));
+        assert!(!codes("").contains(&"qemu-network-open") && !codes("").contains(&"qemu-memory"));
+    }
+
+    #[test]
+    fn an_open_way_to_the_metadata_service_is_an_error() {
+        let settings = |table: &str| Settings::read(&context().pool, &table.parse().unwrap()).unwrap();
+        let of = |table: &str, has_metadata| {
+            let found = network(&context(), &settings(table), has_metadata);
+            found.iter().map(|finding| (finding.code, finding.severity)).collect::<Vec<_>>()
+        };
+        let open = ("qemu-network-open", Severity::Warning);
+        let reached = ("qemu-metadata-reachable", Severity::Error);
+        assert_eq!(of("network = \"open\"", || false), [open]);
+        assert_eq!(of("network = \"open\"", || true), [open, reached]);
+        assert_eq!(of("", || true), []);
+    }
+
+    #[test]
+    fn a_disk_larger_than_the_file_system_of_all_is_found() {
+        let state = tempfile::tempdir().unwrap();
+        let context = BuildContext { state_dir: state.path().to_owned(), ..context() };
+        let settings = Settings::read(&context.pool, &"disk = \"9000T\"".parse().unwrap()).unwrap();
+        let codes: Vec<&str> = room(&context, &settings).iter().map(|finding| finding.code).collect();
+        assert_eq!(codes, ["qemu-disk"]);
+    }
+
+    #[test]
+    fn a_disk_smaller_than_the_image_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("debian.qcow2");
+        crate::qemu::process::qcow2::write_empty(&mut std::fs::File::create(&path).unwrap(), 4 << 30)
+            .unwrap();
+        let found = |disk: &str| {
+            let table = format!("image = \"{}\"\n{disk}", path.display()).parse().unwrap();
+            let settings = Settings::read(&context().pool, &table).unwrap();
+            small_disk(&context(), &settings).map(|finding| finding.to_string())
+        };
+        assert_eq!((found(""), found("disk = \"4G\"")), (None, None));
+        let small = format!(
+            "error [qemu-disk-small]: pool `linux` can launch no virtual machine: `disk` is 1024 MiB, but the boot disk \
+             {} has 4096 MiB\n  help: set `disk` to at least that, or remove it",
+            path.display()
+        );
+        assert_eq!(found("disk = \"1G\""), Some(small));
+    }
+
+    #[test]
+    fn a_closed_folder_on_the_way_is_found() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("greenroom");
+        std::fs::write(&program, "").unwrap();
+        for (path, mode) in [(program.as_path(), 0o755), (folder.path(), 0o700)] {
+            std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        }
+        assert_eq!(unreachable(&program), Some(folder.path()));
+        assert_eq!(unreachable(Path::new("/bin/sh")), None);
+    }
+
+    #[test]
+    fn a_missing_helper_is_no_damage() {
+        assert_eq!(image_problem("light", &Problem::NoHelper, "build").severity, Severity::Warning);
+        let damaged = image_problem("light", &Problem::FileMissing(PathBuf::from("/x")), "build");
+        assert_eq!((damaged.code, damaged.severity), ("qemu-image-damaged", Severity::Error));
+    }
+
+    #[test]
+    fn an_image_without_an_engine_is_missed_only_by_containers() {
+        let engine = |has_containers, engine: Option<&str>| {
+            let mut image = crate::qemu::image::tests::image();
+            image.manifest.engine = engine.map(str::to_owned);
+            let context = BuildContext { containers: has_containers, ..context() };
+            without_engine(&context, &image, "greenroom image build light")
+        };
+        assert_eq!(engine(false, None), None);
+        assert_eq!(engine(true, Some("podman 4.3.1")), None);
+        assert_eq!(
+            engine(true, None).unwrap().to_string(),
+            "error [qemu-image-engine-missing]: pool `linux` runs jobs in containers, but its image `light` has no \
+             engine\n  help: greenroom image build light --containers --gitlab-runner /usr/bin/gitlab-runner"
+        );
+    }
+
+    #[test]
+    fn scopes_are_missed_only_where_there_are_none() {
+        assert!(survival(Scopes::System).is_none() && survival(Scopes::None).is_some());
+    }
+}

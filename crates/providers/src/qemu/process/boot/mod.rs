@@ -1,0 +1,288 @@
+//! Boots a machine by the fastest way that works, and records which one that was.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use fs_err as fs;
+use greenroom_core::endpoint::Endpoint;
+use greenroom_core::images::FoundImage;
+use tokio::net::UnixStream;
+
+use super::agent::{Agent, Identity};
+use super::command::Hardware;
+use super::console::Console;
+use super::exec::Runner;
+use super::machine::{BootError, Ending, Machine};
+use super::rig::{Rig, new_layer};
+use crate::halt::halt_point;
+use crate::instance_dir::InstanceDir;
+use crate::qemu::accel::{self, Engine};
+use crate::qemu::disk;
+use crate::qemu::egress::Guard;
+use crate::qemu::image::Image;
+use crate::qemu::settings::{Boot, Network, Source};
+use crate::qemu::spec::{Booted, Spec};
+use crate::qemu::user;
+use crate::supervisor::note;
+use store::{Attached, StoreResult};
+
+mod cloud;
+mod snapshot;
+mod store;
+
+/// The proxy of `network = "proxy"`, as the guest reaches it.
+const PROXY: &str = "http://10.0.2.100:3128";
+
+/// A machine's directory, spec and console.
+#[derive(Debug)]
+pub(super) struct Site {
+    pub(super) dir: InstanceDir,
+    pub(super) spec: Spec,
+    pub(super) console: Console,
+    /// When its supervisor started.
+    pub(super) begun: Instant,
+}
+
+/// A site with everything that is needed to start its machine.
+#[derive(Debug)]
+struct Start<'a> {
+    site: &'a Site,
+    /// For templates, which belong to all machines.
+    runner: &'a Runner,
+    /// For this machine.
+    own: &'a Runner,
+    guard: Option<&'a Guard>,
+    hardware: Hardware,
+    identity: Identity,
+    limit: Duration,
+}
+
+/// A guest that answers.
+#[derive(Debug)]
+struct Up {
+    tier: &'static str,
+    /// Why it is not the requested tier.
+    because: Option<String>,
+    user: String,
+    /// Kept open: a guest that finds its port closed may retry without pause.
+    agent: Option<Agent>,
+    store: StoreResult,
+    /// Images of containers that it has from its template.
+    images: Vec<FoundImage>,
+    /// A sentence for each one that the template lacks.
+    without: Vec<String>,
+    /// Kept open: the template's holder counts this clone as long as it is.
+    holder: Option<UnixStream>,
+}
+
+/// Boots, and returns when the machine has ended: how it ended, or why it did not boot. The rules in `guard` have to
+/// stay as long as the machine lives.
+pub(super) async fn boot_and_watch(
+    site: &Site,
+    slot: &mut Option<Machine>,
+    guard: &mut Option<Guard>,
+) -> Result<Ending, BootError> {
+    let Spec { settings, state_dir, .. } = &site.spec;
+    let runner = user::runner(settings)?;
+    let choice = accel::choose(settings.accel, state_dir, &runner).await?;
+    if let Some(news) = &choice.news {
+        note(news);
+    }
+    let engine = choice.engine;
+    if engine == Engine::Tcg {
+        // QEMU inherits it. Large pages would round up its memory for translated code and tables, by 3 MB for each
+        // machine, and make nothing faster.
+        rustix::thread::disable_transparent_huge_pages(true).map_err(io::Error::from)?;
+    }
+    if let Some(internet) = settings.network.internet() {
+        *guard = Some(Guard::raise(internet).await?);
+    }
+    let guard = guard.as_ref();
+    let own = guard.map_or_else(|| runner.clone(), |guard| user::under(&runner, guard.uid(), settings.accel));
+    let start = Start {
+        site,
+        runner: &runner,
+        own: &own,
+        guard,
+        hardware: Hardware { engine, vcpus: settings.vcpus, memory: settings.memory },
+        identity: identity(site)?,
+        limit: settings.boot_timeout.unwrap_or_else(|| default_limit(engine, settings.boot)),
+    };
+    let ending = tokio::select! {
+        ending = start.run(slot) => ending,
+        ending = unguarded(guard) => Ok(ending),
+    };
+    if matches!(ending, Ok(Ending::KvmFailed) | Err(BootError::Ended(Ending::KvmFailed))) {
+        accel::failed(state_dir, &runner, &Ending::KvmFailed.to_string())?;
+    }
+    ending
+}
+
+/// Returns when the machine has to end because its network rules cannot be kept.
+pub(super) async fn unguarded(guard: Option<&Guard>) -> Ending {
+    match guard {
+        Some(guard) => Ending::Unguarded(guard.keep().await.to_string()),
+        None => std::future::pending().await,
+    }
+}
+
+/// The default of `boot_timeout`.
+fn default_limit(engine: Engine, boot: Boot) -> Duration {
+    match (engine, boot) {
+        (Engine::Kvm, Boot::Snapshot | Boot::Direct) => Duration::from_secs(30),
+        (Engine::Kvm, Boot::Disk) => Duration::from_mins(2),
+        (Engine::Tcg, Boot::Snapshot | Boot::Direct) => Duration::from_mins(3),
+        (Engine::Tcg, Boot::Disk) => Duration::from_mins(10),
+    }
+}
+
+fn identity(site: &Site) -> io::Result<Identity> {
+    let Spec { launched, settings, .. } = &site.spec;
+    Ok(Identity {
+        hostname: hostname(launched.instance.as_str()),
+        host_key: fs::read_to_string(site.dir.file("host_key"))?,
+        authorized_key: fs::read_to_string(site.dir.file("authorized_keys"))?,
+        proxy: matches!(settings.network, Network::Proxy(_)).then(|| PROXY.to_owned()),
+    })
+}
+
+/// An instance's name as a valid host name.
+fn hostname(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let name: String = name.chars().map(plain).take(63).collect();
+    name.trim_matches('-').to_owned()
+}
+
+impl Start<'_> {
+    async fn run(&self, slot: &mut Option<Machine>) -> Result<Ending, BootError> {
+        let up = match &self.site.spec.settings.source {
+            Source::Foreign(disk) => self.cloud(disk, slot).await?,
+            Source::Image(name) => {
+                let image = Image::open(&self.images(), name)?;
+                self.image(&image, slot).await?
+            }
+        };
+        let Some(machine) = slot else { return Ok(Ending::Exited(0)) };
+        self.announce(machine, &up).await?;
+        let ending = machine.ended().await;
+        drop((up.agent, up.holder));
+        Ok(ending)
+    }
+
+    fn images(&self) -> std::path::PathBuf {
+        self.site.spec.settings.images_dir(&self.site.spec.state_dir)
+    }
+
+    /// Resumes from a template if the settings request one; boots if that fails.
+    async fn image(&self, image: &Image, slot: &mut Option<Machine>) -> Result<Up, BootError> {
+        let store = self.attached(image);
+        let because = match self.site.spec.settings.boot {
+            Boot::Snapshot => match self.resume(image, &store, slot).await {
+                Ok(up) => return Ok(up),
+                Err(why) => Some(why),
+            },
+            Boot::Direct | Boot::Disk => None,
+        };
+        if let Some(why) = &because {
+            note(&format!("cannot resume from the template, booting instead: {why}"));
+        }
+        let up = self.direct(image, &store, slot).await?;
+        Ok(Up { because, ..up })
+    }
+
+    async fn direct(
+        &self,
+        image: &Image,
+        store: &Attached,
+        slot: &mut Option<Machine>,
+    ) -> Result<Up, BootError> {
+        let layer = new_layer(&self.fresh("disk.qcow2")?, self.disk_bytes(image.manifest.disk_bytes)?)?;
+        let (command, agent) = self.rig(image, store).assemble(None, vec![layer], &self.site.console)?;
+        let machine = slot.insert(Machine::start(self.own, command, &self.site.console).await?);
+        let mut agent = Agent::new(agent);
+        let talk = async {
+            agent.hello().await?;
+            let store = store.mounted(&mut agent).await?;
+            agent.become_itself(&self.identity).await?;
+            Ok(store)
+        };
+        let store = machine.within(self.limit, "the guest did not come up", talk).await?;
+        let user = image.manifest.user.clone();
+        Ok(Up {
+            tier: "direct",
+            because: None,
+            user,
+            agent: Some(agent),
+            store,
+            images: Vec::new(),
+            without: Vec::new(),
+            holder: None,
+        })
+    }
+
+    fn rig<'a>(&'a self, image: &'a Image, store: &'a Attached) -> Rig<'a> {
+        let Spec { launched, settings, program, .. } = &self.site.spec;
+        let (name, network) = (launched.instance.as_str(), &settings.network);
+        Rig { name, hardware: &self.hardware, network, image, program, store: store.file() }
+    }
+
+    /// The path of a new file of the machine's. Removes an existing one: an earlier boot may have failed.
+    fn fresh(&self, name: &str) -> io::Result<std::path::PathBuf> {
+        let path = self.site.dir.file(name);
+        greenroom_system::remove::tree(&path)?;
+        Ok(path)
+    }
+
+    /// The size of the disk: the image's at least, which may have been rebuilt since the launch.
+    fn disk_bytes(&self, image: u64) -> io::Result<u64> {
+        disk::of_machine(&self.site.spec.settings, image).map_err(io::Error::other)
+    }
+
+    /// Writes how the machine booted, and then its address: a machine with an address answers.
+    async fn announce(&self, machine: &mut Machine, up: &Up) -> Result<(), BootError> {
+        let Site { dir, begun, .. } = self.site;
+        let port = machine.ssh_port().await?;
+        if let Some(guard) = self.guard {
+            guard.guard_port(port).await?;
+        }
+        let booted = Booted {
+            tier: up.tier.to_owned(),
+            accel: self.hardware.engine.name().to_owned(),
+            ms: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
+            because: up.because.clone(),
+            image_store: up.store.used.clone(),
+            without_store: up.store.problem.clone(),
+            images: up.images.clone(),
+            without_images: up.without.clone(),
+        };
+        halt_point("boot.up");
+        dir.put("boot.json", &booted)?;
+        halt_point("boot.told");
+        let endpoint = Endpoint {
+            address: "127.0.0.1".to_owned(),
+            port,
+            user: up.user.clone(),
+            host_key: fs::read_to_string(dir.file("host_key.pub"))?.trim_end().to_owned(),
+            key: None,
+            jump: None,
+            forward: None,
+            metadata: None,
+        };
+        dir.put("endpoint.json", &endpoint)?;
+        halt_point("boot.announced");
+        note(&format!("up: {booted}; reachable at 127.0.0.1:{port}"));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instances_name_becomes_a_hosts() {
+        assert_eq!(hostname("linux-7f3a-12"), "linux-7f3a-12");
+        assert_eq!(hostname("CI_big.1-"), "ci-big-1");
+        assert_eq!(hostname(&"x".repeat(80)).len(), 63);
+    }
+}

@@ -1,0 +1,232 @@
+//! A running QEMU, and how it ends.
+
+use std::fmt;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use greenroom_core::text::clean_line;
+use greenroom_core::time::Pretty;
+use rustix::process::Signal;
+use serde_json::json;
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use super::command::QemuCommand;
+use super::console::Console;
+use super::exec::{Runner, Started};
+use super::qmp::{Event, Qmp, forwarded_port};
+use crate::qemu::image::ImageError;
+
+/// How long QEMU may take from its start to its greeting. It needs a tenth of a second, more on a busy host.
+const GREETING: Duration = Duration::from_secs(20);
+
+/// How long QEMU may take to exit after it has closed its side of the connection.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a machine that closed a connection may take to report how it ended.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How a machine ended, as the end of a sentence that begins with its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::qemu) enum Ending {
+    PoweredOff,
+    Rebooted,
+    /// With the guest kernel's message.
+    Panicked(String),
+    /// KVM failed on it.
+    KvmFailed,
+    /// The runner host's disk is full, or broken; with the reason that QEMU reports.
+    DiskFailed(String),
+    /// The rules of its network are gone and cannot be installed again; with the reason.
+    Unguarded(String),
+    /// QEMU was killed by a signal. True: the kernel ran out of memory meanwhile.
+    Killed(i32, bool),
+    Exited(i32),
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PoweredOff => f.write_str("shut itself down"),
+            Self::Rebooted => f.write_str("rebooted, which terminates a virtual machine"),
+            Self::Panicked(why) => write!(f, "was stopped: its kernel panicked ({why})"),
+            Self::KvmFailed => {
+                f.write_str("was stopped: the host's KVM met an instruction that it cannot run")
+            }
+            Self::DiskFailed(why) => write!(f, "was stopped: its host cannot write its disk ({why})"),
+            Self::Unguarded(why) => {
+                write!(f, "was stopped: its network rules are gone and cannot be installed again ({why})")
+            }
+            Self::Killed(signal, true) => {
+                write!(f, "was killed (signal {signal}): its host ran out of memory")
+            }
+            Self::Killed(signal, false) => {
+                write!(f, "was killed on its host (QEMU was killed by signal {signal})")
+            }
+            Self::Exited(status) => write!(f, "was stopped: QEMU exited with status {status}"),
+        }
+    }
+}
+
+/// Why a machine did not boot.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::qemu) enum BootError {
+    #[error("the virtual machine {0}")]
+    Ended(Ending),
+    #[error("{what} within {}", Pretty(*within))]
+    Late { what: &'static str, within: Duration },
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// A started machine; killed when it is dropped.
+#[derive(Debug)]
+pub(in crate::qemu) struct Machine {
+    started: Started,
+    pub(super) qmp: Qmp,
+    console: Console,
+    /// How it ended, by QEMU's events.
+    reported: Option<Ending>,
+    /// The kernel's count of processes that it killed for lack of memory, at the start of this one.
+    out_of_memory: u64,
+}
+
+impl Machine {
+    /// Starts QEMU and waits until it listens; the guest may already run.
+    pub(in crate::qemu) async fn start(
+        runner: &Runner,
+        mut command: QemuCommand,
+        console: &Console,
+    ) -> io::Result<Self> {
+        let monitor = command.monitor()?;
+        let out_of_memory = killed_for_memory();
+        let mut started = runner.start(&command.arguments, command.passed)?;
+        match timeout(GREETING, Qmp::begin(monitor)).await {
+            Ok(Ok(qmp)) => {
+                if let Some(stderr) = started.stderr.take() {
+                    tokio::task::spawn_local(console.clone().pump(stderr));
+                }
+                Ok(Self { started, qmp, console: console.clone(), reported: None, out_of_memory })
+            }
+            Ok(Err(_)) => {
+                let (status, output) = started.output().await?;
+                let last = output.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no output");
+                let last = clean_line(last.as_bytes(), 300);
+                Err(io::Error::other(format!("QEMU failed to start ({status}): {last}")))
+            }
+            Err(_) => {
+                started.kill().await;
+                Err(io::Error::other(format!("QEMU did not respond within {} s", GREETING.as_secs())))
+            }
+        }
+    }
+
+    /// Waits for work of the guest's, as long as the machine lives.
+    pub(super) async fn within<T>(
+        &mut self,
+        limit: Duration,
+        what: &'static str,
+        work: impl Future<Output = io::Result<T>>,
+    ) -> Result<T, BootError> {
+        let problem = tokio::select! {
+            done = work => match done {
+                Ok(done) => return Ok(done),
+                Err(problem) => problem,
+            },
+            ending = self.ended() => return Err(BootError::Ended(ending)),
+            () = tokio::time::sleep(limit) => return Err(BootError::Late { what, within: limit }),
+        };
+        // How the machine ended explains more than a closed connection does.
+        match timeout(REPORT_TIMEOUT, self.ended()).await {
+            Ok(ending) => Err(BootError::Ended(ending)),
+            Err(_) => Err(problem.into()),
+        }
+    }
+
+    /// The port of 127.0.0.1 that leads to the guest's SSH.
+    pub(super) async fn ssh_port(&mut self) -> io::Result<u16> {
+        let arguments = json!({ "command-line": "info usernet" });
+        let table = self.qmp.execute("human-monitor-command", arguments).await?;
+        let port = table.as_str().and_then(forwarded_port);
+        port.ok_or_else(|| io::Error::other("QEMU reports no port that is forwarded to the guest"))
+    }
+
+    /// Waits for the end. The future can be dropped without losing an event.
+    pub(super) async fn ended(&mut self) -> Ending {
+        while self.reported.is_none() {
+            match self.qmp.event().await {
+                Ok(event) => self.reported = self.judge(&event).await,
+                Err(_) => break,
+            }
+        }
+        if matches!(self.reported, Some(Ending::KvmFailed | Ending::DiskFailed(_))) {
+            self.started.kill().await;
+        }
+        let Ok(Ok(status)) = timeout(EXIT_TIMEOUT, self.started.child.wait()).await else {
+            self.started.kill().await;
+            return Ending::Killed(Signal::KILL.as_raw(), false);
+        };
+        self.reported.take().unwrap_or_else(|| self.by_status(status))
+    }
+
+    /// The ending that an event reports, if any.
+    async fn judge(&mut self, event: &Event) -> Option<Ending> {
+        match event.name.as_str() {
+            "SHUTDOWN" => match event.data["reason"].as_str() {
+                Some("guest-shutdown") => Some(Ending::PoweredOff),
+                Some("guest-reset" | "guest-panic") => {
+                    Some(self.console.panic().map_or(Ending::Rebooted, Ending::Panicked))
+                }
+                _ => None,
+            },
+            "BLOCK_IO_ERROR" if event.data["action"] == "stop" => {
+                let reason = event.data["reason"].as_str().unwrap_or("no reason given");
+                Some(Ending::DiskFailed(clean_line(reason.as_bytes(), 120)))
+            }
+            "STOP" => {
+                let status = self.qmp.execute("query-status", json!({})).await.ok()?;
+                (status["status"] == "internal-error").then_some(Ending::KvmFailed)
+            }
+            _ => None,
+        }
+    }
+
+    fn by_status(&self, status: ExitStatus) -> Ending {
+        match status.signal() {
+            Some(signal) => Ending::Killed(signal, killed_for_memory() > self.out_of_memory),
+            None => Ending::Exited(status.code().unwrap_or_default()),
+        }
+    }
+
+    /// Has QEMU complete its files and exit.
+    pub(super) async fn quit(&mut self) -> io::Result<()> {
+        self.qmp.execute("quit", json!({})).await?;
+        match timeout(EXIT_TIMEOUT, self.started.child.wait()).await {
+            Ok(Ok(status)) if status.success() => Ok(()),
+            Ok(Ok(status)) => Err(io::Error::other(format!("QEMU exited with {status}"))),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut)),
+        }
+    }
+
+    /// Kills it as a power cut would, and waits for its exit.
+    pub(super) async fn kill(&mut self) {
+        self.started.kill().await;
+    }
+}
+
+/// Writes the machine's serial console to disk until it is closed.
+pub(super) fn listen(console: &Console, stream: UnixStream) {
+    tokio::task::spawn_local(console.clone().pump(stream));
+}
+
+/// Number of processes that the kernel has killed for lack of memory since its boot.
+fn killed_for_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    count.and_then(|count| count.trim().parse().ok()).unwrap_or_default()
+}

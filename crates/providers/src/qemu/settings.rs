@@ -1,0 +1,352 @@
+//! The settings of virtual machines, from a pool's provider table.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use greenroom_core::ids::PoolName;
+use greenroom_keys::got::Got;
+use greenroom_keys::problem::Problems;
+use greenroom_keys::table::{self, Table};
+use serde::{Deserialize, Serialize};
+
+use super::egress::{Allowed, FIRST_UID, Internet};
+use super::image;
+use super::keys::TABLES;
+
+/// The boot source of a machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Source {
+    /// An image of `greenroom image build`, by its name.
+    Image(String),
+    /// A disk that Greenroom has not built, with cloud-init in it: a qcow2 file.
+    Foreign(PathBuf),
+}
+
+/// What a guest reaches, apart from the one port on which it is reached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Network {
+    /// Nothing at all.
+    Isolated,
+    /// One address of the operator's (`host:port`), as 10.0.2.100:3128.
+    Proxy(String),
+    /// The internet, and addresses of the operator's; not the runner host and what is near it.
+    Internet(Internet),
+    /// Everything that the runner host reaches, including its loopback.
+    Open,
+}
+
+impl Network {
+    /// The keys of `"internet"`; `None` for all others.
+    pub(super) fn internet(&self) -> Option<&Internet> {
+        match self {
+            Self::Internet(internet) => Some(internet),
+            Self::Isolated | Self::Proxy(_) | Self::Open => None,
+        }
+    }
+}
+
+/// The accelerator that runs the guest's instructions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Accel {
+    /// KVM if it passes a test, otherwise emulation.
+    Auto,
+    Kvm,
+    Tcg,
+}
+
+/// How a machine boots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Boot {
+    /// Resumed from a template that all its clones share.
+    Snapshot,
+    /// The image's kernel, started by QEMU itself.
+    Direct,
+    /// The disk's own boot loader; its cloud-init sets it up.
+    Disk,
+}
+
+/// The table, checked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Settings {
+    pub(super) source: Source,
+    /// The directory of images; `None`: `images` in the state directory.
+    pub(super) images: Option<PathBuf>,
+    /// The image store of its machines, by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) image_store: Option<String>,
+    /// Default 1.
+    pub(super) vcpus: u32,
+    /// Bytes; whole MiB. Default 1 GiB.
+    pub(super) memory: u64,
+    /// Bytes; `None`: as large as the image's.
+    pub(super) disk: Option<u64>,
+    pub(super) network: Network,
+    pub(super) accel: Accel,
+    pub(super) boot: Boot,
+    /// From QEMU's start to a guest that answers; `None`: see `default_limit`.
+    pub(super) boot_timeout: Option<Duration>,
+    /// How long a template's memory is kept after its last clone has ended. Default 10 minutes.
+    pub(super) template_retention: Duration,
+    /// Bytes for all machines of the state directory; `None`: three quarters of the runner host's memory.
+    pub(super) memory_budget: Option<u64>,
+    /// Bytes for the disks of all machines of the state directory; `None`: three quarters of their file system.
+    #[serde(default)]
+    pub(super) disk_budget: Option<u64>,
+    /// The user that runs QEMU if Greenroom runs as root; `None`: `greenroom-vm`, or `nobody` if that does not exist.
+    pub(super) user: Option<String>,
+    /// Absolute; `None`: searched for in `PATH`.
+    pub(super) qemu: Option<PathBuf>,
+}
+
+const MIB: u64 = 1 << 20;
+const DEFAULT_MEMORY: u64 = 1 << 30;
+
+impl Settings {
+    /// True if templates of its machines may get images of containers. Without a network, they reach no registry.
+    pub(super) fn templates_pull(&self) -> bool {
+        let is_cloned = self.boot == Boot::Snapshot && matches!(self.source, Source::Image(_));
+        is_cloned && self.network != Network::Isolated
+    }
+
+    pub(super) fn read(pool: &PoolName, values: &toml::Table) -> Result<Self, Problems> {
+        table::read(TABLES, pool.as_str(), values, Self::of)
+    }
+
+    fn of(table: &Table<'_>) -> Self {
+        let source = table.parsed("image", table.text("image"), source);
+        let vcpus = table.count("vcpus").or(1);
+        let memory = table.parsed("memory", table.size("memory"), |memory| match memory {
+            memory if memory.is_multiple_of(MIB) && memory >= 128 * MIB => Ok(memory),
+            _ => Err("must be in whole MiB and at least 128M".to_owned()),
+        });
+        let memory_budget = table.size("memory_budget").into_value();
+        if !memory.is_bad() && memory_budget.is_some_and(|budget| budget < memory.or(DEFAULT_MEMORY)) {
+            table.refuse("memory_budget", "is less than the `memory` of one virtual machine");
+        }
+        let (disk, disk_budget) = (table.size("disk").into_value(), table.size("disk_budget").into_value());
+        if disk.zip(disk_budget).is_some_and(|(disk, budget)| budget < disk) {
+            table.refuse("disk_budget", "is less than the `disk` of one virtual machine");
+        }
+        let image_store = image_store(table, &source);
+        let path = |name: &str| table.text(name).into_value().map(PathBuf::from);
+        Self {
+            boot: boot(table, &source),
+            source: source.or(Source::Image(image::DEFAULT_NAME.to_owned())),
+            images: path("images"),
+            image_store,
+            vcpus,
+            memory: memory.or(DEFAULT_MEMORY),
+            disk,
+            network: network(table),
+            accel: match table.word("accel").or("auto") {
+                "kvm" => Accel::Kvm,
+                "tcg" => Accel::Tcg,
+                _ => Accel::Auto,
+            },
+            boot_timeout: table.duration("boot_timeout").into_value(),
+            template_retention: table.duration("template_retention").or(Duration::from_mins(10)),
+            memory_budget,
+            disk_budget,
+            user: table.text("user").into_value(),
+            qemu: path("qemu"),
+        }
+    }
+
+    /// The directory of images.
+    pub(super) fn images_dir(&self, state_dir: &Path) -> PathBuf {
+        self.images.clone().unwrap_or_else(|| state_dir.join("images"))
+    }
+}
+
+fn source(text: String) -> Result<Source, String> {
+    if Path::new(&text).is_absolute() {
+        return Ok(Source::Foreign(text.into()));
+    }
+    if image::is_name(&text) {
+        return Ok(Source::Image(text));
+    }
+    Err(format!("is {text:?}, expected the name of an image, or the absolute path of a qcow2 file"))
+}
+
+/// Only the guest program of Greenroom's own images mounts a store.
+fn image_store(table: &Table<'_>, source: &Got<Source>) -> Option<String> {
+    let name = table.parsed("image_store", table.text("image_store"), |name: String| {
+        if image::is_name(&name) {
+            Ok(name)
+        } else {
+            Err(format!("is {name:?}, expected the name of an image store"))
+        }
+    });
+    let name = name.into_value()?;
+    if let Got::Good(Source::Foreign(_), _) = source {
+        table.refuse("image_store", "is set, but a qcow2 file cannot use an image store");
+        return None;
+    }
+    Some(name)
+}
+
+/// A foreign disk comes without a separate kernel.
+fn boot(table: &Table<'_>, source: &Got<Source>) -> Boot {
+    let chosen = table.word("boot");
+    match (chosen.value().copied(), source) {
+        (None | Some("disk"), Got::Good(Source::Foreign(_), _)) => return Boot::Disk,
+        (Some(other), Got::Good(Source::Foreign(_), _)) => {
+            table.refuse("boot", format!("is {other:?}, but a qcow2 file can only boot with \"disk\""));
+        }
+        (Some("disk"), Got::Good(Source::Image(_), _) | Got::Absent) => {
+            table.refuse("boot", "is \"disk\", but images built by Greenroom have no boot loader");
+        }
+        (Some("direct"), _) => return Boot::Direct,
+        (None | Some(_), _) => {}
+    }
+    Boot::Snapshot
+}
+
+fn network(table: &Table<'_>) -> Network {
+    let (network, proxy) = (table.word("network"), table.text("proxy"));
+    let (allow, first_uid) = (table.texts("allow"), table.count("first_uid"));
+    let chosen = network.or("isolated");
+    if allow.value().is_some() && chosen != "internet" && !network.is_bad() {
+        table.refuse("allow", "has no effect without `network = \"internet\"`");
+    }
+    match chosen {
+        "proxy" => {
+            let help = "set it to the address that guests reach, as \"host:port\"";
+            let proxy = table.parsed("proxy", table.required("proxy", proxy, help), |target| {
+                // It may contain a password.
+                if is_target(&target) {
+                    Ok(target)
+                } else {
+                    Err("is not an address, expected \"host:port\"".to_owned())
+                }
+            });
+            return Network::Proxy(proxy.or_default());
+        }
+        _ if proxy.value().is_some() && !network.is_bad() => {
+            table.refuse("proxy", "has no effect without `network = \"proxy\"`");
+        }
+        "internet" => {
+            let texts = allow.or_default();
+            table.check_each("allow", &texts, |text| text.parse::<Allowed>().map(drop));
+            let allow = texts.iter().filter_map(|(text, _)| text.parse().ok()).collect();
+            return Network::Internet(Internet { allow, first_uid: first_uid.or(FIRST_UID) });
+        }
+        "open" => return Network::Open,
+        _ => {}
+    }
+    Network::Isolated
+}
+
+/// True if the text is a valid `host:port`. It goes into an option of QEMU's, where commas and blanks are special.
+fn is_target(text: &str) -> bool {
+    let host = |host: &str| {
+        !host.is_empty()
+            && host
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b':' | b'[' | b']'))
+    };
+    text.rsplit_once(':')
+        .is_some_and(|(name, port)| host(name) && port.parse::<u16>().is_ok_and(|port| port > 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use greenroom_testkit::key_tables;
+
+    use super::*;
+
+    fn settings(values: &toml::Table) -> Result<Settings, Problems> {
+        Settings::read(&PoolName::new("linux"), values)
+    }
+
+    fn read(text: &str) -> Result<Settings, String> {
+        settings(&text.parse().unwrap()).map_err(|problems| problems.to_string())
+    }
+
+    #[test]
+    fn an_empty_table_is_isolated_and_resumes_the_light_image() {
+        let settings = read("").unwrap();
+        assert_eq!(settings.source, Source::Image("light".to_owned()));
+        assert_eq!((settings.network, settings.boot), (Network::Isolated, Boot::Snapshot));
+        assert_eq!((settings.vcpus, settings.memory), (1, 1 << 30));
+    }
+
+    #[test]
+    fn a_foreign_disk_boots_by_itself() {
+        let settings = read("image = \"/images/debian.qcow2\"").unwrap();
+        assert_eq!(settings.boot, Boot::Disk);
+        assert_eq!(settings.source, Source::Foreign(PathBuf::from("/images/debian.qcow2")));
+    }
+
+    #[test]
+    fn the_table_of_keys_is_the_one_that_is_read() {
+        key_tables::hold(TABLES, "", settings);
+    }
+
+    #[test]
+    fn the_example_shows_every_key() {
+        let is_key = |line: &str| {
+            let name = line.split(" = ").next().unwrap_or_default();
+            line.contains(" = ") && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+        };
+        let example = super::super::REGISTRATION.example;
+        let text: Vec<&str> = example
+            .lines()
+            .map(|line| line.strip_prefix("# ").filter(|rest| is_key(rest)).unwrap_or(line))
+            .collect();
+        let all = read(&text.join("\n")).unwrap();
+        assert!(all.images.is_some() && all.disk.is_some() && all.user.is_some() && all.qemu.is_some());
+        assert!(all.boot_timeout.is_some() && all.memory_budget.is_some() && all.disk_budget.is_some());
+        assert!(matches!(all.network, Network::Internet(Internet { allow, .. }) if allow.len() == 3));
+        assert_eq!(read(example).unwrap(), read("").unwrap(), "the example shows the defaults");
+    }
+
+    #[test]
+    fn wrong_values_name_key_and_expectation() {
+        for (text, message) in [
+            ("image = \"../x\"", "`image` is \"../x\", expected the name of an image, or the absolute path"),
+            ("boot = \"disk\"", "images built by Greenroom have no boot loader"),
+            ("image = \"/x.qcow2\"\nboot = \"snapshot\"", "a qcow2 file can only boot with \"disk\""),
+            ("network = \"proxy\"", "`proxy` is missing in `[pool.linux.provider]` (set it to the address"),
+            ("network = \"proxy\"\nproxy = \"a,b:1\"", "expected \"host:port\""),
+            ("network = \"proxy\"\nproxy = \"host\"", "expected \"host:port\""),
+            ("proxy = \"a:1\"", "`proxy` has no effect without"),
+            ("allow = [\"10.0.0.5\"]", "`allow` has no effect without `network = \"internet\"`"),
+            ("network = \"internet\"\nproxy = \"a:1\"", "`proxy` has no effect without"),
+            (
+                "network = \"internet\"\nallow = [\"10.0.0\"]",
+                "`allow` has \"10.0.0\", expected an IPv4 address, a",
+            ),
+            ("network = \"isolate\"", "did you mean \"isolated\"?"),
+            ("accel = \"kwm\"", "did you mean \"kvm\"?"),
+            ("vcpus = 0", "`vcpus` in `[pool.linux.provider]` must be a whole number from 1 to 64"),
+            ("vcpus = 65", "`vcpus` in `[pool.linux.provider]` must be a whole number from 1 to 64"),
+            ("memory = \"64M\"", "at least 128M"),
+            ("image_store = \"../x\"", "is \"../x\", expected the name of an image store"),
+            ("image = \"/x.qcow2\"\nimage_store = \"ci\"", "a qcow2 file cannot use an image store"),
+            ("memory = \"2G\"\nmemory_budget = \"1G\"", "less than the `memory` of one virtual machine"),
+            ("disk = \"2G\"\ndisk_budget = \"1G\"", "less than the `disk` of one virtual machine"),
+            ("memori = \"2G\"", "did you mean `memory`?"),
+            ("qemu = \"qemu\"", "`qemu` in `[pool.linux.provider]` must be an absolute path"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(message) && !error.contains("; "), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_value_is_not_held_against_other_keys() {
+        for text in [
+            "image = \"../x\"\nboot = \"disk\"",
+            "network = \"prox\"\nproxy = \"a:1\"",
+            "network = \"internt\"\nallow = [\"10.0.0.5\"]",
+            "memory = \"64M\"\nmemory_budget = \"32M\"",
+        ] {
+            assert_eq!(settings(&text.parse().unwrap()).unwrap_err().0.len(), 1, "{text}");
+        }
+    }
+}

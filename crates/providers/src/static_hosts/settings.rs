@@ -1,0 +1,414 @@
+//! The settings of static hosts, from a pool's provider table.
+
+use std::collections::BTreeSet;
+
+use greenroom_core::endpoint::LoginKey;
+use greenroom_core::ids::PoolName;
+use greenroom_keys::got::Got;
+use greenroom_keys::problem::{Place, Problem, Problems, join};
+use greenroom_keys::table::{self, Table};
+
+use super::keys::TABLES;
+
+/// The jump host is pinned under this name, so no host may have it.
+pub(super) const JUMP: &str = "jump";
+const SSH_PORT: u16 = 22;
+/// Longer names make file names and messages unusable.
+const LONGEST_NAME: usize = 63;
+
+/// The table, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Settings {
+    pub(super) hosts: Vec<Host>,
+    pub(super) jump: Option<Server>,
+    /// Whether Greenroom does its own part of cleaning. Default true.
+    pub(super) clean: bool,
+    /// Whether only jobs use the account; cleaning then stops all its processes. Default false.
+    pub(super) dedicated_user: bool,
+}
+
+/// A host that runs jobs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Host {
+    pub(super) name: String,
+    pub(super) server: Server,
+    /// The account that cleans; `None`: `server.user`.
+    pub(super) clean_user: Option<String>,
+    /// Number of concurrent jobs; `None`: the pool's `capacity_per_instance`.
+    pub(super) capacity: Option<u32>,
+}
+
+/// An SSH server of the operator's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Server {
+    pub(super) address: String,
+    /// Default 22.
+    pub(super) port: u16,
+    pub(super) user: String,
+    pub(super) key: LoginKey,
+    /// In OpenSSH form; `None`: it is pinned.
+    pub(super) host_key: Option<String>,
+}
+
+/// The values for hosts that do not set their own.
+#[derive(Clone)]
+struct Defaults {
+    user: Got<String>,
+    key: Got<LoginKey>,
+    port: u16,
+    clean_user: Got<String>,
+}
+
+impl Settings {
+    pub(super) fn read(pool: &PoolName, values: &toml::Table) -> Result<Self, Problems> {
+        table::read(TABLES, pool.as_str(), values, Self::of)
+    }
+
+    fn of(table: &Table<'_>) -> Self {
+        let (user, key) = (table.text("user"), login_key(table));
+        let defaults = Defaults {
+            user,
+            key,
+            port: table.count("port").or(SSH_PORT),
+            clean_user: table.parsed("clean_user", table.text("clean_user"), plain_account),
+        };
+        // The hosts' port does not apply to the jump host.
+        let for_jump = Defaults { port: SSH_PORT, ..defaults.clone() };
+        let dedicated_user = table.flag("dedicated_user").or(false);
+        let tables = match table.tables("host") {
+            Got::Good(none, _) if none.is_empty() => Got::Absent,
+            tables => tables,
+        };
+        let help = "name each host in a `[[pool.NAME.provider.host]]` table of its own";
+        let tables = table.required("host", tables, help).or_default();
+        let hosts = tables.iter().filter_map(|table| Some((table, host(table, &defaults)?)));
+        let hosts: Vec<(&Table<'_>, Host)> = hosts.collect();
+        refuse_shared(&hosts);
+        let root = hosts.iter().find(|(_, host)| host.server.user == "root");
+        if let Some((_, Host { name, .. })) = root.filter(|_| dedicated_user) {
+            let why = format!(
+                "is true, but jobs on host \"{name}\" run as root: cleaning would kill every process of the host"
+            );
+            table.refuse("dedicated_user", why);
+        }
+        let clean = table.flag("clean").or(true);
+        for (host_table, host) in hosts.iter().filter(|(_, host)| host.clean_user.is_some()) {
+            let why = if !clean {
+                "has no effect with `clean = false`".to_owned()
+            } else if !dedicated_user {
+                "needs `dedicated_user = true`: it stops all processes of the account, and resets its home"
+                    .to_owned()
+            } else if host.clean_user.as_ref() == Some(&host.server.user) {
+                "is the account of jobs: name `root`, or an account that no job has".to_owned()
+            } else if let Err(why) = plain_account(host.server.user.clone()) {
+                format!("cannot clean the account `user`, which {why}")
+            } else {
+                continue;
+            };
+            let own = host_table.text("clean_user");
+            (if own.is_absent() { table } else { *host_table }).refuse("clean_user", why);
+            break;
+        }
+        Self {
+            hosts: hosts.into_iter().map(|(_, host)| host).collect(),
+            jump: table.table("jump").into_value().and_then(|jump| server(&jump, &for_jump)),
+            clean,
+            dedicated_user,
+        }
+    }
+
+    /// Why jobs cannot run in containers on these hosts.
+    pub(super) fn no_containers(&self, pool: &PoolName) -> Option<Problem> {
+        let (key, why, help) = if self.hosts.iter().any(|host| host.server.user == "root") {
+            ("user", "an account without root, and `user` is root", "name an account that only jobs use")
+        } else if self.hosts.iter().any(|host| host.clean_user.is_none()) {
+            let why = "`clean_user`: containers leave processes and files of ids that the account of jobs cannot clean";
+            ("clean_user", why, "set `clean_user = \"root\"` and `dedicated_user = true`")
+        } else {
+            return None;
+        };
+        let table = format!("pool.{pool}.provider");
+        let problem = Problem::new(format!("containers on static hosts need {why}"));
+        let place = if key == "user" { Place::name_of(join(&table, key)) } else { Place::value_of(table) };
+        Some(problem.at(place, "this pool has containers").help(help))
+    }
+
+    pub(super) fn host(&self, name: &str) -> Option<&Host> {
+        self.hosts.iter().find(|host| host.name == name)
+    }
+}
+
+/// `None`, here and below: something is missing or wrong, and reported.
+fn host(table: &Table<'_>, defaults: &Defaults) -> Option<Host> {
+    let name = table.required("name", table.text("name"), "name this host");
+    let name = table.parsed("name", name, plain_name);
+    let capacity = table.count("capacity").into_value();
+    let server = server(table, defaults)?;
+    let clean_user = table.parsed("clean_user", table.text("clean_user"), plain_account);
+    let clean_user = clean_user.over(&defaults.clean_user).clone().into_value();
+    Some(Host { name: name.into_value()?, server, clean_user, capacity })
+}
+
+fn server(table: &Table<'_>, defaults: &Defaults) -> Option<Server> {
+    let address = table.required("address", table.text("address"), "set it to an IP address or a host name");
+    let user = table.text("user").over(&defaults.user).clone();
+    let user = table.required("user", user, "name the user that jobs run as, here or for all hosts");
+    let key = login_key(table).over(&defaults.key).clone();
+    let help = "name the file of a private key (or `agent`, a socket), here or for all hosts";
+    let key = table.required("key", key, help);
+    let port = table.count("port").or(defaults.port);
+    let host_key = table.parsed("host_key", table.text("host_key"), |text| host_key(&text)).into_value();
+    let address = address.into_value()?.trim().to_owned();
+    Some(Server { address, port, user: user.into_value()?, key: key.into_value()?, host_key })
+}
+
+/// `key`, or `agent` with an optional `agent_key`.
+fn login_key(table: &Table<'_>) -> Got<LoginKey> {
+    let (file, agent, agent_key) = (table.text("key"), table.text("agent"), table.text("agent_key"));
+    let refuse = |name, why| {
+        table.refuse(name, why);
+        Got::Bad
+    };
+    match (file, agent, agent_key.into_value()) {
+        (Got::Bad, _, _) | (_, Got::Bad, _) => Got::Bad,
+        (Got::Good(..), Got::Good(..), _) => refuse("agent", "conflicts with `key`: remove one of the two"),
+        (Got::Good(..), Got::Absent, Some(_)) => {
+            refuse("agent_key", "conflicts with `key`: it selects one of an agent's keys")
+        }
+        (Got::Absent, Got::Absent, Some(_)) => {
+            refuse("agent_key", "has no effect without `agent`, the socket of an ssh-agent")
+        }
+        (Got::Absent, Got::Absent, None) => Got::Absent,
+        (file @ Got::Good(..), Got::Absent, None) => file.map(|file| LoginKey::File(file.into())),
+        (Got::Absent, agent, key) => agent.map(|socket| LoginKey::Agent { socket: socket.into(), key }),
+    }
+}
+
+/// Names become file names and arguments.
+fn plain_name(name: String) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let wrong = if name == JUMP {
+        "the jump host's name: choose another"
+    } else if name.len() > LONGEST_NAME {
+        "is longer than 63 characters"
+    } else if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(plain) {
+        "expected letters, digits, `-`, `_` and `.`, beginning with a letter or a digit"
+    } else {
+        return Ok(name);
+    };
+    Err(format!("is {name:?}, {wrong}"))
+}
+
+/// Names of accounts that a shell and sudoers take as they are.
+fn plain_account(name: String) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && name.chars().all(plain) {
+        return Ok(name);
+    }
+    Err(format!("is {name:?}, expected letters, digits, `-`, `_` and `.`, beginning with a letter"))
+}
+
+fn host_key(text: &str) -> Result<String, String> {
+    let mut fields = text.split_whitespace();
+    match (fields.next(), fields.next()) {
+        (Some(kind), Some(blob)) if kind == "ssh-ed25519" || kind.starts_with("ecdsa-sha2-") => {
+            Ok(format!("{kind} {blob}"))
+        }
+        _ => Err("is not an Ed25519 or ECDSA key in OpenSSH format (`ssh-ed25519 AAAA…`): take it from \
+                  /etc/ssh/ssh_host_ed25519_key.pub on the host"
+            .to_owned()),
+    }
+}
+
+/// Refuses two hosts with the same name, or with the same account, which they would share unawares.
+fn refuse_shared(hosts: &[(&Table<'_>, Host)]) {
+    let (mut names, mut places) = (BTreeSet::new(), BTreeSet::new());
+    for (table, Host { name, server, .. }) in hosts {
+        if !names.insert(name) {
+            table.refuse("name", format!("is {name:?}, the name of another host"));
+        }
+        let Server { address, port, user, .. } = server;
+        if !places.insert((address, port, user)) {
+            let why = format!("is {address:?}, but another host has the same address, port and user");
+            table.refuse("address", why);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use greenroom_testkit::key_tables;
+
+    use super::*;
+
+    const COMMON: &str = "user = \"ci\"\nkey = \"/etc/greenroom/id\"\n";
+    const HOST_KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJdD7y3aLq454yWBdwLWbieU1ebz9/cu7/QEXn9OIeZJ";
+
+    fn settings(values: &toml::Table) -> Result<Settings, Problems> {
+        Settings::read(&PoolName::new("linux"), values)
+    }
+
+    fn read(text: &str) -> Result<Settings, String> {
+        settings(&text.parse().unwrap()).map_err(|problems| problems.to_string())
+    }
+
+    #[track_caller]
+    fn expect_refused(text: &str, path: &str, message: &str) {
+        let problems = settings(&text.parse().unwrap()).unwrap_err();
+        let error = problems.to_string();
+        assert!(error.starts_with(message) && problems.0.len() == 1, "{error}\n is not\n{message}");
+        let path = format!("pool.linux.provider.{path}");
+        assert_eq!(problems.0[0].marks[0].0.path, path.trim_end_matches('.'), "{error}");
+    }
+
+    #[test]
+    fn a_host_takes_from_the_table_what_it_does_not_say_itself() {
+        let text = format!(
+            "{COMMON}port = 2222\n[[host]]\nname = \"a\"\naddress = \"10.0.0.1\"\n\
+             [[host]]\nname = \"mac-1\"\naddress = \"mac.example\"\nport = 22\nuser = \"build\"\n\
+             agent = \"/run/agent\"\ncapacity = 2\nhost_key = \"{HOST_KEY} root@mac\"\n"
+        );
+        let settings = read(&text).unwrap();
+        let a = &settings.hosts[0];
+        assert_eq!((a.server.port, a.server.user.as_str(), a.capacity), (2222, "ci", None));
+        assert_eq!(a.server.key, LoginKey::File("/etc/greenroom/id".into()));
+        let mac = settings.host("mac-1").unwrap();
+        assert_eq!((mac.server.port, mac.server.user.as_str(), mac.capacity), (22, "build", Some(2)));
+        assert_eq!(mac.server.key, LoginKey::Agent { socket: "/run/agent".into(), key: None });
+        assert_eq!(mac.server.host_key.as_deref(), Some(HOST_KEY), "without its comment");
+        assert!(settings.clean && !settings.dedicated_user);
+    }
+
+    #[test]
+    fn mistakes_are_named_by_their_key_with_what_was_expected() {
+        let host = "[[host]]\nname = \"a\"\naddress = \"h\"\n";
+        for (text, path, message) in [
+            (COMMON.to_owned(), "", "`host` is missing in `[pool.linux.provider]` (name each host in a "),
+            ("host = []\n".to_owned(), "", "`host` is missing in `[pool.linux.provider]`"),
+            (
+                format!("key = \"/k\"\n{host}"),
+                "host.0",
+                "`user` is missing in `[[pool.linux.provider.host]]`",
+            ),
+            (
+                format!("user = \"ci\"\n{host}"),
+                "host.0",
+                "`key` is missing in `[[pool.linux.provider.host]]`",
+            ),
+            (
+                format!("user = \"ci\"\nkey = \"id\"\n{host}"),
+                "key",
+                "`key` in `[pool.linux.provider]` must be an absolute path",
+            ),
+            (format!("{COMMON}agent = \"/a\"\n{host}"), "agent", "`agent` conflicts with `key`"),
+            (
+                format!("{COMMON}{host}prot = 22\n"),
+                "host.0.prot",
+                "`prot` is not a key of `[[pool.linux.provider.host]]` (did you mean `port`?)",
+            ),
+            (
+                format!("{COMMON}{host}port = 70000\n"),
+                "host.0.port",
+                "`port` in `[[pool.linux.provider.host]]` must be a whole number from 1 to 65535",
+            ),
+            (
+                format!("{COMMON}{host}capacity = 0\n"),
+                "host.0.capacity",
+                "`capacity` in `[[pool.linux.provider.host]]` must be a whole number, 1 or more",
+            ),
+            (
+                format!("{COMMON}{host}host_key = \"ssh-rsa AAAA\"\n"),
+                "host.0.host_key",
+                "`host_key` is not an Ed25519 or ECDSA",
+            ),
+            (
+                format!("{COMMON}{host}[[host]]\nname = \"a\"\naddress = \"i\"\n"),
+                "host.1.name",
+                "`name` is \"a\", the name of another host",
+            ),
+            (
+                format!("{COMMON}{host}[[host]]\nname = \"b\"\naddress = \"h\"\n"),
+                "host.1.address",
+                "`address` is \"h\", but another host has the same",
+            ),
+            (
+                format!("{COMMON}[[host]]\nname = \"jump\"\naddress = \"h\"\n"),
+                "host.0.name",
+                "`name` is \"jump\", the jump host's name",
+            ),
+            (
+                format!("{COMMON}[[host]]\nname = \"../x\"\naddress = \"h\"\n"),
+                "host.0.name",
+                "`name` is \"../x\", expected letters",
+            ),
+            (
+                format!("{COMMON}{host}[jump]\nuser = \"j\"\n"),
+                "jump",
+                "`address` is missing in `[pool.linux.provider.jump]`",
+            ),
+            (
+                format!("user = \"root\"\nkey = \"/k\"\ndedicated_user = true\n{host}"),
+                "dedicated_user",
+                "`dedicated_user` is true, but jobs on host \"a\" run as root",
+            ),
+        ] {
+            expect_refused(&text, path, message);
+        }
+    }
+
+    #[test]
+    fn an_account_that_cleans_is_another_one_and_needs_an_account_of_jobs_alone() {
+        let host = "[[host]]\nname = \"a\"\naddress = \"h\"\n";
+        for (text, path, message) in [
+            (
+                format!("{COMMON}clean_user = \"root\"\n{host}"),
+                "clean_user",
+                "`clean_user` needs `dedicated_user = true`",
+            ),
+            (
+                format!("{COMMON}dedicated_user = true\nclean = false\n{host}clean_user = \"root\"\n"),
+                "host.0.clean_user",
+                "`clean_user` has no effect with `clean = false`",
+            ),
+            (
+                format!("{COMMON}dedicated_user = true\nclean_user = \"ci\"\n{host}"),
+                "clean_user",
+                "`clean_user` is the account of jobs",
+            ),
+            (
+                format!("{COMMON}dedicated_user = true\nclean_user = \"a b\"\n{host}"),
+                "clean_user",
+                "`clean_user` is \"a b\", expected letters",
+            ),
+            (
+                format!(
+                    "user = \"ALL\\\\\"\nkey = \"/k\"\ndedicated_user = true\n{host}clean_user = \"root\"\n"
+                ),
+                "host.0.clean_user",
+                "`clean_user` cannot clean the account `user`, which is",
+            ),
+        ] {
+            expect_refused(&text, path, message);
+        }
+    }
+
+    #[test]
+    fn the_mistakes_of_all_hosts_are_found_together() {
+        let text = "[[host]]\nname = \"a b\"\nport = 0\n[[host]]\nuser = \"u\"\nkey = \"/k\"\n";
+        let problems = settings(&text.parse().unwrap()).unwrap_err();
+        let found: Vec<&str> = problems.0.iter().map(|problem| problem.marks[0].0.path.as_str()).collect();
+        let inner = ["host.0.name", "host.0", "host.0", "host.0", "host.0.port", "host.1", "host.1"];
+        assert_eq!(found, inner.map(|path| format!("pool.linux.provider.{path}")));
+    }
+
+    #[test]
+    fn the_table_of_keys_is_the_one_that_is_read() {
+        let least = "[[host]]\nname = \"a\"\naddress = \"h\"\n[jump]\naddress = \"j\"\n";
+        key_tables::hold(TABLES, &format!("{COMMON}{least}"), settings);
+    }
+
+    #[test]
+    fn the_example_shows_every_key() {
+        key_tables::shown(TABLES, include_str!("example.toml"));
+    }
+}
