@@ -109,6 +109,22 @@ fn no_file_says_what_does_not_belong_there() {
     none(tree.texts.iter().flat_map(|(path, text)| words::forbidden(path, text)).collect());
 }
 
+/// Where kinds of providers may be named: the providers themselves, their list, and what only tests use.
+const NAMES_KINDS: &[&str] =
+    &["crates/backends/", "crates/providers/", "crates/harness/", "crates/testkit/", "src/provider.rs"];
+
+#[test]
+fn only_a_provider_names_its_kind() {
+    let tree = Tree::of_this_workspace();
+    let tests = tree::test_files(&tree.sources);
+    let kinds: Vec<&str> = greenroom::provider::WITHOUT_BACKENDS.iter().map(|known| known.kind).collect();
+    none(all(&tree, |source| {
+        let may = |place: &&str| source.path.starts_with(place);
+        let is_judged = source.is_ours() && !tests.contains(&source.path) && !NAMES_KINDS.iter().any(may);
+        if is_judged { words::kinds(source, &kinds) } else { Vec::new() }
+    }));
+}
+
 #[test]
 fn no_file_is_forgotten() {
     let tree = Tree::of_this_workspace();

@@ -8,6 +8,7 @@ use greenroom::provider;
 use greenroom::provider::WITHOUT_BACKENDS;
 use greenroom_keys::problem::Problem;
 use greenroom_keys::{Applies, Key, KeyTable, Takes, Unset, key, page, table};
+use greenroom_providers::first_pool::{FirstPool, Nothing};
 use greenroom_providers::registration::{BuildContext, Built, Calls, Registration};
 
 /// The keys of the table.
@@ -31,6 +32,12 @@ const PAPER: Registration = Registration {
     reaches: None,
     static_hosts: None,
     doctor: |_, _| Vec::new(),
+    first_pool: FirstPool {
+        name: "sheets",
+        about: "sheets of paper",
+        comments: &[],
+        look: |_| Box::new(Nothing),
+    },
 };
 
 fn build(context: &BuildContext, table: &toml::Table) -> Built {

@@ -280,6 +280,22 @@ fn a_package_of_another_registry_is_reported() {
     assert!(report(&words::strange_sources(lock)).starts_with("Cargo.lock:4: source = "));
 }
 
+#[test]
+fn the_kind_of_a_provider_is_reported_where_the_program_names_it() {
+    let text = "//! x\n\nfn a(kind: &str) -> bool {\n    kind == \"gce\"\n}\n";
+    let found = words::kinds(&Source::new("src/a.rs", text), &["qemu", "gce"]);
+    assert_eq!(report(&found), "src/a.rs:4: `gce` is named outside the provider");
+    for innocent in [
+        "//! x \"gce\"",
+        "/// The kind \"gce\".",
+        "#[cfg(feature = \"gce\")]",
+        "const A: &str = \"gce machines\";",
+        "#[cfg(test)]\nmod tests {\n    const A: &str = \"gce\";\n}",
+    ] {
+        assert_eq!(words::kinds(&Source::new("src/a.rs", innocent), &["gce"]), [], "{innocent}");
+    }
+}
+
 fn forgotten(files: &[(&str, &str)]) -> Vec<String> {
     let sources: Vec<Source> = files.iter().map(|(path, text)| Source::new(path, text)).collect();
     let found: Vec<Finding> =

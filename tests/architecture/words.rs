@@ -104,3 +104,21 @@ fn places(text: &str, pattern: &str) -> Vec<usize> {
     })
     .collect()
 }
+
+/// Kinds of providers that the program's code names as text. Only a provider's own folder and the list of providers may.
+pub(crate) fn kinds(source: &Source, kinds: &[&str]) -> Vec<Finding> {
+    let tests = source.test_parts();
+    let mut found = Vec::new();
+    for kind in kinds {
+        for at in places(&source.text, &format!("\"{kind}\"")) {
+            let line_start = source.text[..at].rfind('\n').map_or(0, |end| end + 1);
+            let before = source.text[line_start..at].trim_start();
+            let is_code = !before.starts_with("//") && !before.ends_with("feature = ");
+            if is_code && !tests.iter().any(|part| part.contains(&at)) {
+                let what = format!("`{kind}` is named outside the provider");
+                found.push(Finding { file: source.path.clone(), line: source.line(at), what });
+            }
+        }
+    }
+    found
+}

@@ -15,6 +15,8 @@ use greenroom_ports::host_keys::HostKeys;
 use greenroom_ports::provider::Provider;
 use greenroom_ports::setup::{Cleaning, Pulls};
 
+use crate::first_pool::FirstPool;
+
 /// The program that makes a provider's calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Calls {
@@ -64,6 +66,7 @@ pub struct Registration {
     /// Checks whether the provider can work here, without launching anything. If the table does not build, reports
     /// its mistakes.
     pub doctor: fn(&BuildContext, &toml::Table) -> Vec<Finding>,
+    pub first_pool: FirstPool,
 }
 
 impl Registration {

@@ -4,6 +4,8 @@ use std::path::Path;
 
 use greenroom_keys::near::nearest_or_all;
 use greenroom_keys::{Key, KeyTable, Takes, schema, size};
+use greenroom_providers::first_pool::Given;
+use greenroom_providers::registration::Registration;
 use toml::{Table, Value};
 
 use crate::config;
@@ -15,20 +17,35 @@ const HEAD: &str = "# Greenroom's configuration. docs/configuration.md describes
                     itself;\n# `greenroom doctor` shows its mistakes.\n";
 
 /// A pool to be written.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub(super) struct Draft {
     pub(super) name: String,
-    pub(super) kind: &'static str,
+    pub(super) known: &'static Registration,
     /// In the order in which they are written.
     pub(super) pool: Vec<(String, Value)>,
     pub(super) provider: Vec<(String, Value)>,
     /// The tables `[[pool.NAME.provider.host]]`.
     pub(super) hosts: Vec<Table>,
-    /// Keys of the provider that stand there as comments, with their defaults or these values.
-    pub(super) hints: &'static [(&'static str, &'static str)],
 }
 
 impl Draft {
+    /// A pool without keys.
+    pub(super) fn new(name: String, known: &'static Registration) -> Self {
+        Self { name, known, pool: Vec::new(), provider: Vec::new(), hosts: Vec::new() }
+    }
+
+    /// What is set so far.
+    pub(super) fn given(&self) -> Given<'_> {
+        Given { provider: &self.provider, hosts: &self.hosts }
+    }
+
+    /// Sets a key of the pool, unless it is set.
+    pub(super) fn put_of_pool(&mut self, name: &str, value: Value) {
+        if !self.pool.iter().any(|(known, _)| known == name) {
+            self.pool.push((name.to_owned(), value));
+        }
+    }
+
     /// Sets a key of the provider, or of the pool, as `KEY=VALUE` gives it.
     pub(super) fn set(&mut self, given: &str) -> Result<(), String> {
         let (name, text) = given.split_once('=').ok_or_else(|| format!("`{given}` is not KEY=VALUE"))?;
@@ -38,7 +55,7 @@ impl Draft {
             (None, Some(key)) => (key, &mut self.pool),
             (None, None) => {
                 let known = own.iter().chain(shared).map(|key| key.name);
-                let kind = self.kind;
+                let kind = self.known.kind;
                 return Err(format!(
                     "`{name}` is a key neither of provider `{kind}` nor of a pool: {}",
                     nearest_or_all(name, known.collect::<Vec<_>>().into_iter())
@@ -53,12 +70,11 @@ impl Draft {
         Ok(())
     }
 
-    pub(super) fn has(&self, name: &str) -> bool {
-        self.provider.iter().any(|(known, _)| known == name)
-    }
-
     pub(super) fn own_keys(&self) -> &'static [Key] {
-        provider::KEYS.iter().find(|(kind, _)| *kind == self.kind).map_or(&[], |(_, tables)| tables[0].keys)
+        provider::KEYS
+            .iter()
+            .find(|(kind, _)| *kind == self.known.kind)
+            .map_or(&[], |(_, tables)| tables[0].keys)
     }
 
     /// The whole file.
@@ -80,10 +96,11 @@ impl Draft {
             "# A pool is a set of instances of one provider. Each job gets an instance, or a slot of one.\n[pool.{name}]\n\
              {}\n[pool.{name}.provider]\nkind = \"{}\"\n{}",
             lines(pool_keys().keys, &self.pool),
-            self.kind,
+            self.known.kind,
             lines(own, &self.provider),
         );
-        for (key, shown) in self.hints.iter().filter(|(key, _)| !self.has(key)) {
+        let given = self.given();
+        for (key, shown) in self.known.first_pool.comments.iter().filter(|(key, _)| !given.has(key)) {
             text += &find(own, key).map(comment).unwrap_or_default();
             text.extend(["#", key, " = ", shown, "\n"]);
         }
@@ -158,14 +175,9 @@ mod tests {
     use crate::config::Config;
 
     fn draft() -> Draft {
-        Draft {
-            name: "vm".into(),
-            kind: "qemu",
-            pool: vec![("max_instances".into(), Value::Integer(4))],
-            provider: Vec::new(),
-            hosts: Vec::new(),
-            hints: &[("memory", "\"1G\"")],
-        }
+        let mut draft = Draft::new("vm".into(), provider::find("qemu").unwrap());
+        draft.put_of_pool("max_instances", Value::Integer(4));
+        draft
     }
 
     #[test]
@@ -224,12 +236,13 @@ mod tests {
     }
 
     #[test]
-    fn hints_are_keys_of_their_providers() {
-        for (kind, tables) in provider::KEYS {
-            for (hint, value) in super::super::pool::hints(kind) {
-                let key = find(tables[0].keys, hint).unwrap_or_else(|| panic!("`{hint}` of `{kind}`"));
+    fn comments_are_keys_of_their_providers() {
+        for known in provider::all() {
+            let keys = Draft::new("a".into(), known).own_keys();
+            for (name, value) in known.first_pool.comments {
+                let key = find(keys, name).unwrap_or_else(|| panic!("`{name}` of `{}`", known.kind));
                 if let Some(default) = key.default() {
-                    assert_eq!(*value, default, "`{hint}` of `{kind}`");
+                    assert_eq!(*value, default, "`{name}` of `{}`", known.kind);
                 }
             }
         }

@@ -9,10 +9,8 @@ mod diff;
 mod draft;
 mod files;
 mod found;
-mod kubeconfig;
 mod pool;
 mod runner;
-mod ssh_config;
 mod stanza;
 mod steps;
 mod units;
@@ -29,7 +27,7 @@ use greenroom_ports::host_keys::Unconnected;
 use self::args::InitOptions;
 use self::ask::Questions;
 use self::draft::Draft;
-use self::found::Found;
+use self::found::Surroundings;
 use self::units::Units;
 use super::args::GlobalOptions;
 use super::error::CliError;
@@ -42,7 +40,7 @@ const STATE_DIR: &str = "/var/lib/greenroom";
 
 /// What is to be done with the configuration.
 enum ConfigPlan {
-    Write { text: String, draft: Box<Draft>, found: Box<Found> },
+    Write { text: String, draft: Box<Draft>, surroundings: Surroundings },
     Keep,
 }
 
@@ -81,8 +79,8 @@ pub(super) fn init(place: &GlobalOptions, options: &InitOptions) -> Result<bool,
     let is_new = matches!(plan, ConfigPlan::Write { .. });
     let is_sound = doctor(place, &options.runner_config, is_new)?;
     // Last, because the findings are about what these commands do.
-    if let ConfigPlan::Write { draft, found, .. } = &plan {
-        steps::next(draft, found, &steps::program(place));
+    if let ConfigPlan::Write { draft, surroundings, .. } = &plan {
+        steps::next(draft, surroundings, &steps::program(place));
     }
     Ok(is_sound)
 }
@@ -101,10 +99,12 @@ fn kept(
     let (config, _) = read?;
     let names: Vec<&str> = config.pools.keys().map(greenroom_core::ids::PoolName::as_str).collect();
     ui::out(&format!("`{shown}` exists and is not changed. Its pools: {}.\n", names.join(", ")));
-    let wanted = options.pool.as_deref().or(options.provider.as_deref().map(pool::name_of));
-    if options.provider.is_some() && wanted.is_some_and(|pool| !names.contains(&pool)) {
-        let found = look(place);
-        let draft = pool::draft(options, &found, ask)?;
+    let known = options.provider.as_deref().map(provider::find).transpose();
+    let known =
+        known.map_err(|wrong| CliError::say(wrong.to_string()).help("name one with `--provider KIND`"))?;
+    let wanted = known.map(|known| options.pool.as_deref().unwrap_or(known.first_pool.name));
+    if wanted.is_some_and(|pool| !names.contains(&pool)) {
+        let draft = pool::draft(options, &look(place), ask)?;
         if names.contains(&draft.name.as_str()) {
             let problem = format!("`{shown}` has a pool `{}` already", draft.name);
             return Err(CliError::say(problem).help("name a new pool with `--pool NAME`"));
@@ -129,9 +129,9 @@ fn new(
     path: &Path,
     ask: Questions,
 ) -> Result<(Config, ConfigPlan), CliError> {
-    let found = look(place);
-    ui::out(&format!("{}\n", found.text()));
-    let draft = pool::draft(options, &found, ask)?;
+    let surroundings = look(place);
+    ui::out(&format!("{}\n", surroundings.text()));
+    let draft = pool::draft(options, &surroundings, ask)?;
     let state_dir = place.state_dir.as_deref().map(std::path::absolute).transpose()?;
     let text = draft.file(state_dir.as_deref());
     let config = check(&text, &place.state_dir.clone().unwrap_or_else(|| PathBuf::from(STATE_DIR)))?;
@@ -142,12 +142,12 @@ fn new(
                 .help("run init again with other answers; `greenroom init --help` lists what options set"));
         }
     }
-    Ok((config, ConfigPlan::Write { text, draft: Box::new(draft), found: Box::new(found) }))
+    Ok((config, ConfigPlan::Write { text, draft: Box::new(draft), surroundings }))
 }
 
-fn look(place: &GlobalOptions) -> Found {
+fn look(place: &GlobalOptions) -> Surroundings {
     let state_dir = place.state_dir.as_deref().unwrap_or(Path::new(STATE_DIR));
-    Found::look(state_dir, |name| std::env::var_os(name))
+    Surroundings::look(state_dir, |name| std::env::var_os(name))
 }
 
 /// Parses a new configuration, and builds the providers of its pools.

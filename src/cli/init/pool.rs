@@ -2,86 +2,45 @@
 
 use greenroom_core::ids::PoolName;
 use greenroom_keys::{Takes, Unset, schema};
-use toml::{Table, Value};
+use greenroom_providers::first_pool::{Found, Nothing};
+use greenroom_providers::registration::Registration;
+use toml::Value;
 
 use super::args::InitOptions;
 use super::ask::Questions;
 use super::draft::{self, Draft};
-use super::found::Found;
-use super::ssh_config::SshHost;
+use super::found::Surroundings;
 use crate::cli::error::CliError;
 use crate::provider;
 
 /// Jobs of a first pool that run beside one another, where nothing else bounds it.
 const INSTANCES: u32 = 4;
 
-/// Keys that stand in a new file as comments, by provider.
-pub(super) fn hints(kind: &str) -> &'static [(&'static str, &'static str)] {
-    match kind {
-        "qemu" => &[("vcpus", "1"), ("memory", "\"1G\""), ("allow", "[\"git.corp:443\"]")],
-        "static" => &[("dedicated_user", "false"), ("clean_user", "\"root\"")],
-        "aws-ec2" => &[("market", "\"on-demand\""), ("address", "\"private\""), ("user", "\"ci\"")],
-        "gce" => &[("market", "\"on-demand\""), ("address", "\"private\""), ("network", "\"default\"")],
-        "kubernetes" => &[
-            ("server_image", "\"registry.example.com/ci/greenroom-server:0.1.0\""),
-            ("cpu", "\"2\""),
-            ("memory", "\"4Gi\""),
-            ("service_account", "\"jobs\""),
-        ],
-        _ => &[],
-    }
-}
-
-/// Keys of a provider that are asked for although they are not required, and what they are likely to be.
-fn asked(kind: &str, found: &Found) -> Vec<(&'static str, Option<String>)> {
-    match kind {
-        "static" => {
-            vec![("user", Some("ci".to_owned())), ("key", Some("/etc/greenroom/hosts_key".to_owned()))]
-        }
-        "aws-ec2" => vec![("region", found.region.clone()), ("subnets", None)],
-        "gce" => vec![("project", found.project.clone())],
-        // In a pod of the cluster, its own account will do.
-        "kubernetes" if found.clusters.files.is_empty() && found.clusters.own_namespace.is_some() => {
-            Vec::new()
-        }
-        "kubernetes" => vec![("context", found.clusters.likely_context())],
-        _ => Vec::new(),
-    }
-}
-
-/// The usual name of a pool.
-pub(super) fn name_of(kind: &str) -> &'static str {
-    match kind {
-        "qemu" => "vm",
-        "static" => "hosts",
-        "aws-ec2" => "ec2",
-        "gce" => "gce",
-        "kubernetes" => "pods",
-        "external" | "fleeting" => "machines",
-        _ => "local",
-    }
-}
-
 /// Asks for what the options do not say.
-pub(super) fn draft(options: &InitOptions, found: &Found, ask: Questions) -> Result<Draft, CliError> {
-    let kind = kind(options, found, ask)?;
+pub(super) fn draft(
+    options: &InitOptions,
+    surroundings: &Surroundings,
+    ask: Questions,
+) -> Result<Draft, CliError> {
+    let known = provider(options, surroundings, ask)?;
+    let found = surroundings.of(known.kind).unwrap_or(&Nothing);
     let name = match &options.pool {
         Some(name) => {
             checked_name(name).map_err(|why| CliError::say(why).help("name it with `--pool NAME`"))?
         }
-        None => ask.text("Name of the pool", Some(name_of(kind)), "--pool NAME", checked_name)?,
+        None => ask.text("Name of the pool", Some(known.first_pool.name), "--pool NAME", checked_name)?,
     };
-    let mut draft =
-        Draft { name, kind, pool: Vec::new(), provider: Vec::new(), hosts: Vec::new(), hints: hints(kind) };
-    if kind == "qemu" {
-        draft.provider.push(("network".to_owned(), Value::String("internet".to_owned())));
-    }
-    if kind == "static" {
+    let mut draft = Draft::new(name, known);
+    if !known.launches() {
         hosts(&mut draft, options, found, ask)?;
     } else if !options.hosts.is_empty() {
-        return Err(CliError::say(format!("`--host` names static hosts, but the provider is \"{kind}\""))
-            .help("add `--provider static`, or leave `--host` out"));
+        let problem = format!("`--host` names static hosts, but the provider is \"{}\"", known.kind);
+        let adopting: Vec<&str> =
+            provider::all().iter().filter(|other| !other.launches()).map(|other| other.kind).collect();
+        return Err(CliError::say(problem)
+            .help(format!("add `--provider {}`, or leave `--host` out", adopting.join("` or `"))));
     }
+    follow(&mut draft, found);
     let key_of = |given: &str| given.split('=').next().unwrap_or_default().to_owned();
     for (at, given) in options.keys.iter().enumerate() {
         if options.keys[..at].iter().any(|other| key_of(other) == key_of(given)) {
@@ -93,14 +52,21 @@ pub(super) fn draft(options: &InitOptions, found: &Found, ask: Questions) -> Res
         })?;
     }
     missing(&mut draft, found, ask)?;
-    kubeconfig(&mut draft, found);
-    directories(&mut draft);
+    accepted(&mut draft, found, ask)?;
+    follow(&mut draft, found);
+    for (key, value) in found.follows_for_pool(&draft.given()) {
+        draft.put_of_pool(key, value);
+    }
     counts(&mut draft, options, found, ask)?;
     Ok(draft)
 }
 
-fn kind(options: &InitOptions, found: &Found, ask: Questions) -> Result<&'static str, CliError> {
-    let check = |text: &str| provider::find(text).map(|known| known.kind).map_err(|wrong| wrong.to_string());
+fn provider(
+    options: &InitOptions,
+    surroundings: &Surroundings,
+    ask: Questions,
+) -> Result<&'static Registration, CliError> {
+    let check = |text: &str| provider::find(text).map_err(|wrong| wrong.to_string());
     if let Some(kind) = &options.provider {
         return check(kind).map_err(|why| CliError::say(why).help("name one with `--provider KIND`"));
     }
@@ -111,10 +77,14 @@ fn kind(options: &InitOptions, found: &Found, ask: Questions) -> Result<&'static
             kinds.join(", ")
         )));
     }
-    let question = "Provider of instances: qemu (virtual machines here), static (hosts over SSH),\n  local (processes here, \
-                    to try it), aws-ec2 or gce (clouds), kubernetes (pods),\n  external (machines by a program of yours), \
-                    or fleeting (by a plugin of GitLab's)";
-    ask.text(question, Some(found.suggestion()), "--provider KIND", check)
+    ask.text(&question(), surroundings.suggestion(), "--provider KIND", check)
+}
+
+/// Which provider, with a few words about each.
+fn question() -> String {
+    let each = |known: &Registration| format!("  {:<10} {}\n", known.kind, known.first_pool.about);
+    let lines: String = provider::all().iter().map(each).collect();
+    format!("Providers of instances:\n{lines}Provider")
 }
 
 fn checked_name(text: &str) -> Result<String, String> {
@@ -124,12 +94,24 @@ fn checked_name(text: &str) -> Result<String, String> {
     PoolName::parse(text).map(|name| name.to_string()).map_err(wrong)
 }
 
-/// The hosts, with what `~/.ssh/config` says about them.
-fn hosts(draft: &mut Draft, options: &InitOptions, found: &Found, ask: Questions) -> Result<(), CliError> {
+/// Keys of the provider that follow from what is set.
+fn follow(draft: &mut Draft, found: &dyn Found) {
+    for (key, value) in found.follows(&draft.given()) {
+        draft.provider.push((key.to_owned(), value));
+    }
+}
+
+/// The hosts, with what this machine says about them.
+fn hosts(
+    draft: &mut Draft,
+    options: &InitOptions,
+    found: &dyn Found,
+    ask: Questions,
+) -> Result<(), CliError> {
     let split = |text: &str| -> Result<Vec<String>, String> {
         let names: Vec<String> =
             text.split([' ', ',']).filter(|name| !name.is_empty()).map(str::to_owned).collect();
-        match names.iter().find(|name| host(name, found).is_none()) {
+        match names.iter().find(|name| found.host(name).is_none()) {
             Some(wrong) => Err(format!("`{wrong}` is not a host: write it as `[USER@]HOST[:PORT]`")),
             None if names.is_empty() => Err("name at least one host".to_owned()),
             None => Ok(names),
@@ -142,7 +124,7 @@ fn hosts(draft: &mut Draft, options: &InitOptions, found: &Found, ask: Questions
         options.hosts.clone()
     };
     for text in &given {
-        let host = host(text, found).ok_or_else(|| {
+        let host = found.host(text).ok_or_else(|| {
             CliError::say(format!("`{text}` is not a host")).help("write it as `[USER@]HOST[:PORT]`")
         })?;
         if draft.hosts.iter().any(|other| other["name"] == host["name"]) {
@@ -153,61 +135,18 @@ fn hosts(draft: &mut Draft, options: &InitOptions, found: &Found, ask: Questions
     Ok(())
 }
 
-/// The table of a host: its name is what the operator calls it.
-fn host(text: &str, found: &Found) -> Option<Table> {
-    let (user, rest) = match text.split_once('@') {
-        Some((user, rest)) => (Some(user.to_owned()), rest),
-        None => (None, text),
-    };
-    let (name, port) = match rest.rsplit_once(':') {
-        // An address of IPv6 has several colons and no port.
-        Some((name, port)) if !name.contains(':') || name.ends_with(']') => {
-            (name, Some(port.parse::<u16>().ok()?))
-        }
-        _ => (rest, None),
-    };
-    let name = name.trim_matches(['[', ']']);
-    if name.is_empty() || name.contains(char::is_whitespace) || user.as_deref() == Some("") {
-        return None;
-    }
-    let known = found.hosts.iter().find(|host| host.alias == name).cloned().unwrap_or_default();
-    let SshHost { alias: _, address, user: usual, port: usual_port, key } = known;
-    let own = |key: String| match (key.strip_prefix("~/"), &found.home) {
-        (Some(rest), Some(home)) => Some(home.join(rest).display().to_string()),
-        _ => key.starts_with('/').then_some(key),
-    };
-    let mut table = Table::new();
-    let mut put = |name: &str, value: Option<Value>| value.map(|value| table.insert(name.to_owned(), value));
-    put(
-        "name",
-        Some(Value::String(name.replace(|c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c), "-"))),
-    );
-    put("address", Some(Value::String(address.unwrap_or_else(|| name.to_owned()))));
-    put("user", user.or(usual).map(Value::String));
-    put("port", port.or(usual_port).map(|port| Value::Integer(port.into())));
-    put("key", key.and_then(own).map(Value::String));
-    Some(table)
-}
-
 /// Asks for required keys of the provider, and for a few that it can hardly do without.
-fn missing(draft: &mut Draft, found: &Found, ask: Questions) -> Result<(), CliError> {
-    let likely = asked(draft.kind, found);
+fn missing(draft: &mut Draft, found: &dyn Found, ask: Questions) -> Result<(), CliError> {
     let keys = draft.own_keys().iter().filter(|key| {
         let is_required = key.unset == Unset::Required && !matches!(key.takes, Takes::Tables);
-        is_required || likely.iter().any(|(name, _)| *name == key.name)
+        is_required || found.asks_for().contains(&key.name)
     });
     for key in keys {
-        let in_each_host =
-            !draft.hosts.is_empty() && draft.hosts.iter().all(|host| host.contains_key(key.name));
-        let otherwise =
-            key.name == "subnets" && draft.has("zones") || key.name == "key" && draft.has("agent");
-        if draft.has(key.name) || in_each_host || otherwise {
+        let given = draft.given();
+        if given.has(key.name) || found.replaces(key.name, &given) {
             continue;
         }
-        let default = match key.name {
-            "namespace" if draft.kind == "kubernetes" => namespace(draft, found),
-            name => likely.iter().find(|(known, _)| *known == name).and_then(|(_, value)| value.clone()),
-        };
+        let likely = found.likely(key.name, &given);
         let means = schema::plain(key.means);
         let question = means.trim_end_matches('.');
         let flag = format!("--set {}=VALUE", key.name);
@@ -215,42 +154,23 @@ fn missing(draft: &mut Draft, found: &Found, ask: Questions) -> Result<(), CliEr
             "user" if !is_account(text) => Err(format!("`{text}` cannot be the name of an account")),
             _ => draft::value(key, text),
         };
-        let value = ask.text(question, default.as_deref(), &flag, checked)?;
+        let value = ask.text(question, likely.as_deref(), &flag, checked)?;
         draft.provider.push((key.name.to_owned(), value));
-    }
-    if draft.kind == "local" && rustix::process::geteuid().is_root() && !draft.has("allow_root") {
-        let question = "Jobs of provider `local` would run as root on this machine. Allow it?";
-        if !ask.yes(question, false)? {
-            return Err(CliError::say("jobs of provider `local` would run as root on this machine")
-                .help("add `--set allow_root=true` to try it all the same, or name another provider"));
-        }
-        draft.provider.push(("allow_root".to_owned(), Value::Boolean(true)));
     }
     Ok(())
 }
 
-/// The namespace that is likely: that of the context, that of this pod, or the one of the example manifests.
-fn namespace(draft: &Draft, found: &Found) -> Option<String> {
-    let named = match text(draft, "context") {
-        Some(context) => found.clusters.find(context).and_then(|(_, namespace)| namespace).map(str::to_owned),
-        None => found.clusters.own_namespace.clone(),
-    };
-    named.or_else(|| Some("ci-jobs".to_owned()))
-}
-
-/// Names the file of the context: a service has another environment and another home.
-fn kubeconfig(draft: &mut Draft, found: &Found) {
-    let path = text(draft, "context")
-        .and_then(|context| found.clusters.find(context))
-        .map(|(path, _)| path.display().to_string());
-    if let Some(path) = path.filter(|_| draft.kind == "kubernetes" && !draft.has("kubeconfig")) {
-        draft.provider.push(("kubeconfig".to_owned(), Value::String(path)));
+/// Asks whether the operator accepts a danger.
+fn accepted(draft: &mut Draft, found: &dyn Found, ask: Questions) -> Result<(), CliError> {
+    let Some(danger) = found.danger(&draft.given()) else { return Ok(()) };
+    let mut letters = danger.what.chars();
+    let sentence: String = letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect();
+    if !ask.yes(&format!("{sentence}. Allow it?"), false)? {
+        let help = format!("add `--set {}=true` to try it all the same, or {}", danger.key, danger.otherwise);
+        return Err(CliError::say(danger.what).help(help));
     }
-}
-
-/// The value of a provider's key.
-fn text<'a>(draft: &'a Draft, key: &str) -> Option<&'a str> {
-    draft.provider.iter().find(|(name, _)| name == key).and_then(|(_, value)| value.as_str())
+    draft.provider.push((danger.key.to_owned(), Value::Boolean(true)));
+    Ok(())
 }
 
 /// True if a login could have this name: no host, and no path.
@@ -258,52 +178,33 @@ fn is_account(text: &str) -> bool {
     !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || "@:/".contains(c))
 }
 
-/// Below the home of the account that all hosts share: it may create nothing elsewhere.
-fn directories(draft: &mut Draft) {
-    let user = draft.provider.iter().find(|(name, _)| name == "user").and_then(|(_, value)| value.as_str());
-    let Some(user) = user.filter(|user| draft.kind == "static" && *user != "root").map(str::to_owned) else {
-        return;
-    };
-    for (key, folder) in [("builds_dir", "builds"), ("cache_dir", "cache")] {
-        if !draft.pool.iter().any(|(name, _)| name == key) {
-            draft.pool.push((key.to_owned(), Value::String(format!("/home/{user}/{folder}"))));
-        }
-    }
-}
-
-fn counts(draft: &mut Draft, options: &InitOptions, found: &Found, ask: Questions) -> Result<(), CliError> {
-    let hosts = u32::try_from(draft.hosts.len()).unwrap_or(u32::MAX);
-    let likely = match draft.kind {
-        "static" => hosts,
-        "qemu" => found.machines.min(found.processors.saturating_mul(2)).max(1),
-        _ => INSTANCES,
-    };
-    let mut put = |name: &str, count: u32| {
-        if !draft.pool.iter().any(|(known, _)| known == name) {
-            draft.pool.push((name.to_owned(), Value::Integer(count.into())));
-        }
-    };
+fn counts(
+    draft: &mut Draft,
+    options: &InitOptions,
+    found: &dyn Found,
+    ask: Questions,
+) -> Result<(), CliError> {
+    let likely = found.instances(&draft.given()).unwrap_or(INSTANCES);
     let number = |text: &str| text.parse::<u32>().map_err(|_| "not a whole number".to_owned());
-    let is_static = draft.kind == "static";
+    let is_static = !draft.known.launches();
     let most = match options.max_instances {
         Some(count) => count,
         None if is_static => likely,
         None => ask.text("Instances at most", Some(&likely.to_string()), "--max-instances COUNT", number)?,
     };
-    put("max_instances", most);
-    let spare = u32::from(matches!(draft.kind, "qemu" | "local"));
+    draft.put_of_pool("max_instances", Value::Integer(most.into()));
     let idle = match options.idle_count {
         Some(count) => Some(count),
         None if is_static => None,
         None => Some(ask.text(
             "Spare job slots, kept ready",
-            Some(&spare.to_string()),
+            Some(&found.spare().to_string()),
             "--idle-count COUNT",
             number,
         )?),
     };
     if let Some(count) = idle {
-        put("idle_count", count);
+        draft.put_of_pool("idle_count", Value::Integer(count.into()));
     }
     Ok(())
 }
@@ -325,13 +226,25 @@ mod tests {
         options
     }
 
+    /// What a home with these files shows.
+    fn home(files: &[(&str, &str)]) -> (tempfile::TempDir, Surroundings) {
+        let home = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            let path = home.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let variable = |name: &str| (name == "HOME").then(|| home.path().into());
+        let surroundings = Surroundings::look(&home.path().join("state"), variable);
+        (home, surroundings)
+    }
+
+    const SSH_CONFIG: (&str, &str) =
+        (".ssh/config", "Host mac\nHostName 192.0.2.7\nUser admin\nIdentityFile ~/.ssh/mac\n");
+
     fn drafted(words: &[&str]) -> Result<Draft, String> {
-        let home = Some("/home/kim".into());
-        let hosts = super::super::ssh_config::hosts(
-            "Host mac\nHostName 192.0.2.7\nUser admin\nIdentityFile ~/.ssh/mac\n",
-        );
-        let found = Found { hosts, home, processors: 8, machines: 5, ..Found::default() };
-        draft(&options(words), &found, Questions::new(true)).map_err(|wrong| wrong.for_operator())
+        let (_home, surroundings) = home(&[SSH_CONFIG]);
+        draft(&options(words), &surroundings, Questions::new(true)).map_err(|wrong| wrong.for_operator())
     }
 
     #[test]
@@ -378,29 +291,19 @@ mod tests {
                 Config::parse(&text, "greenroom.toml").unwrap_or_else(|wrong| panic!("{wrong}\n{text}"));
             let pool = config.pools.values().next().unwrap();
             assert_eq!(pool.provider.kind, words[1]);
-            assert_eq!(
-                pool.policy.max_instances,
-                match words[1] {
-                    "qemu" => 5,
-                    "static" => 2,
-                    _ => 4,
-                }
-            );
+            let instances = home(&[]).1.of(words[1]).unwrap().instances(&draft.given());
+            assert_eq!(pool.policy.max_instances, instances.unwrap_or(INSTANCES), "{words:?}");
         }
     }
 
     #[test]
     fn a_pool_of_pods_names_the_context_its_file_and_its_namespace() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("config");
         let contexts = "contexts:\n- context:\n    namespace: jobs\n  name: prod\n- context:\n    user: a\n  name: test\n";
-        std::fs::write(&path, format!("{contexts}current-context: prod\n")).unwrap();
-        let variable = |name: &str| (name == "KUBECONFIG").then(|| path.clone().into_os_string());
-        let clusters = super::super::kubeconfig::Clusters::look(None, variable);
-        let found = Found { clusters, ..Found::default() };
+        let (dir, surroundings) = home(&[(".kube/config", &format!("{contexts}current-context: prod\n"))]);
+        let path = dir.path().join(".kube/config");
         let pods = |words: &[&str]| {
             let words = [&["--provider", "kubernetes", "--set", "image=ci:12"][..], words].concat();
-            let draft = draft(&options(&words), &found, Questions::new(true));
+            let draft = draft(&options(&words), &surroundings, Questions::new(true));
             draft.map(|draft| draft.tables()).map_err(|wrong| wrong.for_operator())
         };
         let file = format!("\nkubeconfig = \"{}\"\n", path.display());
@@ -420,32 +323,22 @@ mod tests {
         assert!(!unknown.contains("\nkubeconfig"), "{unknown}");
         let none = drafted(&["--provider", "kubernetes", "--set", "image=ci:12"]).unwrap_err();
         assert!(none.contains("--set context=VALUE"), "{none}");
-        let own = super::super::kubeconfig::Clusters {
-            own_namespace: Some("here".to_owned()),
-            ..Default::default()
-        };
-        let inside = Found { clusters: own, ..Found::default() };
-        let words = options(&["--provider", "kubernetes", "--set", "image=ci:12"]);
-        let tables = draft(&words, &inside, Questions::new(true)).map(|draft| draft.tables()).unwrap();
-        assert!(tables.contains("\nnamespace = \"here\"\n") && !tables.contains("\ncontext"), "{tables}");
     }
 
     #[test]
     fn hosts_have_what_the_operator_or_their_section_says() {
-        let draft = drafted(&[
-            "--provider",
-            "static",
-            "--host",
-            "ci@build-1:2222",
-            "--host",
-            "mac",
-            "--host",
-            "[2001:db8::1]:22",
-        ]);
-        let tables = draft.unwrap().tables();
+        let (dir, surroundings) = home(&[SSH_CONFIG]);
+        let words = "--provider static --host ci@build-1:2222 --host mac --host [2001:db8::1]:22";
+        let words: Vec<&str> = words.split(' ').collect();
+        let tables = draft(&options(&words), &surroundings, Questions::new(true)).unwrap().tables();
+        let key = dir.path().join(".ssh/mac");
+        let mac = format!(
+            "address = \"192.0.2.7\"\nkey = \"{}\"\nname = \"mac\"\nuser = \"admin\"\n",
+            key.display()
+        );
         for part in [
             "[[pool.hosts.provider.host]]\naddress = \"build-1\"\nname = \"build-1\"\nport = 2222\nuser = \"ci\"\n",
-            "address = \"192.0.2.7\"\nkey = \"/home/kim/.ssh/mac\"\nname = \"mac\"\nuser = \"admin\"\n",
+            mac.as_str(),
             "address = \"2001:db8::1\"\nname = \"2001-db8--1\"\nport = 22\n",
             "\nuser = \"ci\"\n",
             "\nkey = \"/etc/greenroom/hosts_key\"\n",

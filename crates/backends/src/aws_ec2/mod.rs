@@ -15,6 +15,7 @@ mod calls;
 mod doctor;
 #[cfg(feature = "aws-ec2")]
 mod findings;
+mod first_pool;
 mod keys;
 #[cfg(feature = "aws-ec2")]
 mod quotas;
@@ -38,6 +39,7 @@ pub const REGISTRATION: Registration = Registration {
     reaches: None,
     static_hosts: None,
     doctor: doctor::without_calls,
+    first_pool: first_pool::FIRST_POOL,
 };
 
 /// Where the SDK finds credentials and settings. Not `AWS_SECRET_ACCESS_KEY`.

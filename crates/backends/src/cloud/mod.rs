@@ -7,6 +7,7 @@ pub mod api;
 pub mod clock;
 pub mod delegated;
 pub mod doctor;
+pub mod first_pool;
 pub mod headroom;
 pub mod idempotency;
 pub mod inbound;

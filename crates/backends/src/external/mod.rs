@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use greenroom_keys::KeyTable;
+use greenroom_providers::first_pool::{FirstPool, Nothing};
 use greenroom_providers::registration::{BuildContext, Built, Calls, Registration};
 
 use super::cloud::delegated::DelegatedCloud;
@@ -37,6 +38,12 @@ pub const REGISTRATION: Registration = Registration {
     reaches: None,
     static_hosts: None,
     doctor: doctor::without_calls,
+    first_pool: FirstPool {
+        name: "machines",
+        about: "machines by a program of yours",
+        comments: &[],
+        look: |_| Box::new(Nothing),
+    },
 };
 
 /// For docs/configuration.md.

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use greenroom_core::ids::PoolName;
 use greenroom_keys::KeyTable;
 use greenroom_keys::problem::Problems;
+use greenroom_providers::first_pool::{FirstPool, Nothing};
 use greenroom_providers::registration::{BuildContext, Built, Calls, Registration};
 
 use super::cloud::delegated::DelegatedCloud;
@@ -72,6 +73,12 @@ pub const REGISTRATION: Registration = Registration {
     reaches: None,
     static_hosts: None,
     doctor: doctor::without_calls,
+    first_pool: FirstPool {
+        name: "machines",
+        about: "machines by a plugin of GitLab's autoscaler",
+        comments: &[],
+        look: |_| Box::new(Nothing),
+    },
 };
 
 /// For docs/configuration.md.

@@ -15,6 +15,7 @@ mod calls;
 mod doctor;
 #[cfg(feature = "gce")]
 mod findings;
+mod first_pool;
 mod keys;
 mod resource;
 mod settings;
@@ -37,6 +38,7 @@ pub const REGISTRATION: Registration = Registration {
     reaches: None,
     static_hosts: None,
     doctor: doctor::without_calls,
+    first_pool: first_pool::FIRST_POOL,
 };
 
 /// Where the SDK finds credentials and settings.

@@ -15,7 +15,9 @@ mod calls;
 mod doctor;
 #[cfg(feature = "kubernetes")]
 mod findings;
+mod first_pool;
 mod keys;
+mod kubeconfig;
 #[cfg(feature = "kubernetes")]
 mod limit_ranges;
 mod orders;
@@ -41,6 +43,7 @@ pub const REGISTRATION: Registration = Registration {
     cloud_init: false,
     orders: Some(orders_of),
     doctor: doctor::without_calls,
+    first_pool: first_pool::FIRST_POOL,
 };
 
 /// Where a kubeconfig is, and where the API server is for a keeper in the cluster.

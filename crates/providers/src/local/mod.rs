@@ -24,6 +24,7 @@ use crate::registration::{BuildContext, Built, Calls, GuestDirs, Registration};
 mod dir;
 mod doctor;
 mod faults;
+mod first_pool;
 mod keys;
 mod launch;
 mod login;
@@ -50,6 +51,7 @@ pub const REGISTRATION: Registration = Registration {
     reaches: Some(|_, _, _| Some("they run as processes of the runner host".to_owned())),
     static_hosts: None,
     doctor: doctor::doctor,
+    first_pool: first_pool::FIRST_POOL,
 };
 
 /// For docs/configuration.md.

@@ -34,6 +34,7 @@ mod budget;
 mod disk;
 mod doctor;
 mod egress;
+mod first_pool;
 mod folder;
 pub mod image;
 pub mod image_store;
@@ -64,6 +65,7 @@ pub const REGISTRATION: Registration = Registration {
     reaches: Some(reaches),
     static_hosts: None,
     doctor: doctor::doctor,
+    first_pool: first_pool::FIRST_POOL,
 };
 
 /// For docs/configuration.md.

@@ -22,10 +22,12 @@ use crate::registration::{BuildContext, Built, Calls, NamedHost, Registration, S
 
 mod clean;
 mod doctor;
+mod first_pool;
 mod keys;
 mod pins;
 mod probe;
 mod settings;
+mod ssh_config;
 
 use settings::{Host, JUMP, Server, Settings};
 
@@ -44,6 +46,7 @@ pub const REGISTRATION: Registration = Registration {
     reaches: Some(reaches),
     static_hosts: Some(StaticHostCalls { named, most_slots, clean: clean::cleaning }),
     doctor: doctor::doctor,
+    first_pool: first_pool::FIRST_POOL,
 };
 
 /// For docs/configuration.md.

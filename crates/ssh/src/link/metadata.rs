@@ -153,8 +153,8 @@ fn command(service: MetadataService) -> String {
 
 fn script(service: MetadataService) -> String {
     let name = match service {
-        MetadataService::AwsEc2 => "aws-ec2",
-        MetadataService::Gce => "gce",
+        MetadataService::AwsEc2 => "ec2",
+        MetadataService::Gce => "compute-engine",
     };
     format!("service={name} keys='{}'\n{SCRIPT}", service.keys().join(" "))
 }

@@ -4,7 +4,7 @@
 exec 2>/dev/null
 cd /
 case $service in
-aws-ec2)
+ec2)
   url=${AWS_EC2_METADATA_SERVICE_ENDPOINT:-http://169.254.169.254}
   url=${url%/} dir=/latest/meta-data
   ;;
@@ -78,7 +78,7 @@ get() {
 # One look at each key.
 round() {
   header='Metadata-Flavor: Google'
-  if [ "$service" = aws-ec2 ]; then
+  if [ "$service" = ec2 ]; then
     # A token serves for six hours.
     if [ -z "$token" ] || [ "$rounds" -ge 2000 ]; then
       get PUT /latest/api/token 'X-aws-ec2-metadata-token-ttl-seconds: 21600'

@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use greenroom_providers::first_pool::few;
+
 /// Where Kubernetes puts what a pod's own account needs.
 const OWN_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
@@ -62,15 +64,14 @@ impl Clusters {
     }
 
     /// What of it is here.
-    pub(super) fn text(&self) -> String {
+    pub(super) fn in_words(&self) -> String {
         let of_file = |file: &Kubeconfig| {
             let names: Vec<&str> = file.contexts.iter().map(|context| context.name.as_str()).collect();
-            match names.as_slice() {
-                [] => format!("{}, contexts not read", file.path.display()),
-                few if few.len() <= 6 => format!("{}: {}", file.path.display(), few.join(", ")),
-                many => {
-                    format!("{}: {}, and {} more", file.path.display(), many[..5].join(", "), many.len() - 5)
-                }
+            let path = file.path.display();
+            if names.is_empty() {
+                format!("{path}, contexts not read")
+            } else {
+                format!("{path}: {}", few(&names))
             }
         };
         let own = self.own_namespace.as_ref();
@@ -201,12 +202,12 @@ users:
         let of_home = Clusters::look(Some(home.path()), |_| None);
         assert_eq!(of_home.likely_context().as_deref(), Some("test one"));
         assert_eq!(of_home.find("prod"), Some((path(".kube/config").as_path(), Some("ci"))));
-        assert!(of_home.text().ends_with("/.kube/config: prod, test one"), "{}", of_home.text());
-        assert!(!of_home.text().contains("hunter2"));
+        assert!(of_home.in_words().ends_with("/.kube/config: prod, test one"), "{}", of_home.in_words());
+        assert!(!of_home.in_words().contains("hunter2"));
         std::fs::write(path("other"), "contexts:\n- context:\n    cluster: a\n  name: only\n").unwrap();
         let named = |name: &str| (name == "KUBECONFIG").then(|| path("other").into_os_string());
         let other = Clusters::look(Some(home.path()), named);
         assert_eq!((other.likely_context().as_deref(), other.find("prod")), (Some("only"), None));
-        assert_eq!(Clusters::default().text(), "no kubeconfig");
+        assert_eq!(Clusters::default().in_words(), "no kubeconfig");
     }
 }
