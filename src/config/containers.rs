@@ -17,6 +17,7 @@ use greenroom_keys::Chosen;
 use greenroom_keys::got::Got;
 use greenroom_keys::problem::{Place, Problem, join};
 use greenroom_keys::table::Table;
+use greenroom_keys::value_error::ValueError;
 
 use super::keys::{ENGINE, MODE, UMASK};
 
@@ -121,8 +122,11 @@ fn images_warm(table: &Table<'_>) -> (Vec<ImageName>, Option<u64>) {
     }
     let mut names = Vec::new();
     for (text, place) in &texts {
-        let parse =
-            |text: &str| ImageName::parse(text).map_err(|why| format!("is not the name of an image: {why}"));
+        let parse = |text: &str| {
+            let wrong =
+                |why| ValueError::unusable_entry(text, format!("which is not the name of an image: {why}"));
+            ImageName::parse(text).map_err(wrong)
+        };
         let parsed = table.parsed("images_warm", Got::Good(text.as_str(), place.clone()), parse);
         names.extend(parsed.into_value().filter(|name| !names.contains(name)));
     }
@@ -180,15 +184,19 @@ fn umask(table: &Table<'_>) -> Umask {
     }
 }
 
-fn globs(table: &Table<'_>, name: &str, check: impl Fn(&str) -> Result<(), String>) -> Option<Vec<Glob>> {
+fn globs<E: std::error::Error>(
+    table: &Table<'_>,
+    name: &str,
+    check: impl Fn(&str) -> Result<(), E>,
+) -> Option<Vec<Glob>> {
     let texts = table.texts(name).into_value()?;
     table.check_each(name, &texts, check);
     Some(texts.iter().map(|(text, _)| Glob::new(text)).collect())
 }
 
 /// A pattern for users.
-fn user(text: &str) -> Result<(), String> {
-    if text.is_empty() { Err("contains an empty pattern, which matches no user".to_owned()) } else { Ok(()) }
+fn user(text: &str) -> Result<(), ValueError> {
+    if text.is_empty() { Err(ValueError::entry(text, "a pattern for users")) } else { Ok(()) }
 }
 
 /// Volumes with absolute paths, each path once.
@@ -211,13 +219,13 @@ fn volumes(table: &Table<'_>, dirs: &[&str]) -> Option<Vec<String>> {
 }
 
 fn options(table: &Table<'_>) -> EngineOptions {
-    let list = |name: &str, check: fn(&str) -> Result<(), String>| {
+    let list = |name: &str, check: fn(&str) -> Result<(), ValueError>| {
         let texts = table.texts(name).or_default();
         table.check_each(name, &texts, check);
         texts.into_iter().map(|(text, _)| text).collect::<Vec<String>>()
     };
     let cpus = table.parsed("cpus", table.factor("cpus"), |cpus| {
-        if cpus > 0.0 { Ok(cpus) } else { Err("must be greater than 0".to_owned()) }
+        if cpus > 0.0 { Ok(cpus) } else { Err(ValueError::rule("be greater than 0")) }
     });
     EngineOptions {
         shm_size: table.size("shm_size").into_value(),

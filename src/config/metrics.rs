@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use greenroom_keys::value_error::ValueError;
+
 /// The longest path that a socket's address holds, less what the socket's name has while it is made.
 const LONGEST_PATH: usize = 100;
 
@@ -18,22 +20,25 @@ pub enum MetricsAddress {
 }
 
 impl FromStr for MetricsAddress {
-    type Err = String;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         if let Some(path) = text.strip_prefix("unix:") {
             let path = PathBuf::from(path);
             if !path.is_absolute() || path.file_name().is_none() || path.ends_with("..") {
-                return Err("must be an absolute path after `unix:`".to_owned());
+                return Err(ValueError::rule("be an absolute path after `unix:`"));
             }
             if path.as_os_str().len() > LONGEST_PATH {
-                return Err(format!("must have a path of at most {LONGEST_PATH} bytes after `unix:`"));
+                return Err(ValueError::rule(format!(
+                    "have a path of at most {LONGEST_PATH} bytes after `unix:`"
+                )));
             }
             return Ok(Self::Unix(path));
         }
         text.parse().map(Self::Tcp).map_err(|_| {
-            "must be \"unix:PATH\" or \"ADDRESS:PORT\", such as \"127.0.0.1:9252\"; a host name is not accepted"
-                .to_owned()
+            ValueError::rule(
+                "be \"unix:PATH\" or \"ADDRESS:PORT\", such as \"127.0.0.1:9252\"; a host name is not accepted",
+            )
         })
     }
 }

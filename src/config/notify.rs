@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use greenroom_keys::table::Table;
+use greenroom_keys::value_error::ValueError;
 
 const MIN_INTERVAL: Duration = Duration::from_mins(10);
 
@@ -44,30 +45,31 @@ impl std::fmt::Debug for Webhook {
 }
 
 impl Webhook {
-    fn parse(url: &str) -> Result<Self, String> {
+    fn parse(url: &str) -> Result<Self, ValueError> {
         let (tls, rest) = match (url.strip_prefix("https://"), url.strip_prefix("http://")) {
             (Some(rest), _) => (true, rest),
             (None, Some(rest)) => (false, rest),
-            (None, None) => return Err("must be an `https://` or `http://` URL".to_owned()),
+            (None, None) => return Err(ValueError::rule("be an `https://` or `http://` URL")),
         };
         let at = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, path) = rest.split_at(at);
         if authority.contains('@') {
-            return Err("must have no user and no password".to_owned());
+            return Err(ValueError::rule("have no user and no password"));
         }
         let path = path.split('#').next().unwrap_or_default();
         if !url.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err("must have no spaces, control characters or letters beyond ASCII".to_owned());
+            return Err(ValueError::rule("have no spaces, control characters or letters beyond ASCII"));
         }
         let (host, port) = match authority.rsplit_once(':') {
             Some((host, port)) if !port.ends_with(']') => {
-                (host, port.parse().ok().filter(|port| *port > 0).ok_or("has an invalid port")?)
+                let port = port.parse().ok().filter(|port| *port > 0);
+                (host, port.ok_or_else(|| ValueError::rule("have a port from 1 to 65535"))?)
             }
             _ => (authority, if tls { 443 } else { 80 }),
         };
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         if host.is_empty() {
-            return Err("must have a host".to_owned());
+            return Err(ValueError::rule("have a host"));
         }
         let target = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
         Ok(Self { tls, host: host.to_owned(), port, target })
@@ -154,7 +156,7 @@ mod tests {
             ("[notify]\ncommand = []", "command"),
             ("[notify]\nwebhook = \"ftp://a/\"", "must be an `https://` or `http://` URL"),
             ("[notify]\nwebhook = \"http://user:secret@a/\"", "no password"),
-            ("[notify]\nwebhook = \"http://a:0/\"", "invalid port"),
+            ("[notify]\nwebhook = \"http://a:0/\"", "must have a port from 1 to 65535"),
             ("[notify]\nwebhook = \"https://user:secret@a/\"", "no password"),
             ("[notify]\nwebhook = \"http:///x\"", "must have a host"),
             ("[notify]\nwebhook = \"http://a/b c\"", "no spaces"),

@@ -5,11 +5,14 @@ use std::path::PathBuf;
 
 use greenroom_keys::problem::{Place, Problem, join};
 use greenroom_keys::table::Table;
+use greenroom_keys::value_error::ValueError;
 
 /// What every program gets, if it is set here. They name places and languages.
 const ALWAYS: &[&str] = &["PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"];
 /// Largest secret.
 const MAX_SECRET: u64 = 64 << 10;
+/// What `env` and `secrets` list.
+const VARIABLE: &str = "the name of an environment variable";
 
 /// Where the program's variables come from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,15 +29,13 @@ impl Environment {
         let is_allowed = |name: &str| is_name(name) && is_allowed(name);
         let named = table.texts("env").or_default();
         table.check_each("env", &named, |name| {
-            let wrong = || format!("contains {name:?}, expected the name of an environment variable");
-            is_allowed(name).then_some(()).ok_or_else(wrong)
+            is_allowed(name).then_some(()).ok_or_else(|| ValueError::entry(name, VARIABLE))
         });
         let secrets = table.map("secrets").or_default();
         for (name, file) in &secrets {
             let place = || Place::value_of(join(&table.path("secrets"), name));
             if !is_allowed(name) {
-                let title =
-                    format!("`secrets` contains {name:?}, expected the name of an environment variable");
+                let title = format!("`secrets` {}", ValueError::entry(name, VARIABLE));
                 table.report(Problem::new(title).at(place(), "here"));
             } else if !file.starts_with('/') {
                 // The value is not repeated: it may be the secret itself.

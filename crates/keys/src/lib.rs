@@ -13,6 +13,7 @@ pub mod size;
 pub mod table;
 pub mod unknown;
 mod value;
+pub mod value_error;
 
 use std::fmt;
 

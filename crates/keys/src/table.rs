@@ -163,12 +163,12 @@ impl<'a> Table<'a> {
         self.take(name, value::tables).map(|tables| tables.into_iter().enumerate().map(open).collect())
     }
 
-    /// A value as another type; `parse` may object, with the end of a sentence about the key.
-    pub fn parsed<T, U>(
+    /// A value as another type. The sentence of an error follows the key, as those of [`ValueError`](crate::value_error::ValueError).
+    pub fn parsed<T, U, E: std::error::Error>(
         &self,
         name: &str,
         got: Got<T>,
-        parse: impl FnOnce(T) -> Result<U, String>,
+        parse: impl FnOnce(T) -> Result<U, E>,
     ) -> Got<U> {
         match got.map(parse) {
             Got::Good(Ok(parsed), place) => Got::Good(parsed, place),
@@ -181,8 +181,13 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Reports each string of a list to which `check` objects, with the end of a sentence about the key.
-    pub fn check_each(&self, name: &str, texts: &Texts, check: impl Fn(&str) -> Result<(), String>) {
+    /// Reports each string of a list that `check` refuses, as [`Table::parsed`] does.
+    pub fn check_each<E: std::error::Error>(
+        &self,
+        name: &str,
+        texts: &Texts,
+        check: impl Fn(&str) -> Result<(), E>,
+    ) {
         for (text, place) in texts {
             self.parsed(name, Got::Good(text.as_str(), place.clone()), &check);
         }

@@ -1,11 +1,13 @@
 //! Delivers one notice: to a command, to a webhook, or to both.
 
+use std::io;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use greenroom_core::notice::Notice;
 use serde::Serialize;
+use serde_json::json;
 use tokio::process::Command;
 use tokio::time::timeout;
 
@@ -32,13 +34,48 @@ struct Payload<'a> {
     dropped: u64,
 }
 
-/// The error is the end of a sentence, without a secret.
+/// Why a notice was not delivered. URLs are those to be shown, without a secret.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DeliveryError {
+    #[error("`{program}` cannot be run")]
+    Run {
+        program: String,
+        #[source]
+        cause: io::Error,
+    },
+    #[error("`{program}`: {status}")]
+    Ended { program: String, status: ExitStatus },
+    #[error("`{program}` did not end within {} s", within.as_secs())]
+    EndsNot { program: String, within: Duration },
+    #[error("{url}")]
+    Unreachable {
+        url: String,
+        #[source]
+        cause: io::Error,
+    },
+    #[cfg(feature = "https")]
+    #[error("{url}: {causes}")]
+    Https { url: String, causes: String },
+    #[error("{url} answered with status {status}")]
+    Status { url: String, status: u16 },
+    #[error("{url} did not answer as an HTTP server")]
+    NoHttp { url: String },
+    #[error("{url} did not answer within {} s", within.as_secs())]
+    Silent { url: String, within: Duration },
+    /// The second program delivers notices over HTTPS.
+    #[error("{0}")]
+    NoProgram(String),
+    /// What the second program says.
+    #[error("{0}")]
+    Said(String),
+}
+
 pub(super) async fn deliver(
     root: &Path,
     notify: &Notify,
     notice: &Notice,
     dropped: u64,
-) -> Result<(), String> {
+) -> Result<(), DeliveryError> {
     let condition = &notice.condition;
     let payload = Payload {
         version: 1,
@@ -53,7 +90,7 @@ pub(super) async fn deliver(
         help: &condition.help,
         dropped,
     };
-    let body = serde_json::to_string(&payload).map_err(|error| error.to_string())? + "\n";
+    let body = json!(payload).to_string() + "\n";
     if let Some(words) = &notify.command {
         command(words, &body).await?;
     }
@@ -64,19 +101,22 @@ pub(super) async fn deliver(
         // The helper has a limit of its own.
         let limit = if url.tls { WITHIN + helper::MORE } else { WITHIN };
         let posted = timeout(limit, post).await;
-        posted.unwrap_or_else(|_| Err(format!("{url:?} did not answer within {} s", WITHIN.as_secs())))?;
+        let silent = || DeliveryError::Silent { url: format!("{url:?}"), within: WITHIN };
+        posted.map_err(|_| silent())??;
     }
     Ok(())
 }
 
-async fn command(words: &[String], body: &str) -> Result<(), String> {
-    let Some((program, arguments)) = words.split_first() else { return Err("no command".to_owned()) };
+async fn command(words: &[String], body: &str) -> Result<(), DeliveryError> {
+    // The configuration refuses an empty list.
+    let Some((program, arguments)) = words.split_first() else { return Ok(()) };
     let mut command = Command::new(program);
     command.args(arguments).stdout(Stdio::null());
+    let program = program.clone();
     match timeout(WITHIN, child::run(&mut command, body)).await {
         Ok(Ok((status, _))) if status.success() => Ok(()),
-        Ok(Ok((status, _))) => Err(format!("`{program}`: {status}")),
-        Ok(Err(error)) => Err(format!("`{program}`: {error}")),
-        Err(_) => Err(format!("`{program}` did not end within {} s", WITHIN.as_secs())),
+        Ok(Ok((status, _))) => Err(DeliveryError::Ended { program, status }),
+        Ok(Err(cause)) => Err(DeliveryError::Run { program, cause }),
+        Err(_) => Err(DeliveryError::EndsNot { program, within: WITHIN }),
     }
 }

@@ -10,9 +10,11 @@ use std::time::Duration;
 use greenroom_core::text::clean_line;
 use greenroom_core::time::millis;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use tokio::process::Command;
 
 use super::child;
+use super::deliver::DeliveryError;
 use crate::cli::program;
 use crate::config::Webhook;
 
@@ -41,23 +43,25 @@ pub(in crate::cli) fn missing(webhook: &Webhook) -> Option<String> {
     program::backends(WHAT).err().filter(|_| webhook.tls).map(|error| error.in_a_line())
 }
 
-pub(super) async fn post(webhook: &Webhook, body: &str, within: Duration) -> Result<(), String> {
-    let program = program::backends(WHAT).map_err(|error| error.in_a_line())?;
+pub(super) async fn post(webhook: &Webhook, body: &str, within: Duration) -> Result<(), DeliveryError> {
+    let program = program::backends(WHAT).map_err(|missing| DeliveryError::NoProgram(missing.in_a_line()))?;
     let (url, shown, body) = (webhook.url(), format!("{webhook:?}"), body.to_owned());
     run(&program, &Order { url, shown, body, within }).await
 }
 
-async fn run(program: &Path, order: &Order) -> Result<(), String> {
-    let shown = program.file_name().unwrap_or_default().display();
-    let input = serde_json::to_string(order).map_err(|error| error.to_string())?;
-    let mut command = Command::new(program);
-    let ended = child::run(command.arg(COMMAND).stdout(Stdio::piped()), &input).await;
-    let (status, output) = ended.map_err(|error| format!("`{shown}`: {error}"))?;
+async fn run(path: &Path, order: &Order) -> Result<(), DeliveryError> {
+    let program = path.file_name().unwrap_or_default().display().to_string();
+    let mut command = Command::new(path);
+    let input = json!(order).to_string();
+    let (status, output) = match child::run(command.arg(COMMAND).stdout(Stdio::piped()), &input).await {
+        Ok(ended) => ended,
+        Err(cause) => return Err(DeliveryError::Run { program, cause }),
+    };
     let problem = clean_line(&output, SHOWN);
     match (status.success(), problem.is_empty()) {
         (true, _) => Ok(()),
-        (false, false) if status.code() == Some(1) => Err(problem),
-        (false, _) => Err(format!("`{shown}`: {status}")),
+        (false, false) if status.code() == Some(1) => Err(DeliveryError::Said(problem)),
+        (false, _) => Err(DeliveryError::Ended { program, status }),
     }
 }
 
@@ -69,7 +73,7 @@ mod tests {
 
     use super::*;
 
-    async fn posted(script: &str) -> Result<(), String> {
+    async fn posted(script: &str) -> Result<(), DeliveryError> {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("helper");
         fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -86,7 +90,7 @@ mod tests {
     #[tokio::test]
     async fn its_sentence_or_its_end_is_the_reason_and_the_url_is_no_argument() {
         let reads = "read -r order; case $order in *https://a/secret*) ;; *) exit 7 ;; esac; [ \"$*\" = post-notice ] || exit 8";
-        assert_eq!(posted(&format!("{reads}; echo ignored")).await, Ok(()));
+        posted(&format!("{reads}; echo ignored")).await.unwrap();
         for (script, expected) in [
             ("echo 'the server is away'; exit 1", "the server is away"),
             ("exit 1", "`helper`: exit status: 1"),
@@ -95,6 +99,7 @@ mod tests {
             ("head -c 100000 /dev/zero | tr '\\0' x; exit 1", "xxx"),
         ] {
             let problem = posted(&format!("cat >/dev/null; {script}")).await.unwrap_err();
+            let problem = problem.to_string();
             assert!(
                 problem.starts_with(expected) && problem.chars().count() <= SHOWN + 1,
                 "{script}: {problem}"

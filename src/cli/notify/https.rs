@@ -7,7 +7,9 @@ use greenroom_backends::https::{self, causes};
 use reqwest::header::CONTENT_TYPE;
 use reqwest::redirect::Policy;
 
+use super::deliver::DeliveryError;
 use super::helper::Order;
+use crate::cli::error::CliError;
 use crate::cli::ui;
 
 /// Exit status: 0 delivered, 1 not delivered, with a sentence.
@@ -19,32 +21,31 @@ pub(in crate::cli) fn main() -> ExitCode {
     match posted(order) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
-            ui::out(&problem);
+            ui::out(&CliError::message(&problem));
             ExitCode::from(1)
         }
     }
 }
 
-fn posted(order: Order) -> Result<(), String> {
+fn posted(order: Order) -> Result<(), DeliveryError> {
+    let late = DeliveryError::Silent { url: order.shown.clone(), within: order.within };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
-    let late = format!("{} did not answer within {} s", order.shown, order.within.as_secs());
+    let runtime = runtime.map_err(|cause| DeliveryError::Unreachable { url: order.shown.clone(), cause })?;
     let posted = runtime.block_on(async { tokio::time::timeout(order.within, post(order)).await });
     // A name that is still being looked up must not delay the end.
     runtime.shutdown_background();
     posted.unwrap_or(Err(late))
 }
 
-async fn post(order: Order) -> Result<(), String> {
+async fn post(order: Order) -> Result<(), DeliveryError> {
     let Order { url, shown, body, .. } = order;
-    let failed = |error: reqwest::Error| format!("{shown}: {}", causes(&error));
+    let failed = |error: reqwest::Error| DeliveryError::Https { url: shown.clone(), causes: causes(&error) };
     let client = https::client().https_only(true).redirect(Policy::none()).build().map_err(failed)?;
     let request = client.post(url).header(CONTENT_TYPE, "application/json").body(body);
     let response = request.send().await.map_err(failed)?;
     let status = response.status();
     if status.is_success() {
-        Ok(())
-    } else {
-        Err(format!("{shown} answered with status {}", status.as_u16()))
+        return Ok(());
     }
+    Err(DeliveryError::Status { url: shown, status: status.as_u16() })
 }

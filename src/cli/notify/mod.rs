@@ -24,6 +24,8 @@ use greenroom_ports::store::Stores;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use self::deliver::DeliveryError;
+use super::error::CliError;
 use super::stores::{self, StoreOptions};
 use crate::config::Notify;
 
@@ -178,7 +180,7 @@ impl Watch {
     }
 
     /// Notes the result of a delivery; `None`: it was interrupted.
-    fn note(&mut self, notice: &Notice, delivered: Option<Result<(), String>>) {
+    fn note(&mut self, notice: &Notice, delivered: Option<Result<(), DeliveryError>>) {
         let event = notice.condition.kind.word();
         match delivered {
             // The queue was full meanwhile, and its first notice was replaced.
@@ -190,7 +192,8 @@ impl Watch {
                 tracing::info!("notice {} ({event}) is delivered", notice.number);
                 return;
             }
-            Some(Err(problem)) => {
+            Some(Err(error)) => {
+                let problem = CliError::message(&error);
                 tracing::warn!("notice {} ({event}) is not delivered: {problem}", notice.number);
                 if self.notices.failed(self.now(), &problem).is_some() {
                     tracing::error!("notice {} ({event}) is given up", notice.number);

@@ -8,13 +8,15 @@ use std::fmt::Write as _;
 use greenroom_system::names;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+use super::deliver::DeliveryError;
 use crate::config::Webhook;
 
 /// Of a response, only its first line is read.
 const LONGEST_LINE: u64 = 4 << 10;
 
-pub(super) async fn post(url: &Webhook, body: &str) -> Result<(), String> {
-    let failed = |error: std::io::Error| format!("{url:?}: {error}");
+pub(super) async fn post(url: &Webhook, body: &str) -> Result<(), DeliveryError> {
+    let shown = || format!("{url:?}");
+    let failed = |cause| DeliveryError::Unreachable { url: shown(), cause };
     let addresses = names::look_up(&url.host, url.port).await.map_err(failed)?;
     let mut stream = names::race::connect_any(&addresses).await.map_err(failed)?;
     stream.write_all(request(url, body).as_bytes()).await.map_err(failed)?;
@@ -27,8 +29,8 @@ pub(super) async fn post(url: &Webhook, body: &str) -> Result<(), String> {
     }
     match status(&answer) {
         Some(200..=299) => Ok(()),
-        Some(status) => Err(format!("{url:?} answered with status {status}")),
-        None => Err(format!("{url:?} did not answer as an HTTP server")),
+        Some(status) => Err(DeliveryError::Status { url: shown(), status }),
+        None => Err(DeliveryError::NoHttp { url: shown() }),
     }
 }
 

@@ -12,6 +12,7 @@ use greenroom_backends::environment::Environment;
 use greenroom_backends::external::process::Program;
 use greenroom_backends::external::protocol::Verb;
 use greenroom_backends::program;
+use greenroom_keys::value_error::ValueError;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
@@ -76,13 +77,13 @@ pub(super) fn authorities(file: Option<&Path>) -> Result<Vec<String>, CliError> 
     let Some(file) = file else { return Ok(Vec::new()) };
     let text = fs::read_to_string(file)?;
     let lines = text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
-    let keys: Result<Vec<String>, String> = lines.map(authorities::read).collect();
-    let wrong = |why| {
+    let keys: Result<Vec<String>, ValueError> = lines.map(authorities::read).collect();
+    let wrong = |why: &dyn std::fmt::Display| {
         CliError::say(format!("`{}` {why}", file.display()))
             .help("write one public key of an authority a line, as the key `host_key_ca` has it")
     };
-    match keys.map_err(wrong)? {
-        keys if keys.is_empty() => Err(wrong("contains no public key".to_owned())),
+    match keys.map_err(|why| wrong(&why))? {
+        keys if keys.is_empty() => Err(wrong(&"contains no public key")),
         keys => Ok(keys),
     }
 }

@@ -1,4 +1,4 @@
-//! What the strings of `[pool.NAME.containers]` may contain. Objections are ends of sentences about the key.
+//! What the strings of `[pool.NAME.containers]` may contain.
 
 use std::net::IpAddr;
 
@@ -6,6 +6,7 @@ use greenroom_core::container::pattern::name;
 use greenroom_keys::got::Got;
 use greenroom_keys::problem::{Place, Problem, join};
 use greenroom_keys::table::Table;
+use greenroom_keys::value_error::ValueError;
 
 /// Docker Hub, as images name it.
 const HUB: &str = "docker.io";
@@ -17,19 +18,22 @@ const HUB_TOO: &[&str] =
 pub(super) fn mirrors(table: &Table<'_>) -> Vec<(String, String)> {
     let check = |registry: &str, text: &str| {
         if HUB_TOO.contains(&registry) {
-            return Err(format!("names Docker Hub `{registry}`, but images name it `{HUB}`"));
+            let why = format!("Docker Hub, which images name `{HUB}`");
+            return Err(ValueError::unusable_entry(registry, why));
         }
         if !is_registry(registry) {
-            return Err(format!("has `{registry}`, which is not the name of a registry (HOST or HOST:PORT)"));
+            return Err(ValueError::entry(registry, "the name of a registry (HOST or HOST:PORT)"));
         }
         let mirror = location(text);
         let (host, path) = mirror.split_once('/').map_or((mirror, None), |(host, path)| (host, Some(path)));
         let is_path = path.is_none_or(|path| !path.is_empty() && name(path, "").is_ok());
         if !is_registry(host) || !is_path {
-            return Err(format!("for `{registry}` must be HOST, HOST:PORT or one of these with a path"));
+            // It may have a password.
+            let rule = format!("have HOST, HOST:PORT or one of these with a path for `{registry}`");
+            return Err(ValueError::rule(rule));
         }
         if mirror == registry {
-            return Err(format!("for `{registry}` is the registry itself"));
+            return Err(ValueError::rule(format!("have another mirror for `{registry}` than itself")));
         }
         Ok(())
     };
@@ -58,24 +62,24 @@ fn is_registry(text: &str) -> bool {
 }
 
 /// The path of a volume inside containers.
-pub(super) fn volume(text: &str) -> Result<&str, String> {
+pub(super) fn volume(text: &str) -> Result<&str, ValueError> {
     let parts: Vec<&str> = text.split(':').collect();
     let (paths, options) = match parts.as_slice() {
         [path] => ([*path, *path], ""),
         [host, path] => ([*host, *path], ""),
         [host, path, options] => ([*host, *path], *options),
-        _ => return Err(format!("has `{text}`, which is not PATH or HOST_PATH:PATH[:OPTIONS]")),
+        _ => return Err(ValueError::entry(text, "PATH or HOST_PATH:PATH[:OPTIONS]")),
     };
     if let Some(wrong) = paths.iter().find(|path| !is_path(path)) {
-        return Err(format!("has `{text}`, in which `{wrong}` is not an absolute path"));
+        return Err(ValueError::unusable_entry(text, format!("in which `{wrong}` is not an absolute path")));
     }
     if !options.chars().all(|c| c.is_ascii_alphanumeric() || ",=-_".contains(c)) {
-        return Err(format!("has `{text}`, in which `{options}` are not mount options"));
+        return Err(ValueError::unusable_entry(text, format!("in which `{options}` are not mount options")));
     }
     Ok(tidy(paths[1]))
 }
 
-pub(super) fn device(text: &str) -> Result<(), String> {
+pub(super) fn device(text: &str) -> Result<(), ValueError> {
     let (paths, rights) = match text.split(':').collect::<Vec<&str>>().as_slice() {
         [path] => ([*path, *path], ""),
         [path, inside] => ([*path, *inside], ""),
@@ -83,12 +87,12 @@ pub(super) fn device(text: &str) -> Result<(), String> {
         _ => ([""; 2], ""),
     };
     let is_right = paths.iter().all(|path| is_path(path)) && rights.chars().all(|c| "rwm".contains(c));
-    if is_right { Ok(()) } else { Err(format!("has `{text}`, which is not PATH or PATH:PATH_INSIDE[:rwm]")) }
+    if is_right { Ok(()) } else { Err(ValueError::entry(text, "PATH or PATH:PATH_INSIDE[:rwm]")) }
 }
 
 /// A file system in memory.
-pub(super) fn mount_point(path: &str, _options: &str) -> Result<(), String> {
-    if is_path(path) { Ok(()) } else { Err(format!("has `{path}`, which is not an absolute path")) }
+pub(super) fn mount_point(path: &str, _options: &str) -> Result<(), ValueError> {
+    if is_path(path) { Ok(()) } else { Err(ValueError::entry(path, "an absolute path")) }
 }
 
 fn is_path(text: &str) -> bool {
@@ -99,30 +103,26 @@ fn tidy(path: &str) -> &str {
     path.trim_end_matches('/')
 }
 
-pub(super) fn extra_host(text: &str) -> Result<(), String> {
+pub(super) fn extra_host(text: &str) -> Result<(), ValueError> {
     let is_right = text.split_once(':').is_some_and(|(name, address)| {
         let is_name =
             !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
         is_name && address.parse::<IpAddr>().is_ok()
     });
-    if is_right { Ok(()) } else { Err(format!("has `{text}`, which is not NAME:ADDRESS")) }
+    if is_right { Ok(()) } else { Err(ValueError::entry(text, "NAME:ADDRESS")) }
 }
 
-pub(super) fn address(text: &str) -> Result<(), String> {
-    text.parse::<IpAddr>().map(drop).map_err(|_| format!("has `{text}`, which is not an IP address"))
+pub(super) fn address(text: &str) -> Result<(), ValueError> {
+    text.parse::<IpAddr>().map(drop).map_err(|_| ValueError::entry(text, "an IP address"))
 }
 
-pub(super) fn capability(text: &str) -> Result<(), String> {
+pub(super) fn capability(text: &str) -> Result<(), ValueError> {
     let is_right = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphabetic() || c == '_');
-    if is_right {
-        Ok(())
-    } else {
-        Err(format!("has `{text}`, which is not a capability such as \"NET_ADMIN\""))
-    }
+    if is_right { Ok(()) } else { Err(ValueError::entry(text, "a capability such as \"NET_ADMIN\"")) }
 }
 
 /// A resource limit.
-pub(super) fn limit(name: &str, text: &str) -> Result<(), String> {
+pub(super) fn limit(name: &str, text: &str) -> Result<(), ValueError> {
     let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase());
     let is_number = |text: &str| text == "-1" || text.parse::<u64>().is_ok();
     let is_right = match text.split_once(':') {
@@ -130,8 +130,8 @@ pub(super) fn limit(name: &str, text: &str) -> Result<(), String> {
         None => is_number(text),
     };
     match (is_name, is_right) {
-        (false, _) => Err(format!("has `{name}`, which is not a limit such as `nofile`")),
-        (_, false) => Err(format!("for `{name}` must be a number, or SOFT:HARD")),
+        (false, _) => Err(ValueError::entry(name, "a limit such as `nofile`")),
+        (_, false) => Err(ValueError::entry(text, format!("a number, or SOFT:HARD, for `{name}`"))),
         _ => Ok(()),
     }
 }
@@ -140,7 +140,7 @@ pub(super) fn limit(name: &str, text: &str) -> Result<(), String> {
 pub(super) fn entries(
     table: &Table<'_>,
     name: &str,
-    check: impl Fn(&str, &str) -> Result<(), String>,
+    check: impl Fn(&str, &str) -> Result<(), ValueError>,
 ) -> Vec<(String, String)> {
     let Got::Good(entries, _) = table.map(name) else { return Vec::new() };
     for (key, text) in &entries {

@@ -3,6 +3,7 @@
 use greenroom_core::ids::PoolName;
 use greenroom_keys::problem::Problems;
 use greenroom_keys::table::{self, Table};
+use greenroom_keys::value_error::ValueError;
 
 use super::keys::TABLES;
 use crate::cloud::offerings::{KeyNames, Market, Offering};
@@ -55,11 +56,11 @@ impl Settings {
     }
 }
 
-fn check(key: &str, text: &str) -> Result<(), String> {
+fn check(key: &str, text: &str) -> Result<(), ValueError> {
     if key != "image" || is_id(text, "ami-") {
         return Ok(());
     }
-    Err(format!("is {text:?}, expected the ID of an image (`ami-0123456789abcdef0`)"))
+    Err(ValueError::value(text, "the ID of an image (`ami-0123456789abcdef0`)"))
 }
 
 fn security_groups(table: &Table<'_>) -> Vec<String> {
@@ -67,7 +68,7 @@ fn security_groups(table: &Table<'_>) -> Vec<String> {
     let named = table.required(KEY, table.texts(KEY), NAME_A_GROUP);
     let groups = named.or_default();
     table.check_each(KEY, &groups, |group| {
-        let wrong = || format!("contains {group:?}, expected IDs of groups (`sg-0123456789abcdef0`)");
+        let wrong = || ValueError::entry(group, "IDs of groups (`sg-0123456789abcdef0`)");
         is_id(group, "sg-").then_some(()).ok_or_else(wrong)
     });
     groups.into_iter().map(|(group, _)| group).collect()
@@ -76,7 +77,7 @@ fn security_groups(table: &Table<'_>) -> Vec<String> {
 fn spot_price(table: &Table<'_>, offerings: &[Offering]) -> Option<String> {
     let price = table.parsed("spot_price", table.text("spot_price"), |price| match price.parse::<f64>() {
         Ok(dollars) if dollars > 0.0 => Ok(price),
-        _ => Err(format!("is {price:?}, expected dollars such as \"0.05\"")),
+        _ => Err(ValueError::value(price, "dollars such as \"0.05\"")),
     });
     let on_demand = |offering: &Offering| offering.market == Market::OnDemand;
     if price.value().is_some() && !offerings.is_empty() && offerings.iter().all(on_demand) {

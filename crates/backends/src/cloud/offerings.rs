@@ -10,6 +10,7 @@ use greenroom_core::ids::OfferingName;
 use greenroom_core::inventory::Capabilities;
 use greenroom_keys::got::Got;
 use greenroom_keys::table::{Table, Texts};
+use greenroom_keys::value_error::ValueError;
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of offerings: more would not be tried in a day, and each refusal is recorded.
@@ -55,8 +56,8 @@ pub struct KeyNames {
     pub types: &'static str,
     /// The keys of which one lists the places.
     pub places: &'static [&'static str],
-    /// What is wrong with a value of a key, as the end of a sentence; here for the lists and for `image`.
-    pub check: fn(&str, &str) -> Result<(), String>,
+    /// Checks a value of a key; here for the lists and for `image`.
+    pub check: fn(&str, &str) -> Result<(), ValueError>,
 }
 
 /// The content of one table, which may be incomplete.
@@ -202,8 +203,8 @@ mod tests {
     const KEY_NAMES: KeyNames =
         KeyNames { types: "machine_types", places: &["zones", "subnets"], check: not_x };
 
-    fn not_x(_key: &str, text: &str) -> Result<(), String> {
-        if text == "x" { Err("contains \"x\"".to_owned()) } else { Ok(()) }
+    fn not_x(_key: &str, text: &str) -> Result<(), ValueError> {
+        if text == "x" { Err(ValueError::entry(text, "another letter")) } else { Ok(()) }
     }
 
     const IMAGE: Key = key("image", Takes::Text, Required, Launch);
@@ -322,8 +323,8 @@ mod tests {
         assert_eq!(
             found,
             [
-                "`image` contains \"x\" at pool.linux.provider.image",
-                "`machine_types` contains \"x\" at pool.linux.provider.offering.1.machine_types.1",
+                "`image` contains \"x\", expected another letter at pool.linux.provider.image",
+                "`machine_types` contains \"x\", expected another letter at pool.linux.provider.offering.1.machine_types.1",
             ]
         );
         let unused = "image = \"x\"\nzones = \"a\"\n[[offering]]\nmachine_types = \"a\"\nimage = \"i\"";

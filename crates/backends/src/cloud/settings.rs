@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use greenroom_keys::problem::{Place, Problem, join};
 use greenroom_keys::table::Table;
+use greenroom_keys::value_error::ValueError;
 use serde::{Deserialize, Serialize};
 
 use super::offerings::{self, KeyNames, Market, Offering};
@@ -114,19 +115,19 @@ pub fn public_ip(table: &Table<'_>, address: AddressKind) -> Option<bool> {
     configured
 }
 
-fn gib(bytes: u64) -> Result<u32, String> {
+fn gib(bytes: u64) -> Result<u32, ValueError> {
     let whole = bytes.is_multiple_of(1 << 30).then(|| u32::try_from(bytes >> 30).ok()).flatten();
-    whole.ok_or_else(|| "must be in whole GiB, such as \"50G\"".to_owned())
+    whole.ok_or_else(|| ValueError::rule("be in whole GiB, such as \"50G\""))
 }
 
 /// A plain name, because it goes into a script and a configuration.
-pub fn user(user: String) -> Result<String, String> {
+pub fn user(user: String) -> Result<String, ValueError> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
     let fits = user.starts_with(|c: char| c.is_ascii_lowercase() || c == '_') && user.chars().all(plain);
     if fits && user.len() <= 32 {
         return Ok(user);
     }
-    Err(format!("is {user:?}, expected the name of a Linux user"))
+    Err(ValueError::value(user, "the name of a Linux user"))
 }
 
 fn own_tags(table: &Table<'_>) -> Vec<(String, String)> {
@@ -141,11 +142,11 @@ fn own_tags(table: &Table<'_>) -> Vec<(String, String)> {
 }
 
 /// Does not repeat a wrong address, which may contain a password.
-pub fn endpoint(url: &str) -> Result<String, String> {
+pub fn endpoint(url: &str) -> Result<String, ValueError> {
     if url.starts_with("https://") || url.starts_with("http://") {
         return Ok(url.trim_end_matches('/').to_owned());
     }
-    Err("is not an address, expected `https://…`".to_owned())
+    Err(ValueError::rule("be an address such as `https://…`"))
 }
 
 #[cfg(test)]
@@ -186,7 +187,7 @@ mod tests {
             ),
             ("address = \"pubilc\"", "did you mean \"public\"?"),
             ("disk = \"1500M\"", "`disk` must be in whole GiB"),
-            ("endpoint = \"user:hunter2@a\"", "`endpoint` is not an address, expected `https://…`"),
+            ("endpoint = \"user:hunter2@a\"", "`endpoint` must be an address such as `https://…`"),
             (
                 "credentials_file = \"aws\"",
                 "`credentials_file` in `[pool.linux.provider]` must be an absolute path",

@@ -8,6 +8,7 @@ use greenroom_keys::duration;
 use greenroom_keys::near::nearest_or_all;
 use greenroom_keys::problem::{Place, Problem, Problems, join};
 use greenroom_keys::table::{self, Table};
+use greenroom_keys::value_error::ValueError;
 
 use super::keys::TABLES;
 use super::protocol::Verb;
@@ -54,12 +55,16 @@ impl Settings {
             table.texts(name).or_default().into_iter().map(|(text, _)| text).collect()
         };
         let host_key = table.parsed("host_key", table.text("host_key"), |key| {
-            let wrong = || format!("is {key:?}, expected a public key such as `ssh-ed25519 AAAA…`");
-            if is_public_key(&key) { Ok(key.trim().to_owned()) } else { Err(wrong()) }
+            let expected = "a public key such as `ssh-ed25519 AAAA…`";
+            if is_public_key(&key) {
+                Ok(key.trim().to_owned())
+            } else {
+                Err(ValueError::value(key, expected))
+            }
         });
         let host_key_name = table.parsed("host_key_name", table.text("host_key_name"), |name| {
             let is_name = !name.is_empty() && !name.contains(|c: char| c == ',' || c.is_whitespace());
-            is_name.then_some(name).ok_or_else(|| "is not one name, as in a certificate".to_owned())
+            if is_name { Ok(name) } else { Err(ValueError::value(name, "one name, as in a certificate")) }
         });
         Self {
             arguments: texts("arguments"),
@@ -170,7 +175,7 @@ mod tests {
                 "host_key_ca = [\"ssh-ed25519 AAAA\"]",
                 "`host_key_ca` contains \"ssh-ed25519 AAAA\", expected a public",
             ),
-            ("host_key_name = \"a, b\"", "`host_key_name` is not one name"),
+            ("host_key_name = \"a, b\"", "`host_key_name` is \"a, b\", expected one name"),
             ("user = \"C I\"", "`user` is \"C I\", expected the name of a Linux user"),
         ] {
             let wrong = read(text).unwrap_err();

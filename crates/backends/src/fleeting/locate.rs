@@ -4,7 +4,7 @@ use std::fmt;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use super::reference::{PluginName, Reference, Version};
+use super::reference::{PluginName, Reference, ReferenceError, Version};
 
 /// Names the plugin directory.
 pub const VARIABLE: &str = "FLEETING_PLUGIN_PATH";
@@ -105,24 +105,35 @@ fn home(accounts: &str) -> Option<PathBuf> {
     own.get(5).map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
+/// Why a value of `plugin` names none. Its sentence has no subject: that is the key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SourceError {
+    #[error("is {0:?}, which contains a control character")]
+    Control(String),
+    #[error("is the relative path `{0}`, expected a path that begins with `/`")]
+    Relative(String),
+    #[error("is `{text}`, which {wrong}")]
+    Reference { text: String, wrong: ReferenceError },
+}
+
 impl Source {
-    /// Reads the key's value. The error completes the sentence "`plugin` …".
+    /// Reads the key's value.
     ///
     /// A path begins with `/`. GitLab Runner prefers any existing path, so that a file `aws` in its working directory
     /// replaces the plugin `aws`. Here, a name never means a file of the working directory.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, SourceError> {
         if text.contains(char::is_control) {
-            return Err(format!("is {text:?}, which contains a control character"));
+            return Err(SourceError::Control(text.to_owned()));
         }
         let path = Path::new(text);
         if path.is_absolute() {
             return Ok(Self::Path(path.to_owned()));
         }
         if text.starts_with("./") || text.starts_with("../") {
-            return Err(format!("is the relative path `{text}`, expected a path that begins with `/`"));
+            return Err(SourceError::Relative(text.to_owned()));
         }
-        let reference =
-            Reference::parse(text, None).map_err(|wrong| format!("is `{text}`, which {wrong}"))?;
+        let reference = Reference::parse(text, None)
+            .map_err(|wrong| SourceError::Reference { text: text.to_owned(), wrong })?;
         let is_bare = text.starts_with(PREFIX) && !text.contains(['/', ':']);
         Ok(if is_bare { Self::Bare(text.to_owned(), reference) } else { Self::Reference(reference) })
     }

@@ -1,6 +1,5 @@
 //! Names and versions of plugins: `[[registry/]repository/]name[:constraint]`, and their folders.
 
-use std::cmp::Ordering;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -23,13 +22,10 @@ pub struct PluginName {
     pub path: String,
 }
 
-/// A three-part version, and perhaps the name of a prerelease.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// A semantic version, as a tag can have it: without build metadata.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Version {
-    number: [u64; 3],
-    prerelease: Option<String>,
-}
+pub struct Version(semver::Version);
 
 /// The versions that a reference allows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -48,12 +44,24 @@ pub struct Reference {
     pub constraint: Constraint,
 }
 
+/// Why a text is no reference. Its sentence has no subject: that is the text, and the caller knows where it stands.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReferenceError {
+    #[error("has {0} bytes, expected 1 to {MAX_LENGTH}")]
+    Length(usize),
+    #[error("has the part {0:?}, expected letters, digits, `.`, `_` and `-` between letters or digits")]
+    Part(String),
+    #[error("has the registry {0:?}, expected a host, and perhaps `:` and a port")]
+    Registry(String),
+    #[error("has the version {0:?}, expected `latest`, `1`, `1.2` or `1.2.3`")]
+    Version(String),
+}
+
 impl Reference {
-    /// Reads a reference. The error completes the sentence "`text` …". `registry` replaces GitLab.com's for names
-    /// without a registry.
-    pub fn parse(text: &str, registry: Option<&str>) -> Result<Self, String> {
+    /// Reads a reference. `registry` replaces GitLab.com's for names without a registry.
+    pub fn parse(text: &str, registry: Option<&str>) -> Result<Self, ReferenceError> {
         if text.is_empty() || text.len() > MAX_LENGTH {
-            return Err(format!("has {} bytes, expected 1 to {MAX_LENGTH}", text.len()));
+            return Err(ReferenceError::Length(text.len()));
         }
         let name_at = text.rfind('/').map_or(0, |slash| slash + 1);
         let (name, constraint) = match text[name_at..].split_once(':') {
@@ -65,7 +73,7 @@ impl Reference {
 }
 
 impl PluginName {
-    fn parse(text: &str, registry: Option<&str>) -> Result<Self, String> {
+    fn parse(text: &str, registry: Option<&str>) -> Result<Self, ReferenceError> {
         let (registry, path) = match text.split_once('/') {
             Some((first, rest)) if is_host(first) => (first.to_owned(), rest.to_owned()),
             other => {
@@ -75,9 +83,7 @@ impl PluginName {
         };
         check_registry(&registry)?;
         match path.split('/').find(|part| !is_plain(part)) {
-            Some(part) => Err(format!(
-                "has the part {part:?}, expected letters, digits, `.`, `_` and `-` between letters or digits"
-            )),
+            Some(part) => Err(ReferenceError::Part(part.to_owned())),
             None => Ok(Self { registry, path }),
         }
     }
@@ -100,21 +106,13 @@ impl PluginName {
 
 impl Version {
     pub fn parse(text: &str) -> Option<Self> {
-        let (number, prerelease) = match text.split_once('-') {
-            Some((number, prerelease)) => (number, Some(prerelease)),
-            None => (text, None),
-        };
-        let is_valid = |name: &str| !name.is_empty() && name.split('.').all(is_identifier);
-        if text.len() > MAX_LENGTH || !prerelease.is_none_or(is_valid) {
-            return None;
-        }
-        let numbers: Vec<u64> = number.split('.').map(part).collect::<Option<_>>()?;
-        Some(Self { number: numbers.try_into().ok()?, prerelease: prerelease.map(str::to_owned) })
+        let version = semver::Version::parse(text).ok()?;
+        (version.build.is_empty() && text.len() <= MAX_LENGTH).then_some(Self(version))
     }
 
     /// True for what is no prerelease.
     pub fn is_release(&self) -> bool {
-        self.prerelease.is_none()
+        self.0.pre.is_empty()
     }
 
     /// The folder's name.
@@ -129,27 +127,27 @@ impl Version {
 }
 
 impl Constraint {
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, ReferenceError> {
         let numbers: Option<Vec<u64>> = text.split('.').map(part).collect();
         match (text, numbers.as_deref()) {
             ("latest", _) => Ok(Self::Latest),
             (_, Some([major])) => Ok(Self::Major(*major)),
             (_, Some([major, minor])) => Ok(Self::Minor(*major, *minor)),
-            _ => Version::parse(text)
-                .map(Self::Exact)
-                .ok_or_else(|| format!("has the version {text:?}, expected `latest`, `1`, `1.2` or `1.2.3`")),
+            _ => {
+                Version::parse(text).map(Self::Exact).ok_or_else(|| ReferenceError::Version(text.to_owned()))
+            }
         }
     }
 
     pub fn allows(&self, version: &Version) -> bool {
-        let [major, minor, _] = version.number;
+        let semver::Version { major, minor, .. } = version.0;
         let fits = match self {
             Self::Exact(exact) => return exact == version,
             Self::Latest => true,
             Self::Major(wanted) => major == *wanted,
             Self::Minor(wanted, second) => (major, minor) == (*wanted, *second),
         };
-        fits && version.prerelease.is_none()
+        fits && version.is_release()
     }
 }
 
@@ -158,12 +156,12 @@ fn is_host(first: &str) -> bool {
     first.contains(['.', ':']) || first == "localhost"
 }
 
-fn check_registry(registry: &str) -> Result<(), String> {
+fn check_registry(registry: &str) -> Result<(), ReferenceError> {
     let (host, port) = registry.split_once(':').map_or((registry, None), |(host, port)| (host, Some(port)));
     if is_plain(host) && port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port != 0)) {
         return Ok(());
     }
-    Err(format!("has the registry {registry:?}, expected a host, and perhaps `:` and a port"))
+    Err(ReferenceError::Registry(registry.to_owned()))
 }
 
 /// A part of a name. Never `.` or `..`, never empty: it cannot leave its folder.
@@ -174,10 +172,6 @@ fn is_plain(part: &str) -> bool {
         && edge(part.chars().next())
         && edge(part.chars().next_back())
         && !part.contains("..")
-}
-
-fn is_identifier(text: &str) -> bool {
-    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
 }
 
 /// A number without leading zeros, so that each version has one name.
@@ -212,26 +206,9 @@ fn unescaped(name: &str) -> Option<String> {
     Some(text)
 }
 
-impl Ord for Version {
-    fn cmp(&self, other: &Self) -> Ordering {
-        // A release is newer than its prereleases.
-        let rank =
-            |version: &Self| (version.number, version.prerelease.is_none(), version.prerelease.clone());
-        rank(self).cmp(&rank(other))
-    }
-}
-
-impl PartialOrd for Version {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [major, minor, patch] = self.number;
-        write!(f, "{major}.{minor}.{patch}")?;
-        self.prerelease.iter().try_for_each(|name| write!(f, "-{name}"))
+        self.0.fmt(f)
     }
 }
 
@@ -246,16 +223,24 @@ impl fmt::Display for Constraint {
     }
 }
 
+/// A recorded text is not what it should be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not {what}")]
+pub struct RecordedError {
+    text: String,
+    what: &'static str,
+}
+
 /// The whole name, with the registry.
 impl TryFrom<String> for PluginName {
-    type Error = String;
+    type Error = RecordedError;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, RecordedError> {
         match text.split_once('/') {
             Some((registry, path)) if check_registry(registry).is_ok() && path.split('/').all(is_plain) => {
                 Ok(Self { registry: registry.to_owned(), path: path.to_owned() })
             }
-            _ => Err(format!("{text:?} is not the name of a plugin with its registry")),
+            _ => Err(RecordedError { text, what: "the name of a plugin with its registry" }),
         }
     }
 }
@@ -267,10 +252,10 @@ impl From<PluginName> for String {
 }
 
 impl TryFrom<String> for Version {
-    type Error = String;
+    type Error = RecordedError;
 
-    fn try_from(text: String) -> Result<Self, String> {
-        Self::parse(&text).ok_or_else(|| format!("{text:?} is not a version"))
+    fn try_from(text: String) -> Result<Self, RecordedError> {
+        Self::parse(&text).ok_or(RecordedError { text, what: "a version" })
     }
 }
 
@@ -394,7 +379,8 @@ mod tests {
 
     #[test]
     fn versions_are_ordered_by_number() {
-        let ordered = ["0.9.0", "1.0.0-beta", "1.0.0-rc.1", "1.0.0", "1.2.0", "1.10.0", "2.0.0"];
+        let ordered =
+            ["0.9.0", "1.0.0-beta", "1.0.0-rc.2", "1.0.0-rc.10", "1.0.0", "1.2.0", "1.10.0", "2.0.0"];
         let mut versions: Vec<_> = ordered.iter().rev().map(|text| Version::parse(text).unwrap()).collect();
         versions.sort();
         assert_eq!(versions.iter().map(ToString::to_string).collect::<Vec<_>>(), ordered);

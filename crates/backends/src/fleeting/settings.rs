@@ -6,6 +6,7 @@ use std::time::Duration;
 use greenroom_core::ids::PoolName;
 use greenroom_keys::problem::Problems;
 use greenroom_keys::table::{self, Table};
+use greenroom_keys::value_error::ValueError;
 
 use super::keys::TABLES;
 use super::locate::Source;
@@ -86,8 +87,9 @@ impl Settings {
         );
         table.parsed("protocol", table.word("protocol"), |protocol| match protocol {
             "ssh" => Ok(()),
-            _ => Err(format!(
-                "is \"{protocol}\", and Greenroom connects with SSH only: set up an SSH server in the image"
+            _ => Err(ValueError::unusable(
+                protocol,
+                "and Greenroom connects with SSH only: set up an SSH server in the image",
             )),
         });
         let static_credentials = table.flag("static_credentials").into_value();
@@ -146,7 +148,7 @@ fn host_keys(table: &Table<'_>) -> HostKeys {
     table.check_each("host_key_ca", &keys, |key| authorities::read(key).map(drop));
     let name = table.parsed("host_key_name", table.text("host_key_name"), |name| {
         let is_plain = !name.is_empty() && !name.contains(|c: char| c == ',' || c.is_whitespace());
-        is_plain.then(|| name.clone()).ok_or_else(|| format!("is {name:?}, expected one name"))
+        if is_plain { Ok(name) } else { Err(ValueError::value(name, "one name")) }
     });
     only("host_key_command", "command");
     only("host_key_ca", "ca");

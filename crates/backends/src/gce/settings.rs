@@ -5,6 +5,7 @@ use greenroom_core::ids::Location;
 use greenroom_core::ids::PoolName;
 use greenroom_keys::problem::{Place, Problem, Problems, join};
 use greenroom_keys::table::{self, Table};
+use greenroom_keys::value_error::ValueError;
 
 use super::keys::TABLES;
 use super::resource::{Image, Net, is_name, is_project, region};
@@ -51,7 +52,7 @@ impl Settings {
         let common = Common::read(table, &KEY_NAMES, UserData::Script);
         let subnetwork = subnetwork(table, &common);
         let network = table.parsed("network", table.text("network"), |text| {
-            Net::network(&text).ok_or_else(|| not_a_net(&text, "global/networks"))
+            Net::network(&text).ok_or_else(|| not_a_net(text, "global/networks"))
         });
         let default = || subnetwork.is_none().then(|| Net::network("default")).flatten();
         if let Some(kind) = common.disk_type.as_deref().filter(|kind| !is_name(kind)) {
@@ -82,15 +83,11 @@ impl Settings {
 }
 
 /// The keys of offerings, by Compute Engine's rules.
-fn check(key: &str, text: &str) -> Result<(), String> {
+fn check(key: &str, text: &str) -> Result<(), ValueError> {
     match key {
-        "image" if Image::parse(text).is_none() => Err(format!("is {text:?}, expected {IMAGE}")),
-        "machine_types" if !is_name(text) => {
-            Err(format!("contains {text:?}, expected types such as \"e2-standard-4\""))
-        }
-        "zones" if region(text).is_none() => {
-            Err(format!("contains {text:?}, expected zones such as \"us-east1-b\""))
-        }
+        "image" if Image::parse(text).is_none() => Err(ValueError::value(text, IMAGE)),
+        "machine_types" if !is_name(text) => Err(ValueError::entry(text, "types such as \"e2-standard-4\"")),
+        "zones" if region(text).is_none() => Err(ValueError::entry(text, "zones such as \"us-east1-b\"")),
         _ => Ok(()),
     }
 }
@@ -101,18 +98,19 @@ const IMAGE: &str = "`projects/PROJECT/global/images/NAME` or `projects/PROJECT/
 fn project(table: &Table<'_>) -> String {
     let help = "set it to the ID of the project that creates instances and pays for them";
     let named = table.required("project", table.text("project"), help);
-    let wrong = |named| format!("is {named:?}, expected the ID of a project (not its name or number)");
-    let project = |named: String| if is_project(&named) { Ok(named) } else { Err(wrong(named)) };
+    let expected = "the ID of a project (not its name or number)";
+    let project =
+        |named: String| if is_project(&named) { Ok(named) } else { Err(ValueError::value(named, expected)) };
     table.parsed("project", named, project).or_default()
 }
 
-fn not_a_net(text: &str, whole: &str) -> String {
-    format!("is {text:?}, expected a name or `projects/PROJECT/{whole}/NAME`")
+fn not_a_net(text: String, whole: &str) -> ValueError {
+    ValueError::value(text, format!("a name or `projects/PROJECT/{whole}/NAME`"))
 }
 
 fn subnetwork(table: &Table<'_>, common: &Common) -> Option<Net> {
     let subnetwork = table.parsed("subnetwork", table.text("subnetwork"), |text| {
-        Net::subnetwork(&text).ok_or_else(|| not_a_net(&text, "regions/REGION/subnetworks"))
+        Net::subnetwork(&text).ok_or_else(|| not_a_net(text, "regions/REGION/subnetworks"))
     });
     if common.address == AddressKind::Ipv6 && subnetwork.is_absent() {
         let why = "is missing: `address` is \"ipv6\", and auto mode networks such as `default` have no \
@@ -134,9 +132,9 @@ fn service_account(table: &Table<'_>) -> Option<ServiceAccount> {
     if scopes.value().is_some() && email.is_absent() {
         table.refuse("scopes", "has no effect without `service_account`");
     }
-    let wrong =
-        |email| format!("is {email:?}, expected its address (`NAME@PROJECT.iam.gserviceaccount.com`)");
-    let address = |email: String| if email.contains('@') { Ok(email) } else { Err(wrong(email)) };
+    let expected = "its address (`NAME@PROJECT.iam.gserviceaccount.com`)";
+    let address =
+        |email: String| if email.contains('@') { Ok(email) } else { Err(ValueError::value(email, expected)) };
     let email = table.parsed("service_account", email, address);
     let whole = |scope: String| if scope.contains("://") { scope } else { format!("{SCOPES}{scope}") };
     let scopes = scopes.map(|scopes| scopes.into_iter().map(|(scope, _)| whole(scope)).collect());
@@ -147,7 +145,7 @@ fn service_account(table: &Table<'_>) -> Option<ServiceAccount> {
 fn network_tags(table: &Table<'_>) -> Vec<String> {
     let tags = table.texts("network_tags").or_default();
     table.check_each("network_tags", &tags, |tag| {
-        let wrong = || format!("contains {tag:?}, expected lower-case letters, digits and hyphens");
+        let wrong = || ValueError::entry(tag, "lower-case letters, digits and hyphens");
         is_name(tag).then_some(()).ok_or_else(wrong)
     });
     tags.into_iter().map(|(tag, _)| tag).collect()

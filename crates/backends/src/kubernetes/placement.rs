@@ -2,6 +2,7 @@
 
 use greenroom_keys::got::Got;
 use greenroom_keys::table::{Table, Texts};
+use greenroom_keys::value_error::ValueError;
 use serde::{Deserialize, Serialize};
 
 use crate::cloud::offerings::Offering;
@@ -115,33 +116,35 @@ pub(super) fn read(table: &Table<'_>) -> Vec<Placement> {
 }
 
 /// The name of an object of Kubernetes.
-pub(super) fn name(text: String) -> Result<String, String> {
+pub(super) fn name(text: String) -> Result<String, ValueError> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
     let ends = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let fits = text.len() <= 253 && text.chars().all(plain) && text.starts_with(ends) && text.ends_with(ends);
     if fits {
         return Ok(text);
     }
-    Err(format!("is {text:?}, expected a name of lower-case letters, digits, `-` and `.`"))
+    Err(ValueError::value(text, "a name of lower-case letters, digits, `-` and `.`"))
 }
 
 /// An image's name, which Kubernetes itself judges further.
-pub(super) fn image(text: String) -> Result<String, String> {
+pub(super) fn image(text: String) -> Result<String, ValueError> {
     if text.contains(|c: char| c.is_whitespace() || c.is_control()) {
-        return Err(format!("is {text:?}, expected the name of an image"));
+        return Err(ValueError::value(text, "the name of an image"));
     }
     Ok(text)
 }
 
 /// `key=value:Effect`, `key:Effect` or `key`.
-fn toleration(text: &str) -> Result<Toleration, String> {
-    let wrong = || format!("contains {text:?}, expected taints such as \"spot=true:NoSchedule\" or \"spot\"");
+fn toleration(text: &str) -> Result<Toleration, ValueError> {
     let (taint, effect) = match text.trim().split_once(':') {
         Some((taint, effect)) => (taint, Some(effect)),
         None => (text.trim(), None),
     };
     if effect.is_some_and(|effect| !EFFECTS.contains(&effect)) {
-        return Err(format!("contains {text:?}, whose effect is none of {}", EFFECTS.join(", ")));
+        return Err(ValueError::unusable_entry(
+            text,
+            format!("whose effect is none of {}", EFFECTS.join(", ")),
+        ));
     }
     let (key, value) = match taint.split_once('=') {
         Some((key, value)) => (key, Some(value)),
@@ -149,10 +152,10 @@ fn toleration(text: &str) -> Result<Toleration, String> {
     };
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
     if key.is_empty() || !key.chars().all(plain) || !value.unwrap_or_default().chars().all(plain) {
-        return Err(wrong());
+        return Err(ValueError::entry(text, "taints such as \"spot=true:NoSchedule\" or \"spot\""));
     }
     if OWN_TAINTS.contains(&key) {
-        return Err(format!("contains {text:?}, which Greenroom itself tolerates for 30 s"));
+        return Err(ValueError::unusable_entry(text, "which Greenroom itself tolerates for 30 s"));
     }
     Ok(Toleration { key: key.to_owned(), value: value.map(str::to_owned), effect: effect.map(str::to_owned) })
 }
@@ -183,7 +186,7 @@ mod tests {
             ("node.kubernetes.io/unreachable:NoExecute", "which Greenroom itself tolerates for 30 s"),
         ] {
             let wrong = toleration(text).unwrap_err();
-            assert!(wrong.ends_with(expected) || wrong.contains(expected), "{text}: {wrong}");
+            assert!(wrong.to_string().contains(expected), "{text}: {wrong}");
         }
     }
 

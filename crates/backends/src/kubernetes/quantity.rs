@@ -1,5 +1,7 @@
 //! Quantities of Kubernetes: `500m`, `4Gi`.
 
+use greenroom_keys::value_error::ValueError;
+
 /// Suffixes, and by how many thousandths they multiply.
 const UNITS: [(&str, u128); 14] = [
     ("", 1_000),
@@ -33,13 +35,11 @@ pub(super) fn milli(text: &str) -> Option<u128> {
     Some(digits(whole)? * factor + digits(part)? * factor / scale)
 }
 
-/// A quantity of a pod's resource, or what is wrong with it as the end of a sentence.
-pub(super) fn checked(text: &str) -> Result<String, String> {
+/// A quantity of a pod's resource.
+pub(super) fn checked(text: &str) -> Result<String, ValueError> {
     match milli(text) {
         Some(amount) if amount > 0 => Ok(text.trim().to_owned()),
-        _ => {
-            Err(format!("is {text:?}, expected a quantity of Kubernetes such as \"2\", \"500m\" or \"4Gi\""))
-        }
+        _ => Err(ValueError::value(text, "a quantity of Kubernetes such as \"2\", \"500m\" or \"4Gi\"")),
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use greenroom_core::ids::PoolName;
 use greenroom_keys::problem::Problems;
 use greenroom_keys::table::{self, Table};
+use greenroom_keys::value_error::ValueError;
 
 use super::keys::TABLES;
 use super::orders::{self, Orders};
@@ -73,9 +74,7 @@ impl Settings {
         }
         let secrets = table.texts("image_pull_secrets").or_default();
         table.check_each("image_pull_secrets", &secrets, |text| {
-            name(text.to_owned())
-                .map(drop)
-                .map_err(|_| format!("contains {text:?}, expected names of secrets"))
+            name(text.to_owned()).map(drop).map_err(|_| ValueError::entry(text, "names of secrets"))
         });
         let placements = placement::read(table);
         let pull_policy = table.word("image_pull_policy").into_value();

@@ -1,23 +1,32 @@
-//! What names and patterns of images in the configuration may contain. Objections are ends of sentences about the key.
+//! What names and patterns of images in the configuration may contain.
+
+/// Why a text is no name or pattern of images. Its sentence has no subject: that is the key of the configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PatternError {
+    #[error("contains an empty pattern, which matches no image")]
+    Empty,
+    #[error("contains `{0}`, but patterns know only `*`, `**` and `?`")]
+    Expression(char),
+    #[error("contains {0:?}, which image names cannot have")]
+    Character(char),
+}
 
 /// A pattern for images.
-pub fn pattern(text: &str) -> Result<(), String> {
+pub fn pattern(text: &str) -> Result<(), PatternError> {
     if text.is_empty() {
-        return Err("contains an empty pattern, which matches no image".to_owned());
+        return Err(PatternError::Empty);
     }
     name(text, "*?").map_err(|wrong| match wrong {
-        '[' | ']' | '{' | '}' | '^' | '$' | '|' | '(' | ')' | '\\' | '+' => {
-            format!("contains `{wrong}`, but patterns know only `*`, `**` and `?`")
-        }
-        other => format!("contains {other:?}, which image names cannot have"),
+        '[' | ']' | '{' | '}' | '^' | '$' | '|' | '(' | ')' | '\\' | '+' => PatternError::Expression(wrong),
+        other => PatternError::Character(other),
     })
 }
 
 /// The name of an image.
-pub fn image(text: String) -> Result<String, String> {
+pub fn image(text: String) -> Result<String, PatternError> {
     match name(&text, "") {
         Ok(()) => Ok(text),
-        Err(wrong) => Err(format!("contains {wrong:?}, which image names cannot have")),
+        Err(wrong) => Err(PatternError::Character(wrong)),
     }
 }
 
@@ -45,10 +54,9 @@ mod tests {
             ("ru by", "contains ' ', which image names cannot have"),
             ("https://a/b", "contains ':', which image names cannot have"),
         ] {
-            assert_eq!(pattern(bad), Err(said.to_owned()), "{bad}");
+            assert_eq!(pattern(bad).unwrap_err().to_string(), said, "{bad}");
         }
         assert_eq!(image("ruby:3.3".to_owned()), Ok("ruby:3.3".to_owned()));
-        let said = "contains '*', which image names cannot have";
-        assert_eq!(image("ruby:*".to_owned()), Err(said.to_owned()));
+        assert_eq!(image("ruby:*".to_owned()), Err(PatternError::Character('*')));
     }
 }

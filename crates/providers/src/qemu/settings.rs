@@ -7,6 +7,7 @@ use greenroom_core::ids::PoolName;
 use greenroom_keys::got::Got;
 use greenroom_keys::problem::Problems;
 use greenroom_keys::table::{self, Table};
+use greenroom_keys::value_error::ValueError;
 use serde::{Deserialize, Serialize};
 
 use super::egress::{Allowed, FIRST_UID, Internet};
@@ -121,7 +122,7 @@ impl Settings {
         let vcpus = table.count("vcpus").or(1);
         let memory = table.parsed("memory", table.size("memory"), |memory| match memory {
             memory if memory.is_multiple_of(MIB) && memory >= 128 * MIB => Ok(memory),
-            _ => Err("must be in whole MiB and at least 128M".to_owned()),
+            _ => Err(ValueError::rule("be in whole MiB and at least 128M")),
         });
         let memory_budget = table.size("memory_budget").into_value();
         if !memory.is_bad() && memory_budget.is_some_and(|budget| budget < memory.or(DEFAULT_MEMORY)) {
@@ -162,14 +163,14 @@ impl Settings {
     }
 }
 
-fn source(text: String) -> Result<Source, String> {
+fn source(text: String) -> Result<Source, ValueError> {
     if Path::new(&text).is_absolute() {
         return Ok(Source::Foreign(text.into()));
     }
     if image::is_name(&text) {
         return Ok(Source::Image(text));
     }
-    Err(format!("is {text:?}, expected the name of an image, or the absolute path of a qcow2 file"))
+    Err(ValueError::value(text, "the name of an image, or the absolute path of a qcow2 file"))
 }
 
 /// Only the guest program of Greenroom's own images mounts a store.
@@ -178,7 +179,7 @@ fn image_store(table: &Table<'_>, source: &Got<Source>) -> Option<String> {
         if image::is_name(&name) {
             Ok(name)
         } else {
-            Err(format!("is {name:?}, expected the name of an image store"))
+            Err(ValueError::value(name, "the name of an image store"))
         }
     });
     let name = name.into_value()?;
@@ -221,7 +222,7 @@ fn network(table: &Table<'_>) -> Network {
                 if is_target(&target) {
                     Ok(target)
                 } else {
-                    Err("is not an address, expected \"host:port\"".to_owned())
+                    Err(ValueError::rule("be an address such as \"host:port\""))
                 }
             });
             return Network::Proxy(proxy.or_default());
@@ -312,14 +313,14 @@ mod tests {
             ("boot = \"disk\"", "images built by Greenroom have no boot loader"),
             ("image = \"/x.qcow2\"\nboot = \"snapshot\"", "a qcow2 file can only boot with \"disk\""),
             ("network = \"proxy\"", "`proxy` is missing in `[pool.linux.provider]` (set it to the address"),
-            ("network = \"proxy\"\nproxy = \"a,b:1\"", "expected \"host:port\""),
-            ("network = \"proxy\"\nproxy = \"host\"", "expected \"host:port\""),
+            ("network = \"proxy\"\nproxy = \"a,b:1\"", "such as \"host:port\""),
+            ("network = \"proxy\"\nproxy = \"host\"", "such as \"host:port\""),
             ("proxy = \"a:1\"", "`proxy` has no effect without"),
             ("allow = [\"10.0.0.5\"]", "`allow` has no effect without `network = \"internet\"`"),
             ("network = \"internet\"\nproxy = \"a:1\"", "`proxy` has no effect without"),
             (
                 "network = \"internet\"\nallow = [\"10.0.0\"]",
-                "`allow` has \"10.0.0\", expected an IPv4 address, a",
+                "`allow` contains \"10.0.0\", expected an IPv4 address, a",
             ),
             ("network = \"isolate\"", "did you mean \"isolated\"?"),
             ("accel = \"kwm\"", "did you mean \"kvm\"?"),

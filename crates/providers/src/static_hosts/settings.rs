@@ -7,6 +7,7 @@ use greenroom_core::ids::PoolName;
 use greenroom_keys::got::Got;
 use greenroom_keys::problem::{Place, Problem, Problems, join};
 use greenroom_keys::table::{self, Table};
+use greenroom_keys::value_error::ValueError;
 
 use super::keys::TABLES;
 
@@ -185,38 +186,40 @@ fn login_key(table: &Table<'_>) -> Got<LoginKey> {
 }
 
 /// Names become file names and arguments.
-fn plain_name(name: String) -> Result<String, String> {
+fn plain_name(name: String) -> Result<String, ValueError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let wrong = if name == JUMP {
-        "the jump host's name: choose another"
-    } else if name.len() > LONGEST_NAME {
-        "is longer than 63 characters"
-    } else if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(plain) {
-        "expected letters, digits, `-`, `_` and `.`, beginning with a letter or a digit"
-    } else {
-        return Ok(name);
-    };
-    Err(format!("is {name:?}, {wrong}"))
+    if name == JUMP {
+        return Err(ValueError::unusable(name, "the jump host's name: choose another"));
+    }
+    if name.len() > LONGEST_NAME {
+        return Err(ValueError::value(name, "at most 63 characters"));
+    }
+    if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(plain) {
+        let expected = "letters, digits, `-`, `_` and `.`, beginning with a letter or a digit";
+        return Err(ValueError::value(name, expected));
+    }
+    Ok(name)
 }
 
 /// Names of accounts that a shell and sudoers take as they are.
-fn plain_account(name: String) -> Result<String, String> {
+fn plain_account(name: String) -> Result<String, ValueError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && name.chars().all(plain) {
         return Ok(name);
     }
-    Err(format!("is {name:?}, expected letters, digits, `-`, `_` and `.`, beginning with a letter"))
+    Err(ValueError::value(name, "letters, digits, `-`, `_` and `.`, beginning with a letter"))
 }
 
-fn host_key(text: &str) -> Result<String, String> {
+fn host_key(text: &str) -> Result<String, ValueError> {
     let mut fields = text.split_whitespace();
     match (fields.next(), fields.next()) {
         (Some(kind), Some(blob)) if kind == "ssh-ed25519" || kind.starts_with("ecdsa-sha2-") => {
             Ok(format!("{kind} {blob}"))
         }
-        _ => Err("is not an Ed25519 or ECDSA key in OpenSSH format (`ssh-ed25519 AAAA…`): take it from \
-                  /etc/ssh/ssh_host_ed25519_key.pub on the host"
-            .to_owned()),
+        _ => Err(ValueError::rule(
+            "be an Ed25519 or ECDSA key in OpenSSH format (`ssh-ed25519 AAAA…`): take it from \
+             /etc/ssh/ssh_host_ed25519_key.pub on the host",
+        )),
     }
 }
 
@@ -319,7 +322,7 @@ mod tests {
             (
                 format!("{COMMON}{host}host_key = \"ssh-rsa AAAA\"\n"),
                 "host.0.host_key",
-                "`host_key` is not an Ed25519 or ECDSA",
+                "`host_key` must be an Ed25519 or ECDSA",
             ),
             (
                 format!("{COMMON}{host}[[host]]\nname = \"a\"\naddress = \"i\"\n"),

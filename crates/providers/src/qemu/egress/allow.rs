@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
+use greenroom_keys::value_error::ValueError;
 use greenroom_system::names;
 use serde::{Deserialize, Serialize};
 
@@ -71,15 +72,13 @@ impl fmt::Display for Allowed {
 }
 
 impl FromStr for Allowed {
-    /// The end of a sentence about the key.
-    type Err = String;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || {
-            format!("has {text:?}, expected an IPv4 address, a network or a name, with or without \":port\"")
-        };
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let expected = "an IPv4 address, a network or a name, with or without \":port\"";
+        let wrong = || ValueError::entry(text, expected);
         if text.matches(':').count() > 1 {
-            return Err(format!("has {text:?}, but guests have no IPv6"));
+            return Err(ValueError::unusable_entry(text, "but guests have no IPv6"));
         }
         let (host, port) = match text.split_once(':') {
             None => (text, None),
@@ -92,7 +91,7 @@ impl FromStr for Allowed {
             let first: Ipv4Addr = first.parse().map_err(|_| wrong())?;
             let prefix = prefix.parse().ok().filter(|prefix| *prefix <= 32).ok_or_else(wrong)?;
             if prefix < WIDEST {
-                return Err(format!("has {text:?}, a network wider than /{WIDEST}"));
+                return Err(ValueError::unusable_entry(text, format!("a network wider than /{WIDEST}")));
             }
             Host::Network(Ipv4Addr::from_bits(first.to_bits() & (u32::MAX << (32 - prefix))), prefix)
         } else if let Ok(address) = host.parse() {
@@ -157,8 +156,12 @@ pub(super) async fn resolve(allow: &[Allowed]) -> io::Result<Targets> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Allowed, String> {
+    fn read(text: &str) -> Result<Allowed, ValueError> {
         text.parse()
+    }
+
+    fn refusal(text: &str) -> String {
+        read(text).unwrap_err().to_string()
     }
 
     #[test]
@@ -190,11 +193,11 @@ mod tests {
             "git.corp:65536",
             "a/8",
         ] {
-            assert!(read(text).unwrap_err().contains("expected an IPv4 address"), "{text}");
+            assert!(refusal(text).contains("expected an IPv4 address"), "{text}");
         }
-        assert!(read("10.0.0.0/33").unwrap_err().contains("expected"));
-        assert!(read("0.0.0.0/0").unwrap_err().ends_with("a network wider than /8"));
-        assert!(read("2001:db8::1").unwrap_err().ends_with("guests have no IPv6"));
+        assert!(refusal("10.0.0.0/33").contains("expected"));
+        assert!(refusal("0.0.0.0/0").ends_with("a network wider than /8"));
+        assert!(refusal("2001:db8::1").ends_with("guests have no IPv6"));
         // It would end a rule.
         assert!(read("a;b").is_err() && read("a\nb").is_err() && read("{a}").is_err());
     }
