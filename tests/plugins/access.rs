@@ -8,7 +8,7 @@ use greenroom_testkit::skipped::skipped;
 use serde_json::json;
 
 use crate::artifact::{plugin, publish};
-use crate::proxy::{Mode, Proxy};
+use crate::proxy::{IDENTITY_TOKEN, Mode, Proxy};
 use crate::site::{ACCOUNT, GREENROOM, Protection, Site, expect_failure, has};
 
 /// Writes Docker's file.
@@ -27,8 +27,6 @@ fn a_registry_with_a_password_needs_the_account_of_dockers_file() {
     log_in(&site, &site.registry, "a wrong one");
     let said = site.fails(&["install", &name], &["denies the account `reader` access"]);
     assert!(!said.contains("a wrong one"), "{said}");
-    site.write(".docker/config.json", &json!({"credHelpers": {&site.registry: "pass"}}).to_string());
-    site.fails(&["install", &name], &["docker-credential-pass"]);
     site.write(".docker/config.json", "{\"auths\": 7");
     site.fails(&["install", &name], &[".docker/config.json", "line 1"]);
     // Of another registry.
@@ -65,6 +63,48 @@ fn a_token_is_fetched_with_the_account_and_never_sent_elsewhere() {
     let with_account = |head: &&String| head.to_ascii_lowercase().contains("authorization: basic");
     let requests = proxy.requests();
     assert!(requests.iter().filter(with_account).all(|head| head.starts_with("GET /token?")), "{requests:?}");
+}
+
+#[test]
+fn a_credential_helper_gives_the_account_or_an_identity_token() {
+    let Some(site) = Site::open() else { return };
+    publish(&site.storage(), "team/own", &["1.0.0"], &plugin("1.0.0"));
+    let proxy = Proxy::new(&site.registry, Mode::Token);
+    let name = format!("{}/team/own:1.0.0", proxy.address());
+    site.write(".docker/config.json", &json!({"credHelpers": {proxy.address(): "lab"}}).to_string());
+    let install = || {
+        let mut command = site.command(&["install", &name]);
+        let path = format!("{}:{}", site.dir.path().join("bin").display(), std::env::var("PATH").unwrap());
+        command.env("PATH", path).output().expect("the program")
+    };
+    let helper = |answers: &str| {
+        let asked = format!("[ \"$1 $(cat)\" = 'get {}' ] || exit 9", proxy.address());
+        site.write("bin/docker-credential-lab", &format!("#!/bin/sh\n{asked}\n{answers}\n"));
+        let file = site.dir.path().join("bin/docker-credential-lab");
+        std::fs::set_permissions(file, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .expect("its mode");
+    };
+    expect_failure(&install(), &["denies anonymous access", "cannot be started", "credHelpers"]);
+    helper("echo 'no key ring'; exit 1");
+    expect_failure(&install(), &["denies anonymous access", "`docker-credential-lab` fails: no key ring"]);
+    helper("echo rubbish");
+    expect_failure(&install(), &["denies anonymous access", "something else than an account"]);
+    helper("echo 'credentials not found in native keychain'; exit 1");
+    let said = expect_failure(&install(), &["denies anonymous access", "docker login"]);
+    assert!(!said.contains("key"), "{said}");
+    site.expect_nothing();
+    let account = |name: &str, secret: &str| {
+        let answer = json!({"ServerURL": proxy.address(), "Username": name, "Secret": secret});
+        format!("echo '{answer}'")
+    };
+    helper(&account("<token>", "another one"));
+    expect_failure(&install(), &["denies the identity token of Docker's file access"]);
+    for (name, secret) in [ACCOUNT, ("<token>", IDENTITY_TOKEN)] {
+        helper(&account(name, secret));
+        let output = install();
+        assert_eq!(output.status.code(), Some(0), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+        std::fs::remove_dir_all(site.plugins().join(proxy.address())).expect("the installed plugin");
+    }
 }
 
 #[test]

@@ -9,6 +9,8 @@ use base64ct::{Base64, Encoding as _};
 use crate::site::ACCOUNT;
 
 const TOKEN: &str = "a-made-up-token";
+/// The token that gives others.
+pub const IDENTITY_TOKEN: &str = "a-made-up-identity";
 
 /// What the server does with requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,7 +71,7 @@ impl Proxy {
 /// One request of one connection. What is no plain HTTP is closed.
 fn serve(shared: &Shared, client: TcpStream) -> Option<()> {
     let mut reader = BufReader::new(client.try_clone().ok()?);
-    if reader.fill_buf().ok()?.first() != Some(&b'G') {
+    if !matches!(reader.fill_buf().ok()?.first(), Some(b'G' | b'P')) {
         return None;
     }
     let mut head = String::new();
@@ -82,6 +84,7 @@ fn serve(shared: &Shared, client: TcpStream) -> Option<()> {
     let needs_token = matches!(mode, Mode::Token | Mode::TokenAndRedirect(_));
     match &mode {
         _ if head.starts_with("GET /token?") => give_token(&head, client),
+        _ if head.starts_with("POST /token ") => exchange_token(&head, reader, client),
         _ if needs_token && !has(&head, &format!("authorization: Bearer {TOKEN}")) => {
             challenge(shared, client)
         }
@@ -97,10 +100,29 @@ fn has(head: &str, line: &str) -> bool {
     head.lines().any(|header| header.eq_ignore_ascii_case(line))
 }
 
+/// The repository of the tests, as a client asks for it.
+const ASKS_FOR: &str = "service=lab+%26+more&scope=repository%3Ateam%2Fown%3Apull";
+
+/// For an identity token.
+fn exchange_token(head: &str, mut reader: BufReader<TcpStream>, client: TcpStream) -> Option<()> {
+    let length = head.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok()).flatten()
+    })?;
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    let form = String::from_utf8(body).ok()?;
+    let expected =
+        format!("{ASKS_FOR}&grant_type=refresh_token&client_id=greenroom&refresh_token={IDENTITY_TOKEN}");
+    if form == expected && has(head, "content-type: application/x-www-form-urlencoded") {
+        return answer(client, "200 OK", "", &format!("{{\"access_token\": \"{TOKEN}\"}}"));
+    }
+    answer(client, "401 Unauthorized", "", "")
+}
+
 fn give_token(head: &str, client: TcpStream) -> Option<()> {
     let pair = Base64::encode_string(format!("{}:{}", ACCOUNT.0, ACCOUNT.1).as_bytes());
-    let asks_for = "service=lab+%26+more&scope=repository%3Ateam%2Fown%3Apull";
-    if has(head, &format!("authorization: Basic {pair}")) && head.contains(asks_for) {
+    if has(head, &format!("authorization: Basic {pair}")) && head.contains(ASKS_FOR) {
         return answer(client, "200 OK", "", &format!("{{\"token\": \"{TOKEN}\"}}"));
     }
     answer(client, "401 Unauthorized", "", "")

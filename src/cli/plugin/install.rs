@@ -84,9 +84,9 @@ mod carried_out {
             platform: &Platform::here(),
         };
         let registry = &reference.plugin.registry;
-        let credentials = || {
-            credentials::path()
-                .map_or_else(|| Ok(Credentials::default()), |path| credentials::read(&path, registry))
+        let credentials = async || match credentials::path() {
+            Some(path) => credentials::read(&path, registry).await,
+            None => Ok(Credentials::default()),
         };
         let last = Cell::new(Instant::now());
         let report = |progress: Progress<'_>| report(reference, &last, progress);

@@ -1,54 +1,73 @@
-//! Credentials of registries in Docker's file `config.json`.
+//! Credentials of registries, from Docker's file `config.json` and the helpers that it names.
 
-use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use base64ct::{Base64, Encoding as _};
-use serde::Deserialize;
+use docker_credential::{CredentialRetrievalError, DockerCredential, get_credential_from_reader};
+use greenroom_core::text::clean_line;
+use greenroom_core::time::Pretty;
+use serde::de::IgnoredAny;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 
-/// An account of a registry.
+/// Limit for a helper, which may ask a key ring or a cloud.
+const HELPER: Duration = Duration::from_mins(1);
+/// Limit of a helper's own words in an error.
+const MAX_WORDS: usize = 200;
+/// What helpers say when they have no account for a registry. Part of Docker's protocol.
+const NOT_FOUND: &str = "credentials not found in native keychain";
+
+/// What a registry accepts from an account.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Account {
-    pub name: String,
-    pub password: String,
+pub enum Account {
+    Password {
+        name: String,
+        password: String,
+    },
+    /// A token of the registry's token server, which gives others for it.
+    IdentityToken(String),
 }
 
 /// What the file has for a registry.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub struct Credentials {
     pub account: Option<Account>,
-    /// A program of Docker's that has them. Greenroom does not run it.
-    pub helper: Option<String>,
+    /// Why a helper, which the file names for the registry, gave no account. The registry may need none.
+    pub problem: Option<HelperError>,
 }
 
-/// The file exists, but cannot be used.
+/// The file exists, but cannot be used. Never has a part of the text, in which passwords stand.
 #[derive(Debug, thiserror::Error)]
-#[error("the credentials file `{}` cannot be read: {cause}", path.display())]
-pub struct CredentialsError {
-    path: PathBuf,
-    cause: String,
+pub enum CredentialsError {
+    #[error("the credentials file `{}` cannot be read", path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        cause: io::Error,
+    },
+    #[error("the credentials file `{}` is not valid JSON in line {line}, column {column}", path.display())]
+    Json { path: PathBuf, line: usize, column: usize },
+    #[error("the credentials file `{}` has other entries than Docker writes", path.display())]
+    Entries { path: PathBuf },
+    #[error("the credentials file `{}` has an `auth` that is not `NAME:PASSWORD` in Base64", path.display())]
+    Auth { path: PathBuf },
+    #[error("the credentials file `{}` has an `auth` for another account than `username` and `password`", path.display())]
+    TwoAccounts { path: PathBuf },
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct File {
-    #[serde(default)]
-    auths: BTreeMap<String, Entry>,
-    #[serde(default)]
-    cred_helpers: BTreeMap<String, String>,
-    #[serde(default)]
-    creds_store: String,
-}
-
-#[derive(Default, Deserialize)]
-struct Entry {
-    #[serde(default)]
-    auth: String,
-    #[serde(default)]
-    username: String,
-    #[serde(default)]
-    password: String,
+/// Why a credential helper gave no account.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HelperError {
+    #[error("the credential helper that Docker's file names cannot be started")]
+    Start,
+    #[error("the credential helper that Docker's file names answers with something else than an account")]
+    Answer,
+    #[error("`{helper}` fails: {words}")]
+    Failure { helper: String, words: String },
+    #[error("the credential helper that Docker's file names gives no answer within {}", Pretty(HELPER))]
+    Late,
 }
 
 /// The path of Docker's file: in `DOCKER_CONFIG`, or in the home directory.
@@ -59,47 +78,89 @@ pub fn path() -> Option<PathBuf> {
 }
 
 /// What a file has for a registry; nothing if there is no file.
-pub fn read(path: &Path, registry: &str) -> Result<Credentials, CredentialsError> {
-    let failed = |cause: String| CredentialsError { path: path.to_owned(), cause };
-    match std::fs::read_to_string(path) {
-        Ok(text) => find(&text, registry).map_err(failed),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Credentials::default()),
-        Err(error) => Err(failed(error.to_string())),
+pub async fn read(path: &Path, registry: &str) -> Result<Credentials, CredentialsError> {
+    let text = match std::fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Credentials::default()),
+        Err(cause) => return Err(CredentialsError::Read { path: path.to_owned(), cause }),
+    };
+    if let Err(wrong) = serde_json::from_slice::<IgnoredAny>(&text) {
+        let (line, column) = (wrong.line(), wrong.column());
+        return Err(CredentialsError::Json { path: path.to_owned(), line, column });
+    }
+    let registry = registry.to_owned();
+    match timeout(HELPER, beside(move || get_credential_from_reader(text.as_slice(), &registry))).await {
+        Ok(found) => understood(found, path),
+        Err(_) => Ok(Credentials { account: None, problem: Some(HelperError::Late) }),
     }
 }
 
-/// The error never contains a part of the text, which has passwords.
-fn find(text: &str, registry: &str) -> Result<Credentials, String> {
-    let file: File = serde_json::from_str(text)
-        .map_err(|error| format!("line {}, column {} is not valid", error.line(), error.column()))?;
-    let entry = file.auths.iter().find(|(key, _)| host(key) == registry).map(|(_, entry)| entry);
-    let helper = file.cred_helpers.iter().find(|(key, _)| host(key) == registry).map(|(_, helper)| helper);
-    let helper = helper.or((!file.creds_store.is_empty()).then_some(&file.creds_store));
-    let account = entry.map(account).transpose()?.flatten();
-    Ok(Credentials { account, helper: helper.cloned() })
-}
-
-fn account(entry: &Entry) -> Result<Option<Account>, String> {
-    if entry.auth.is_empty() {
-        let account = Account { name: entry.username.clone(), password: entry.password.clone() };
-        return Ok((!account.name.is_empty()).then_some(account));
+/// Runs it in a thread of its own, which the end of the process does not wait for.
+async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, result) = oneshot::channel();
+    std::thread::spawn(move || sender.send(work()).ok());
+    match result.await {
+        Ok(result) => result,
+        // Without a result the thread has panicked, and said why.
+        Err(_) => std::future::pending().await,
     }
-    let decoded = Base64::decode_vec(entry.auth.trim()).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-    let decoded = decoded.as_deref().and_then(|text| text.split_once(':'));
-    let (name, password) = decoded.ok_or("an `auth` is not `NAME:PASSWORD` in Base64")?;
-    Ok(Some(Account { name: name.to_owned(), password: password.trim_end_matches('\0').to_owned() }))
 }
 
-/// The registry of a key, which old versions wrote as a URL.
-fn host(key: &str) -> &str {
-    let key = key.strip_prefix("https://").or_else(|| key.strip_prefix("http://")).unwrap_or(key);
-    key.split('/').next().unwrap_or(key)
+fn understood(
+    found: Result<DockerCredential, CredentialRetrievalError>,
+    path: &Path,
+) -> Result<Credentials, CredentialsError> {
+    let path = || path.to_owned();
+    let problem = match found {
+        Ok(DockerCredential::UsernamePassword(name, password)) => {
+            // Docker pads some passwords.
+            let password = password.trim_end_matches('\0').to_owned();
+            let account = Some(Account::Password { name, password });
+            return Ok(Credentials { account, problem: None });
+        }
+        Ok(DockerCredential::IdentityToken(token)) => {
+            return Ok(Credentials { account: Some(Account::IdentityToken(token)), problem: None });
+        }
+        Err(CredentialRetrievalError::NoCredentialConfigured | CredentialRetrievalError::ConfigNotFound) => {
+            return Ok(Credentials::default());
+        }
+        Err(CredentialRetrievalError::ConfigReadError) => {
+            return Err(CredentialsError::Entries { path: path() });
+        }
+        Err(CredentialRetrievalError::CredentialDecodingError) => {
+            return Err(CredentialsError::Auth { path: path() });
+        }
+        Err(CredentialRetrievalError::CredentialMismatchError) => {
+            return Err(CredentialsError::TwoAccounts { path: path() });
+        }
+        Err(CredentialRetrievalError::HelperFailure { stdout, .. }) if stdout.trim() == NOT_FOUND => {
+            return Ok(Credentials::default());
+        }
+        Err(CredentialRetrievalError::HelperFailure { helper, stdout, stderr }) => {
+            let words = if stdout.trim().is_empty() { stderr } else { stdout };
+            let short: String = words.chars().take(MAX_WORDS).collect();
+            HelperError::Failure { helper, words: clean_line(short.as_bytes(), MAX_WORDS) }
+        }
+        Err(CredentialRetrievalError::HelperCommunicationError) => HelperError::Start,
+        Err(CredentialRetrievalError::MalformedHelperResponse) => HelperError::Answer,
+    };
+    Ok(Credentials { account: None, problem: Some(problem) })
 }
 
-/// Without the password.
+/// As an error names it.
+impl fmt::Display for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Password { name, .. } => write!(f, "the account `{name}`"),
+            Self::IdentityToken(_) => f.write_str("the identity token of Docker's file"),
+        }
+    }
+}
+
+/// Without the secret.
 impl fmt::Debug for Account {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Account").field("name", &self.name).finish_non_exhaustive()
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -111,39 +172,73 @@ mod tests {
         "auths": {
             "ci.example": {"auth": "cmVhZGVyOmE6Yg=="},
             "https://old.example/v1/": {"username": "u", "password": "p"},
-            "helped.example": {},
+            "two.example": {"auth": "dTpw", "username": "u", "password": "q"},
+            "token.example": {"identitytoken": "t0"},
+            "empty.example": {},
             "bad.example": {"auth": "c2VjcmV0"}
         },
-        "credHelpers": {"helped.example": "pass"}
+        "credHelpers": {"helped.example": "of-no-machine"}
     }"#;
 
-    #[test]
-    fn the_account_of_a_registry_is_found() {
-        let account = |name: &str, password: &str| {
-            Some(Account { name: name.to_owned(), password: password.to_owned() })
-        };
-        assert_eq!(find(FILE, "ci.example").unwrap().account, account("reader", "a:b"));
-        assert_eq!(find(FILE, "old.example").unwrap().account, account("u", "p"));
-        assert_eq!(find(FILE, "ci.example:5000").unwrap(), Credentials::default());
-        let helped = find(FILE, "helped.example").unwrap();
-        assert_eq!((helped.account, helped.helper.as_deref()), (None, Some("pass")));
-        let store = find(r#"{"credsStore": "secretservice"}"#, "any").unwrap();
-        assert_eq!(store.helper.as_deref(), Some("secretservice"));
+    async fn find(text: &str, registry: &str) -> Result<Credentials, CredentialsError> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.json");
+        std::fs::write(&path, text).unwrap();
+        read(&path, registry).await
     }
 
-    #[test]
-    fn errors_do_not_show_the_file() {
-        assert!(!find(FILE, "bad.example").unwrap_err().contains("secret"));
-        let error = find("{\"auths\": {\"a\": \"a secret\"}}", "a").unwrap_err();
-        assert!(error.contains("line 1") && !error.contains("secret"), "{error}");
-        let account = find(FILE, "ci.example").unwrap().account;
+    #[tokio::test]
+    async fn the_account_of_a_registry_is_found() {
+        let password = |name: &str, password: &str| {
+            Some(Account::Password { name: name.to_owned(), password: password.to_owned() })
+        };
+        for (registry, account) in [
+            ("ci.example", password("reader", "a:b")),
+            ("old.example", password("u", "p")),
+            ("token.example", Some(Account::IdentityToken("t0".to_owned()))),
+            ("empty.example", None),
+            ("ci.example:5000", None),
+        ] {
+            let found = find(FILE, registry).await.unwrap();
+            assert!(found.account == account && found.problem.is_none(), "{registry}: {found:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_helper_without_an_account_is_no_error_of_the_file() {
+        let found = find(FILE, "helped.example").await.unwrap();
+        assert_eq!((found.account, found.problem), (None, Some(HelperError::Start)));
+        let failure = |stdout: &str, stderr: &str| {
+            let [stdout, stderr] = [stdout, stderr].map(str::to_owned);
+            let helper = "docker-credential-pass".to_owned();
+            let failed = CredentialRetrievalError::HelperFailure { helper, stdout, stderr };
+            understood(Err(failed), Path::new("/config.json")).unwrap().problem.map(|it| it.to_string())
+        };
+        assert_eq!(failure("credentials not found in native keychain\n", ""), None);
+        let expected = Some("`docker-credential-pass` fails: no key ring".to_owned());
+        assert_eq!(failure("", "no key ring\n"), expected);
+        assert_eq!(failure("no key ring\n", "usage"), expected);
+    }
+
+    #[tokio::test]
+    async fn errors_do_not_show_the_file() {
+        let bad = find(FILE, "bad.example").await.unwrap_err();
+        assert!(matches!(bad, CredentialsError::Auth { .. }) && !bad.to_string().contains("secret"), "{bad}");
+        let entries = find("{\"auths\": {\"a\": \"a secret\"}}", "a").await.unwrap_err();
+        assert!(matches!(entries, CredentialsError::Entries { .. }), "{entries}");
+        let two = find(FILE, "two.example").await.unwrap_err();
+        assert!(matches!(two, CredentialsError::TwoAccounts { .. }), "{two}");
+        let json = find("{\"auths\":\n 7", "a").await.unwrap_err();
+        assert!(json.to_string().contains("line 2"), "{json}");
+        let account = find(FILE, "ci.example").await.unwrap().account;
         assert!(!format!("{account:?}").contains("a:b"));
     }
 
-    #[test]
-    fn without_a_file_there_are_no_credentials() {
+    #[tokio::test]
+    async fn without_a_file_there_are_no_credentials() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(read(&dir.path().join("config.json"), "a").unwrap(), Credentials::default());
-        assert!(read(dir.path(), "a").is_err());
+        let found = read(&dir.path().join("config.json"), "a").await.unwrap();
+        assert!(found.account.is_none() && found.problem.is_none());
+        assert!(matches!(read(dir.path(), "a").await, Err(CredentialsError::Read { .. })));
     }
 }

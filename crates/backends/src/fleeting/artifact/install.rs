@@ -100,9 +100,9 @@ impl InstallError {
             Self::Registry(RegistryError::Unreachable { .. }) => {
                 "check the network, `HTTPS_PROXY`, and the certificates (`SSL_CERT_FILE`)".to_owned()
             }
-            Self::Registry(RegistryError::Denied { host, helper: Some(helper), .. }) => format!(
-                "Docker's file leaves this registry to `docker-credential-{helper}`, which Greenroom does not run; \
-                 write the account into `auths` for `{host}`"
+            Self::Registry(RegistryError::Denied { host, helper: Some(_), .. }) => format!(
+                "correct the helper, which Docker's file names in `credHelpers` or `credsStore`, or write the account \
+                 into `auths` for `{host}`"
             ),
             Self::Registry(RegistryError::Denied { host, .. }) => {
                 format!(
@@ -134,7 +134,7 @@ impl InstallError {
 /// Installs the version that the reference names; an installed one that it allows is enough, unless it is an upgrade.
 pub async fn install(
     request: &Request<'_>,
-    credentials: impl FnOnce() -> Result<Credentials, CredentialsError>,
+    credentials: impl AsyncFnOnce() -> Result<Credentials, CredentialsError>,
     report: &dyn Fn(Progress<'_>),
 ) -> Result<Outcome, InstallError> {
     let Request { directory, reference, .. } = *request;
@@ -146,7 +146,7 @@ pub async fn install(
     {
         return present(request, &locked, installed);
     }
-    let registry = Registry::new(&reference.plugin, credentials()?, request.insecure)?;
+    let registry = Registry::new(&reference.plugin, credentials().await?, request.insecure)?;
     let tag = match locked.newest(reference) {
         Some(version) if !request.upgrade => version.to_string(),
         _ => reference.constraint.to_string(),

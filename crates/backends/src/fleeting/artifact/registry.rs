@@ -1,17 +1,20 @@
 //! Calls of an OCI registry, for one repository.
+//!
+//! The crate `oci-client` (0.17) is not used: it resolves names in the process, which is linked statically, reads documents without
+//! a limit, and takes another TLS than `ring`.
 
 use std::cell::RefCell;
 use std::io::Write;
 use std::time::Duration;
 
 use greenroom_core::text::clean_line;
-use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode, Url};
 use serde::Deserialize;
 
 use super::challenge::{self, Challenge};
-use super::credentials::Credentials;
+use super::credentials::{Account, Credentials, HelperError};
 use super::digest::{Digest, Summing};
 use super::document::{ACCEPTED, Descriptor};
 use crate::fleeting::reference::PluginName;
@@ -32,7 +35,14 @@ pub enum RegistryError {
     #[error("registry `{host}` cannot be reached: {cause}")]
     Unreachable { host: String, cause: String },
     #[error("registry `{host}` denies {account} access to `{path}`")]
-    Denied { host: String, path: String, account: String, helper: Option<String> },
+    Denied {
+        host: String,
+        path: String,
+        account: String,
+        /// Why a credential helper gave no account.
+        #[source]
+        helper: Option<HelperError>,
+    },
     #[error("registry `{host}` has no `{what}`")]
     Missing { host: String, what: String },
     #[error("registry `{host}` answers with status {status}{words}")]
@@ -224,8 +234,10 @@ impl Registry {
                 format!("Bearer {}", self.token(&realm, service, scope).await?)
             }
             Some(Challenge::Basic) => {
-                let account = self.credentials.account.as_ref().ok_or_else(|| self.denied())?;
-                let pair = format!("{}:{}", account.name, account.password);
+                let Some(Account::Password { name, password }) = &self.credentials.account else {
+                    return Err(self.denied());
+                };
+                let pair = format!("{name}:{password}");
                 format!("Basic {}", <base64ct::Base64 as base64ct::Encoding>::encode_string(pair.as_bytes()))
             }
         };
@@ -243,15 +255,24 @@ impl Registry {
         scope: Option<String>,
     ) -> Result<String, RegistryError> {
         let mut url = Url::parse(realm).map_err(|_| self.invalid("it names no token server"))?;
-        for (name, value) in [("service", service), ("scope", scope)] {
-            if let Some(value) = value {
-                url.query_pairs_mut().append_pair(name, &value);
+        let asked = [("service", service), ("scope", scope)];
+        let asked = asked.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?)));
+        let request = match &self.credentials.account {
+            Some(Account::IdentityToken(token)) => {
+                let with =
+                    [("grant_type", "refresh_token"), ("client_id", "greenroom"), ("refresh_token", token)];
+                let form = form(url.clone(), asked.chain(with));
+                self.client.post(url).header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(form)
             }
-        }
-        let mut request = self.client.get(url);
-        if let Some(account) = &self.credentials.account {
-            request = request.basic_auth(&account.name, Some(&account.password));
-        }
+            Some(Account::Password { name, password }) => {
+                url.query_pairs_mut().extend_pairs(asked);
+                self.client.get(url).basic_auth(name, Some(password))
+            }
+            None => {
+                url.query_pairs_mut().extend_pairs(asked);
+                self.client.get(url)
+            }
+        };
         let response = request.send().await.map_err(|error| self.unreachable(&error))?;
         if !response.status().is_success() {
             return Err(self.denied());
@@ -275,11 +296,9 @@ impl Registry {
     }
 
     fn denied(&self) -> RegistryError {
-        let account = match &self.credentials.account {
-            Some(account) => format!("the account `{}`", account.name),
-            None => "anonymous".to_owned(),
-        };
-        let (host, path, helper) = (self.host.clone(), self.path.clone(), self.credentials.helper.clone());
+        let Credentials { account, problem: helper } = self.credentials.clone();
+        let account = account.map_or_else(|| "anonymous".to_owned(), |account| account.to_string());
+        let (host, path) = (self.host.clone(), self.path.clone());
         RegistryError::Denied { host, path, account, helper }
     }
 
@@ -296,6 +315,12 @@ impl std::fmt::Debug for Registry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Registry").field("host", &self.host).field("path", &self.path).finish_non_exhaustive()
     }
+}
+
+/// The body of a form, which is written like the query of a URL.
+fn form<'a>(mut url: Url, values: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+    url.query_pairs_mut().clear().extend_pairs(values);
+    url.query().unwrap_or_default().to_owned()
 }
 
 /// The registry is on the runner host.
