@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use greenroom_core::notice::Notice;
 use serde::Serialize;
-use serde_json::json;
 use tokio::process::Command;
 use tokio::time::timeout;
 
@@ -37,6 +36,8 @@ struct Payload<'a> {
 /// Why a notice was not delivered. URLs are those to be shown, without a secret.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DeliveryError {
+    #[error("the notice cannot be written as JSON")]
+    Json(#[from] serde_json::Error),
     #[error("`{program}` cannot be run")]
     Run {
         program: String,
@@ -90,7 +91,7 @@ pub(super) async fn deliver(
         help: &condition.help,
         dropped,
     };
-    let body = json!(payload).to_string() + "\n";
+    let body = serde_json::to_string(&payload)? + "\n";
     if let Some(words) = &notify.command {
         command(words, &body).await?;
     }

@@ -10,7 +10,6 @@ use std::time::Duration;
 use greenroom_core::text::clean_line;
 use greenroom_core::time::millis;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 use tokio::process::Command;
 
 use super::child;
@@ -52,7 +51,7 @@ pub(super) async fn post(webhook: &Webhook, body: &str, within: Duration) -> Res
 async fn run(path: &Path, order: &Order) -> Result<(), DeliveryError> {
     let program = path.file_name().unwrap_or_default().display().to_string();
     let mut command = Command::new(path);
-    let input = json!(order).to_string();
+    let input = serde_json::to_string(order)?;
     let (status, output) = match child::run(command.arg(COMMAND).stdout(Stdio::piped()), &input).await {
         Ok(ended) => ended,
         Err(cause) => return Err(DeliveryError::Run { program, cause }),
