@@ -1,8 +1,25 @@
-//! The keys of SSH certificate authorities that a table states.
+//! The keys of SSH certificate authorities that a table states, and the name in their certificates.
 
 use greenroom_core::endpoint::without_comment;
+use greenroom_keys::table::Table;
 use greenroom_keys::value_error::ValueError;
 use russh::keys::{Algorithm, PublicKey};
+
+/// The key `host_key_ca` of a provider's table; mistakes are reported.
+pub fn of_table(table: &Table<'_>) -> Vec<String> {
+    let keys = table.texts("host_key_ca").or_default();
+    table.check_each("host_key_ca", &keys, |key| read(key).map(drop));
+    keys.iter().filter_map(|(key, _)| read(key).ok()).collect()
+}
+
+/// The key `host_key_name` beside it.
+pub fn name_of_table(table: &Table<'_>) -> Option<String> {
+    let name = table.parsed("host_key_name", table.text("host_key_name"), |name| {
+        let is_one = !name.is_empty() && !name.contains(|c: char| c == ',' || c.is_whitespace());
+        if is_one { Ok(name) } else { Err(ValueError::value(name, "one name, as in a certificate")) }
+    });
+    name.into_value()
+}
 
 /// Reads one key, without its comment.
 pub fn read(text: &str) -> Result<String, ValueError> {

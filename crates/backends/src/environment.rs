@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use greenroom_keys::got::Got;
 use greenroom_keys::problem::{Place, Problem, join};
 use greenroom_keys::table::Table;
 use greenroom_keys::value_error::ValueError;
@@ -11,8 +12,6 @@ use greenroom_keys::value_error::ValueError;
 const ALWAYS: &[&str] = &["PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"];
 /// Largest secret.
 const MAX_SECRET: u64 = 64 << 10;
-/// What `env` and `secrets` list.
-const VARIABLE: &str = "the name of an environment variable";
 
 /// Where the program's variables come from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,18 +25,17 @@ pub struct Environment {
 impl Environment {
     /// The keys `env` and `secrets` of a provider table. `is_allowed`: whether a variable may be the operator's.
     pub fn of(table: &Table<'_>, is_allowed: impl Fn(&str) -> bool) -> Self {
-        let is_allowed = |name: &str| is_name(name) && is_allowed(name);
+        let allowed = |name: &str| {
+            let is_one = is_name(name) && is_allowed(name);
+            if is_one { Ok(()) } else { Err(ValueError::entry(name, "the name of an environment variable")) }
+        };
         let named = table.texts("env").or_default();
-        table.check_each("env", &named, |name| {
-            is_allowed(name).then_some(()).ok_or_else(|| ValueError::entry(name, VARIABLE))
-        });
+        table.check_each("env", &named, allowed);
         let secrets = table.map("secrets").or_default();
         for (name, file) in &secrets {
             let place = || Place::value_of(join(&table.path("secrets"), name));
-            if !is_allowed(name) {
-                let title = format!("`secrets` {}", ValueError::entry(name, VARIABLE));
-                table.report(Problem::new(title).at(place(), "here"));
-            } else if !file.starts_with('/') {
+            let checked = table.parsed("secrets", Got::Good(name.as_str(), place()), allowed);
+            if !checked.is_bad() && !file.starts_with('/') {
                 // The value is not repeated: it may be the secret itself.
                 let title = format!("`secrets.{name}` is not an absolute path");
                 let help = "write the secret into a file of mode 600, and name the file";

@@ -129,7 +129,6 @@ impl Given<'_> {
 
 /// The runner host, as its user sees it.
 pub struct RunnerHost<'a> {
-    pub home: Option<PathBuf>,
     pub state_dir: &'a Path,
     /// The environment.
     pub variable: &'a dyn Fn(&str) -> Option<OsString>,
@@ -146,9 +145,13 @@ impl RunnerHost<'_> {
         self.set(name).and_then(|value| value.into_string().ok())
     }
 
+    pub fn home(&self) -> Option<PathBuf> {
+        self.set("HOME").map(PathBuf::from)
+    }
+
     /// A file below the home.
     pub fn file_at_home(&self, path: &str) -> Option<PathBuf> {
-        self.home.as_ref().map(|home| home.join(path)).filter(|path| path.is_file())
+        self.home().map(|home| home.join(path)).filter(|path| path.is_file())
     }
 
     pub fn read_at_home(&self, path: &str) -> Option<String> {
@@ -158,7 +161,7 @@ impl RunnerHost<'_> {
 
 impl fmt::Debug for RunnerHost<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RunnerHost").field("home", &self.home).finish_non_exhaustive()
+        f.debug_struct("RunnerHost").field("state_dir", &self.state_dir).finish_non_exhaustive()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use greenroom_providers::first_pool::{Found, RunnerHost, Suits};
 use greenroom_providers::registration::Registration;
@@ -15,8 +15,7 @@ pub(super) struct Surroundings(Vec<(&'static Registration, Box<dyn Found>)>);
 
 impl Surroundings {
     pub(super) fn look(state_dir: &Path, variable: impl Fn(&str) -> Option<OsString>) -> Self {
-        let home = variable("HOME").filter(|value| !value.is_empty()).map(PathBuf::from);
-        let host = RunnerHost { home, state_dir, variable: &variable };
+        let host = RunnerHost { state_dir, variable: &variable };
         Self(provider::all().iter().map(|known| (known, (known.first_pool.look)(&host))).collect())
     }
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use greenroom_core::container::pattern::name;
 use greenroom_keys::got::Got;
-use greenroom_keys::problem::{Place, Problem, join};
+use greenroom_keys::problem::{Place, join};
 use greenroom_keys::table::Table;
 use greenroom_keys::value_error::ValueError;
 
@@ -144,10 +144,8 @@ pub(super) fn entries(
 ) -> Vec<(String, String)> {
     let Got::Good(entries, _) = table.map(name) else { return Vec::new() };
     for (key, text) in &entries {
-        if let Err(why) = check(key, text) {
-            let place = Place::value_of(join(&table.path(name), key));
-            table.report(Problem::new(format!("`{name}` {why}")).at(place, "here"));
-        }
+        let place = Place::value_of(join(&table.path(name), key));
+        table.parsed(name, Got::Good(text.as_str(), place), |text| check(key, text));
     }
     entries
 }

@@ -62,10 +62,6 @@ impl Settings {
                 Err(ValueError::value(key, expected))
             }
         });
-        let host_key_name = table.parsed("host_key_name", table.text("host_key_name"), |name| {
-            let is_name = !name.is_empty() && !name.contains(|c: char| c == ',' || c.is_whitespace());
-            if is_name { Ok(name) } else { Err(ValueError::value(name, "one name, as in a certificate")) }
-        });
         Self {
             arguments: texts("arguments"),
             directory: table.text("directory").into_value().map_or_else(beside, PathBuf::from),
@@ -75,8 +71,8 @@ impl Settings {
                 .value()
                 .map_or_else(ProgramSettings::new, |values| as_json::table(values)),
             host_key: host_key.into_value(),
-            host_key_ca: host_key_ca(table),
-            host_key_name: host_key_name.into_value(),
+            host_key_ca: authorities::of_table(table),
+            host_key_name: authorities::name_of_table(table),
             appears_within: table.duration("appears_within").into_value(),
             timeouts: timeouts(table),
             output_limit: table.size("output_limit").or(4 << 20),
@@ -85,12 +81,6 @@ impl Settings {
             program,
         }
     }
-}
-
-fn host_key_ca(table: &Table<'_>) -> Vec<String> {
-    let keys = table.texts("host_key_ca").or_default();
-    table.check_each("host_key_ca", &keys, |key| authorities::read(key).map(drop));
-    keys.iter().filter_map(|(key, _)| authorities::read(key).ok()).collect()
 }
 
 fn timeouts(table: &Table<'_>) -> Vec<(Verb, Duration)> {

@@ -144,22 +144,14 @@ fn host_keys(table: &Table<'_>) -> HostKeys {
             table.refuse(name, format!("is missing: `host_keys = \"{needed}\"` needs it"));
         }
     };
-    let keys = table.texts("host_key_ca").or_default();
-    table.check_each("host_key_ca", &keys, |key| authorities::read(key).map(drop));
-    let name = table.parsed("host_key_name", table.text("host_key_name"), |name| {
-        let is_plain = !name.is_empty() && !name.contains(|c: char| c == ',' || c.is_whitespace());
-        if is_plain { Ok(name) } else { Err(ValueError::value(name, "one name")) }
-    });
+    let (authorities, name) = (authorities::of_table(table), authorities::name_of_table(table));
     only("host_key_command", "command");
     only("host_key_ca", "ca");
     if table.has("host_key_name") && word != "ca" && !word.is_empty() {
         table.refuse("host_key_name", format!("has no effect with `host_keys = \"{word}\"`"));
     }
     match word {
-        "ca" => HostKeys::Certificates {
-            authorities: keys.iter().filter_map(|(key, _)| authorities::read(key).ok()).collect(),
-            name: name.into_value(),
-        },
+        "ca" => HostKeys::Certificates { authorities, name },
         "command" => HostKeys::Command(PathBuf::from(command.or_default())),
         _ => HostKeys::FirstUse,
     }

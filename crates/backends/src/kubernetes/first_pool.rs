@@ -15,7 +15,7 @@ pub(super) const FIRST_POOL: FirstPool = FirstPool {
         ("memory", "\"4Gi\""),
         ("service_account", "\"jobs\""),
     ],
-    look: |host| Box::new(Clusters::look(host.home.as_deref(), |name| host.set(name))),
+    look: |host| Box::new(Clusters::look(host.home().as_deref(), |name| host.set(name))),
 };
 
 impl Found for Clusters {

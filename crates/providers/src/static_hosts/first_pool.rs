@@ -23,7 +23,7 @@ struct Known {
 impl Known {
     fn look(host: &RunnerHost<'_>) -> Self {
         let hosts = host.read_at_home(".ssh/config").map(|text| ssh_config::hosts(&text));
-        Self { hosts: hosts.unwrap_or_default(), home: host.home.clone() }
+        Self { hosts: hosts.unwrap_or_default(), home: host.home() }
     }
 }
 

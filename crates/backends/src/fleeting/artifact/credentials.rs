@@ -138,8 +138,7 @@ fn understood(
         }
         Err(CredentialRetrievalError::HelperFailure { helper, stdout, stderr }) => {
             let words = if stdout.trim().is_empty() { stderr } else { stdout };
-            let short: String = words.chars().take(MAX_WORDS).collect();
-            HelperError::Failure { helper, words: clean_line(short.as_bytes(), MAX_WORDS) }
+            HelperError::Failure { helper, words: clean_line(words.as_bytes(), MAX_WORDS) }
         }
         Err(CredentialRetrievalError::HelperCommunicationError) => HelperError::Start,
         Err(CredentialRetrievalError::MalformedHelperResponse) => HelperError::Answer,
