@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 use std::fs;
+use std::iter::successors;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -15,6 +16,7 @@ use greenroom_core::container::settings::{ContainerSettings, PullPolicy};
 use greenroom_core::container::spec::ContainerJob;
 use greenroom_engine::warm::public_script;
 use greenroom_harness::here::{command_lines, kill};
+use greenroom_harness::processes::is_gone;
 use greenroom_harness::provider::{leave_nothing, request, until};
 use greenroom_ports::setup::{PublicPull, Pulls, Traces};
 use greenroom_testkit::skipped::skipped;
@@ -132,15 +134,29 @@ fn count(value: &Value, field: &str) -> usize {
     value[field].as_array().map_or(0, Vec::len)
 }
 
-/// The process that holds a folder's templates, and the QEMU of a guest that pulls.
-fn processes(images: &Path) -> (Option<u32>, Option<u32>) {
-    let all = command_lines();
-    let find = |wanted: &dyn Fn(&str) -> bool| {
-        let found = all.iter().find(|(_, arguments)| arguments.iter().any(|argument| wanted(argument)));
-        found.map(|(pid, _)| *pid)
-    };
+/// The process that holds a folder's templates.
+fn holder(images: &Path) -> Option<u32> {
     let folder = images.join(".templates").display().to_string();
-    (find(&|argument| argument.starts_with(&folder)), find(&|argument| argument == "template-images"))
+    let is_ours = |arguments: &[String]| arguments.iter().any(|argument| argument.starts_with(&folder));
+    command_lines().into_iter().find(|(_, arguments)| is_ours(arguments)).map(|(pid, _)| pid)
+}
+
+/// The QEMU of the guest that pulls for a folder's templates: a descendant of their holder. Machines of an installation on the
+/// same host have the same name.
+fn pulling_guest(images: &Path) -> Option<u32> {
+    let holder = holder(images)?;
+    let is_named = |arguments: &[String]| arguments.iter().any(|argument| argument == "template-images");
+    let named = command_lines().into_iter().filter(|(_, arguments)| is_named(arguments));
+    named
+        .map(|(pid, _)| pid)
+        .find(|pid| successors(parent(*pid), |pid| parent(*pid)).any(|pid| pid == holder))
+}
+
+/// The process that has started another one; `None` if that is gone.
+fn parent(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name stands in parentheses, and may have spaces and parentheses itself.
+    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok().filter(|parent| *parent > 0)
 }
 
 #[tokio::test]
@@ -217,13 +233,10 @@ async fn a_holder_killed_while_its_guest_pulls_leaves_a_template_that_is_whole()
     let ash = site.open("ash:1");
     let fixture = site.fixture(&[&ash]);
     let (provider, guest) = fixture.nth(1, "").await;
-    let pulling = until("a guest that pulls", PATIENCE, async || processes(&site.images()).1).await;
-    let holder = processes(&site.images()).0.expect("a holder");
+    let pulling = until("a guest that pulls", PATIENCE, async || pulling_guest(&site.images())).await;
+    let holder = holder(&site.images()).expect("a holder");
     kill(holder, Signal::KILL);
-    until("the guest is gone", PATIENCE, async || {
-        (processes(&site.images()).1 != Some(pulling)).then_some(())
-    })
-    .await;
+    until("the guest is gone", PATIENCE, async || is_gone(pulling).then_some(())).await;
     assert_eq!(guest.says("echo alive"), "alive");
     let template = site.templates().remove(0);
     assert!(template.join("pulled.qcow2").exists() && template.join("template.json").exists());

@@ -4,6 +4,7 @@ use greenroom_core::instance::Phase;
 use greenroom_harness::place::Place;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::{JobResult, Outcome};
+use serde_json::Value;
 
 use crate::machine::{Hosts, Machine, Make, possible};
 
@@ -106,6 +107,15 @@ fn job_with_files_of_root(place: &Place, host: &Machine, id: u64) {
     job.finish().expect_outcome(&Outcome::Success);
 }
 
+/// The messages of doctor's findings about directories that cleaning could not remove.
+fn unremovable(place: &Place) -> Vec<String> {
+    let output = place.greenroom(&["doctor", "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).expect("doctor prints JSON");
+    let all = report["findings"].as_array().expect("findings").iter();
+    let ours = all.filter(|finding| finding["code"] == "host-unremovable");
+    ours.map(|finding| finding["message"].as_str().expect("a message").to_owned()).collect()
+}
+
 /// Without `clean_user`, the directory moves out of the way of the next job, and `doctor` names it.
 #[test]
 fn files_of_root_in_a_workspace_cost_no_host() {
@@ -122,11 +132,15 @@ fn files_of_root_in_a_workspace_cost_no_host() {
         let cached = host.sh("ls /home/ci/cache");
         let begin = if keeps { "project\n" } else { "project.unremovable." };
         assert!(cached.starts_with(begin) && cached.lines().count() == 1, "keeps: {keeps}: {cached}");
-        place.run(&Job::new(2).script(["ls -A | wc -l; touch here"])).expect_outcome(&Outcome::Success);
-        let doctor = place.greenroom(&["doctor", "--json"]);
-        let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
-        assert!(doctor.contains("\"host-unremovable\""), "{doctor}");
+        assert_eq!(host.sh("find /home/ci -name of-root -user root").lines().count(), 2, "keeps: {keeps}");
+        assert_eq!(unremovable(&place).len(), 1, "keeps: {keeps}");
+        let second = place.run(&Job::new(2).script(["echo files: $(ls -A | wc -l); touch here"]));
+        second.expect_outcome(&Outcome::Success);
+        let log = second.log_text();
+        assert!(log.lines().any(|line| line == "files: 0"), "keeps: {keeps}: {log}");
         place.wait_until_idle(1);
+        // Cleaning moves each directory once.
+        assert_eq!(host.sh("ls -d /home/ci/builds/*.unremovable.*"), format!("/home/ci/builds/{left}"));
         // What root removes is gone, whatever is done later.
         host.sh("rm -rf /home/ci/builds/* /home/ci/cache/* /tmp/go");
         place.expect_sound();
@@ -148,5 +162,6 @@ fn files_of_root_go_where_the_account_has_sudo() {
     place.wait_until_idle(1);
     assert_eq!(host.sh("ls /home/ci/builds"), "");
     assert_eq!(host.sh("ls /home/ci/cache"), "");
+    assert_eq!(unremovable(&place), Vec::<String>::new());
     place.expect_sound();
 }

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use greenroom_core::container::limits;
 use greenroom_harness::driver;
 use greenroom_harness::place::{Place, SOON};
-use greenroom_harness::processes::wait_for;
+use greenroom_harness::processes::{Kind, wait_for};
 use greenroom_harness::setting::Setting;
 use greenroom_testkit::dice::number;
 use greenroom_testkit::gitlab_runner::attempt::Attempt;
 use greenroom_testkit::gitlab_runner::job::Job;
+use rustix::process::Pid;
 use serde_json::{Value, json};
 use toml::Table;
 
@@ -186,6 +187,12 @@ fn a_script_of_fifty_megabytes_runs() {
     assert_eq!(prepare.exit_code(), Some(0), "{}", prepare.stderr_text());
     let run = attempt.run("build_script", &(script + "echo its end\n"));
     assert!(run.exit_code() == Some(0) && run.stdout_text().contains("its end"), "{}", run.stderr_text());
+    let links = place.of_kind(Kind::Link);
+    assert!(!links.is_empty(), "the stage had no link: its memory is not judged");
+    for link in links {
+        let memory = peak(Pid::from_raw(link.pid).expect("a process"));
+        assert!(memory <= MEMORY, "{memory} KiB in the link");
+    }
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
     place.wait_until_quiet();
     place.expect_sound();
@@ -334,8 +341,8 @@ fn state_size(place: &Place) -> u64 {
 }
 
 /// The most memory that a process has had, in KiB.
-fn peak(pid: impl std::fmt::Debug + Into<rustix::process::Pid>) -> u64 {
-    let path = format!("/proc/{}/status", pid.into().as_raw_nonzero());
+fn peak(pid: Pid) -> u64 {
+    let path = format!("/proc/{}/status", pid.as_raw_nonzero());
     let status = std::fs::read_to_string(path).expect("it lives");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a line");
     line.trim().trim_end_matches(" kB").trim().parse().expect("a number")
