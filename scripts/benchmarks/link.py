@@ -36,6 +36,8 @@ It takes about nine minutes, and longer with the release build. As root, with th
 runs in a network namespace of its own, and with real-time priority (round robin), because machines are shared.
 """
 INSIDE = "GREENROOM_BENCH_INSIDE"
+# Of the part `many`.
+JOBS, PLAYERS = 60, 20
 
 
 def stage(bed, figures, rounds):
@@ -268,20 +270,19 @@ def guest(bed, figures, rounds):
 
 
 def many(bed, figures, rounds):
-    """60 no-op jobs, 20 concurrently, on 20 static hosts."""
-    count, players = 60, 20
-    guests = {name: Guests(bed, players) for name in ("link", "master", "connection")}
+    """Many no-op jobs, some of them concurrently, each on a static host of its own."""
+    guests = {name: Guests(bed, PLAYERS) for name in ("link", "master", "connection")}
     hosts = HostPool(bed, guests["link"])
     masters = [Master(bed, port) for port in guests["master"].ports]
     drivers = {
-        "link": [greenroom_driver() for _ in range(players)],
+        "link": [greenroom_driver() for _ in range(PLAYERS)],
         "master": [master_driver(bed, master) for master in masters],
         "connection": [connection_driver(bed, port, f"own{number}") for number, port in enumerate(guests["connection"].ports)],
     }
 
     def all_jobs(name):
         free = list(drivers[name])
-        jobs = [hosts.job() for _ in range(count)]
+        jobs = [hosts.job() for _ in range(JOBS)]
 
         def play(job):
             driver = free.pop()
@@ -289,10 +290,10 @@ def many(bed, figures, rounds):
             free.append(driver)
 
         before, clock = guests[name].account.settled(), time.perf_counter()
-        with concurrent.futures.ThreadPoolExecutor(players) as executor:
+        with concurrent.futures.ThreadPoolExecutor(PLAYERS) as executor:
             list(executor.map(play, jobs))
         wall = time.perf_counter() - clock
-        return wall, (guests[name].account.settled() - before) / count
+        return wall, (guests[name].account.settled() - before) / JOBS
 
     found = interleave({name: lambda name=name: all_jobs(name) for name in drivers}, rounds, warm_up=1)
     hosts.stop()
@@ -301,7 +302,7 @@ def many(bed, figures, rounds):
         each.stop()
     times, cpus = ({name: [pair[at] for pair in pairs] for name, pairs in found.items()} for at in (0, 1))
     names = {
-        "link": f"{count} no-op jobs, {players} concurrently, on `static` hosts: link",
+        "link": f"{JOBS} no-op jobs, {PLAYERS} concurrently, on `static` hosts: link",
         "master": "… ControlMaster", "connection": "… a connection for each job",
     }
     for name, what in names.items():
