@@ -1,4 +1,4 @@
-//! What makes a machine itself, and not another clone of its image.
+//! The identity of a machine, which distinguishes it from other clones of its image.
 
 use std::fs;
 use std::io;
@@ -7,21 +7,19 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::file::write;
-use crate::naming;
-use crate::protocol::Order;
+use crate::protocol::{CommandError, HostCommand};
 use crate::ssh::{Server, quiet};
-use crate::sys;
+use crate::{naming, sys, write_file};
 
 /// The home of the user that jobs log in as.
 const HOME: &str = "/root";
 const PROXY_FOR_SHELLS: &str = "/etc/profile.d/greenroom-proxy.sh";
 const PROXY_FOR_APT: &str = "/etc/apt/apt.conf.d/99greenroom-proxy";
 
-/// What the host has said so far. Nothing is acted on before the host says GO, so that after a snapshot is resumed
-/// fresh entropy comes before anything that might draw on it.
+/// The parts of an identity that the host has sent so far. The guest uses none before GO, so that after a snapshot is
+/// resumed fresh entropy comes before anything that might draw on it.
 #[derive(Debug, Default)]
-pub(crate) struct Parts {
+pub(crate) struct PartialIdentity {
     time: Option<Duration>,
     seed: Option<Box<[u8; 64]>>,
     hostname: Option<String>,
@@ -31,7 +29,7 @@ pub(crate) struct Parts {
     proxy: Option<String>,
 }
 
-/// All of it.
+/// A complete identity.
 #[derive(Debug)]
 pub(crate) struct Identity {
     time: Duration,
@@ -43,24 +41,24 @@ pub(crate) struct Identity {
     proxy: Option<String>,
 }
 
-impl Parts {
-    /// Keeps what an order says of the identity; other orders say nothing.
-    pub(crate) fn keep(&mut self, order: Order) {
+impl PartialIdentity {
+    /// Keeps the part of the identity that a command carries; other commands carry none.
+    pub(crate) fn keep(&mut self, order: HostCommand) {
         match order {
-            Order::Time(time) => self.time = Some(time),
-            Order::Seed(seed) => self.seed = Some(seed),
-            Order::Hostname(name) => self.hostname = Some(name),
-            Order::MachineId(id) => self.machine_id = Some(id),
-            Order::HostKey(key) => self.host_key = Some(key),
-            Order::AuthorizedKey(key) => self.authorized_key = Some(key),
-            Order::Proxy(url) => self.proxy = Some(url),
-            Order::Ping(_)
-            | Order::WarmUp
-            | Order::ImageStore
-            | Order::Script(_)
-            | Order::Run
-            | Order::Go
-            | Order::PowerOff => {}
+            HostCommand::Time(time) => self.time = Some(time),
+            HostCommand::Seed(seed) => self.seed = Some(seed),
+            HostCommand::Hostname(name) => self.hostname = Some(name),
+            HostCommand::MachineId(id) => self.machine_id = Some(id),
+            HostCommand::HostKey(key) => self.host_key = Some(key),
+            HostCommand::AuthorizedKey(key) => self.authorized_key = Some(key),
+            HostCommand::Proxy(url) => self.proxy = Some(url),
+            HostCommand::Ping(_)
+            | HostCommand::WarmUp
+            | HostCommand::ImageStore
+            | HostCommand::Script(_)
+            | HostCommand::Run
+            | HostCommand::Go
+            | HostCommand::PowerOff => {}
         }
     }
 
@@ -69,9 +67,9 @@ impl Parts {
         self.proxy.as_deref()
     }
 
-    /// The whole, or the order that is missing.
-    pub(crate) fn complete(self) -> Result<Identity, String> {
-        let missing = |order: &str| format!("GO without {order}");
+    /// The whole identity, if no part but the proxy is missing.
+    pub(crate) fn complete(self) -> Result<Identity, CommandError> {
+        let missing = CommandError::GoWithout;
         Ok(Identity {
             time: self.time.ok_or_else(|| missing("TIME"))?,
             seed: self.seed.ok_or_else(|| missing("SEED"))?,
@@ -85,19 +83,19 @@ impl Parts {
 }
 
 impl Identity {
-    /// Takes it on. The SSH server must not run yet.
+    /// Gives the machine this identity. The SSH server must not run yet.
     pub(crate) fn assume(&self, server: Server) -> io::Result<()> {
         sys::seed_random(&self.seed).map_err(naming("seeding the random numbers"))?;
         sys::set_clock(self.time).map_err(naming("setting the clock"))?;
         sys::set_hostname(&self.hostname).map_err(naming("setting the host's name"))?;
-        write("/etc/hostname", 0o644, format!("{}\n", self.hostname))?;
-        write("/etc/hosts", 0o644, hosts(&self.hostname))?;
+        write_file("/etc/hostname", 0o644, format!("{}\n", self.hostname))?;
+        write_file("/etc/hosts", 0o644, hosts(&self.hostname))?;
         // In place: with systemd the file may be a mount point.
-        write("/etc/machine-id", 0o444, format!("{}\n", self.machine_id))?;
+        write_file("/etc/machine-id", 0o444, format!("{}\n", self.machine_id))?;
         server.install_host_key(&self.host_key)?;
         let ssh = Path::new(HOME).join(".ssh");
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&ssh).map_err(naming(ssh.display()))?;
-        write(ssh.join("authorized_keys"), 0o600, format!("{}\n", self.authorized_key))?;
+        write_file(ssh.join("authorized_keys"), 0o600, format!("{}\n", self.authorized_key))?;
         match &self.proxy {
             Some(url) => use_proxy(url),
             None => Ok(()),
@@ -109,10 +107,10 @@ fn hosts(name: &str) -> String {
     format!("127.0.0.1\tlocalhost\n127.0.1.1\t{name}\n::1\tlocalhost ip6-localhost ip6-loopback\n")
 }
 
-/// Tells everything that fetches: shells and what they start, git, apt.
+/// Sets the proxy for every program that fetches: shells and their children, git, apt.
 fn use_proxy(url: &str) -> io::Result<()> {
-    write(PROXY_FOR_SHELLS, 0o644, proxy_variables(url))?;
-    write(
+    write_file(PROXY_FOR_SHELLS, 0o644, proxy_variables(url))?;
+    write_file(
         PROXY_FOR_APT,
         0o644,
         format!("Acquire::http::Proxy \"{url}\";\nAcquire::https::Proxy \"{url}\";\n"),
@@ -120,7 +118,7 @@ fn use_proxy(url: &str) -> io::Result<()> {
     quiet(Command::new("git").args(["config", "--system", "http.proxy", url]))
 }
 
-/// What names the proxy to programs.
+/// The environment variables that name the proxy to programs.
 pub(crate) fn proxy_environment(url: &str) -> [(&'static str, &str); 3] {
     [("http_proxy", url), ("https_proxy", url), ("no_proxy", "localhost,127.0.0.1,::1")]
 }
@@ -137,14 +135,14 @@ fn proxy_variables(url: &str) -> String {
 mod tests {
     use super::*;
 
-    fn all() -> Vec<Order> {
+    fn all() -> Vec<HostCommand> {
         vec![
-            Order::Time(Duration::from_secs(1)),
-            Order::Seed(Box::new([7; 64])),
-            Order::Hostname("a".to_owned()),
-            Order::MachineId("0".repeat(32)),
-            Order::HostKey(vec![1]),
-            Order::AuthorizedKey("ssh-ed25519 A".to_owned()),
+            HostCommand::Time(Duration::from_secs(1)),
+            HostCommand::Seed(Box::new([7; 64])),
+            HostCommand::Hostname("a".to_owned()),
+            HostCommand::MachineId("0".repeat(32)),
+            HostCommand::HostKey(vec![1]),
+            HostCommand::AuthorizedKey("ssh-ed25519 A".to_owned()),
         ]
     }
 
@@ -153,11 +151,11 @@ mod tests {
         for (left_out, name) in
             ["TIME", "SEED", "HOSTNAME", "MACHINE-ID", "HOST-KEY", "AUTHORIZED-KEY"].iter().enumerate()
         {
-            let mut parts = Parts::default();
+            let mut parts = PartialIdentity::default();
             all().into_iter().enumerate().filter(|(at, _)| *at != left_out).for_each(|(_, o)| parts.keep(o));
-            assert_eq!(parts.complete().unwrap_err(), format!("GO without {name}"));
+            assert_eq!(parts.complete().unwrap_err().to_string(), format!("GO without {name}"));
         }
-        let mut parts = Parts::default();
+        let mut parts = PartialIdentity::default();
         for order in all() {
             parts.keep(order);
         }

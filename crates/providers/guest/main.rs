@@ -3,26 +3,21 @@
 //!
 //! One static binary, `std` only. What it does is decided by the name it is called by, as with `init` itself.
 
-mod agent;
-mod base64;
-mod boot;
-mod file;
-mod identity;
-mod init;
-mod network;
-mod port;
-mod protocol;
-mod script;
-mod ssh;
-mod store;
-mod sys;
-
 use std::ffi::OsString;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// What this call is to be.
+mod agent;
+mod boot;
+mod identity;
+mod protocol;
+mod ssh;
+mod sys;
+
+/// The purpose of this call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
     /// `/init` of the initrd.
@@ -31,7 +26,7 @@ enum Role {
     Init,
     /// The conversation with the host.
     Agent,
-    /// What becomes the SSH server when the machine is itself.
+    /// The process that becomes the SSH server when the machine has its identity.
     Ssh,
     PowerOff,
     Reboot,
@@ -58,11 +53,11 @@ fn main() -> ExitCode {
     let called: Vec<OsString> = std::env::args_os().collect();
     let outcome = match Role::of(&called, std::process::id() == 1) {
         Some(Role::Boot) => boot::boot(),
-        Some(Role::Init) => init::init(),
+        Some(Role::Init) => boot::init(),
         Some(Role::Agent) => agent::agent(),
         Some(Role::Ssh) => agent::Image::read().and_then(|image| ssh::become_server(image.server)),
-        Some(Role::PowerOff) => init::ask(init::POWER_OFF),
-        Some(Role::Reboot) => init::ask(init::REBOOT),
+        Some(Role::PowerOff) => boot::signal_init(boot::POWER_OFF),
+        Some(Role::Reboot) => boot::signal_init(boot::REBOOT),
         None => Err(io::Error::other("unknown program name or argument")),
     };
     match outcome {
@@ -76,14 +71,25 @@ fn main() -> ExitCode {
 
 /// A line on the console, or wherever standard error goes.
 fn say(line: &str) {
-    use io::Write as _;
-    // Nobody can be told that the console is gone.
+    // A lost console cannot be reported anywhere.
     writeln!(io::stderr(), "greenroom-guest: {line}").ok();
 }
 
 /// An error that names what was being done.
 fn naming(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("{what}: {error}"))
+}
+
+/// Writes a file with exactly that mode, whatever was there before.
+pub(crate) fn write_file(path: impl AsRef<Path>, mode: u32, text: impl AsRef<[u8]>) -> io::Result<()> {
+    let path = path.as_ref();
+    let put = || {
+        let mut file: File =
+            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path)?;
+        file.set_permissions(fs::Permissions::from_mode(mode))?;
+        file.write_all(text.as_ref())
+    };
+    put().map_err(naming(path.display()))
 }
 
 #[cfg(test)]

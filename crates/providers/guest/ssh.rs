@@ -7,15 +7,14 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::file::write;
-use crate::naming;
+use crate::{naming, write_file};
 
-/// Ours, in memory.
+/// Greenroom's directory, in memory.
 pub(crate) const RUN: &str = "/run/greenroom";
 
-/// There as soon as the machine has its identity.
+/// Exists as soon as the machine has its identity.
 const ITSELF: &str = "/run/greenroom/itself";
-/// Where the process that becomes the server waits for word.
+/// The socket on which the process that becomes the server waits for its release.
 const WAITING: &str = "/run/greenroom/ssh";
 
 const PORT: u16 = 22;
@@ -44,7 +43,7 @@ impl Server {
         }
     }
 
-    /// In the foreground, messages to the console.
+    /// The command that runs the server in the foreground, with its messages on the console.
     fn command(self) -> Command {
         let mut command;
         match self {
@@ -65,10 +64,10 @@ impl Server {
     /// Puts a host key, OpenSSH's format, where the server finds it.
     pub(crate) fn install_host_key(self, pem: &[u8]) -> io::Result<()> {
         match self {
-            Self::Openssh => write(OPENSSH_KEY, 0o600, pem),
+            Self::Openssh => write_file(OPENSSH_KEY, 0o600, pem),
             Self::Dropbear => {
                 let given = Path::new(RUN).join("host_key");
-                write(&given, 0o600, pem)?;
+                write_file(&given, 0o600, pem)?;
                 fs::create_dir_all("/etc/dropbear").map_err(naming("/etc/dropbear"))?;
                 let mut convert = Command::new("dropbearconvert");
                 convert.args(["openssh", "dropbear"]).arg(&given).arg(DROPBEAR_KEY);
@@ -105,7 +104,7 @@ pub(crate) fn become_server(server: Server) -> io::Result<()> {
     // Of one that ended while it waited.
     fs::remove_file(WAITING).ok();
     let word = UnixDatagram::bind(WAITING).map_err(naming(WAITING))?;
-    // RACE: the mark comes before the word, so that whoever is too late for the word finds the mark.
+    // RACE: the mark is written before the datagram is sent: a process that misses the datagram finds the mark.
     if !Path::new(ITSELF).exists() {
         word.recv(&mut []).map_err(naming(WAITING))?;
     }
@@ -114,7 +113,7 @@ pub(crate) fn become_server(server: Server) -> io::Result<()> {
 
 /// Lets the server begin: the machine is itself.
 pub(crate) fn release() -> io::Result<()> {
-    write(ITSELF, 0o600, "")?;
+    write_file(ITSELF, 0o600, "")?;
     match UnixDatagram::unbound()?.send_to(&[], WAITING) {
         // Nobody waits yet.
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
@@ -135,7 +134,7 @@ pub(crate) fn quiet(command: &mut Command) -> io::Result<()> {
     Err(io::Error::other(format!("{program}: {}: {}", output.status, said.trim())))
 }
 
-/// Does anything listen on the SSH port? Asks the kernel, so that the server sees no visitor.
+/// True if a process listens on the SSH port, by the kernel's tables: the server sees no connection.
 pub(crate) fn is_listening() -> bool {
     ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()

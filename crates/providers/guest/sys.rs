@@ -185,7 +185,9 @@ pub(crate) fn mount_at(
     flags: c_ulong,
     data: &str,
 ) -> io::Result<()> {
-    let (source, kind, data) = (text(source)?, text(kind)?, text(data)?);
+    let source = text(source)?;
+    let kind = text(kind)?;
+    let data = text(data)?;
     let target = text(target.as_os_str().as_bytes())?;
     // SAFETY: four strings that end in NUL and outlive the call.
     check(unsafe { mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast()) })
@@ -216,14 +218,14 @@ pub(crate) fn load_module(file: &File) -> io::Result<()> {
     }
 }
 
-/// What to do with the machine.
+/// The way in which the machine ends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum End {
     PowerOff,
     Restart,
 }
 
-/// Ends the machine at once; writes what is not on the disk yet. Returns only if it may not.
+/// Ends the machine immediately, after a sync of the disks. Returns only if it is not permitted.
 pub(crate) fn end_machine(how: End) -> io::Error {
     let command: c_long = match how {
         End::PowerOff => 0x4321_fedc,
@@ -254,7 +256,7 @@ pub(crate) fn set_clock(since_epoch: Duration) -> io::Result<()> {
     check(unsafe { clock_settime(CLOCK_REALTIME, &Timespec::from(since_epoch)) })
 }
 
-/// How many files this process and its children may open.
+/// Limits the number of files that this process and its children may open.
 pub(crate) fn limit_files(soft: u64, hard: u64) -> io::Result<()> {
     // SAFETY: the structure outlives the call.
     check(unsafe { setrlimit(RLIMIT_NOFILE, &Rlimit { soft, hard }) })
@@ -274,7 +276,7 @@ fn network_socket() -> io::Result<OwnedFd> {
     // SAFETY: no pointers; a new descriptor, or -1.
     let fd = unsafe { socket(c_int::from(AF_INET.cast_signed()), SOCK_DGRAM | SOCK_CLOEXEC, 0) };
     check(fd)?;
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
