@@ -79,7 +79,7 @@ const TO_A_CLONE: &Steps = &[
 
 /// Of a machine that runs and is terminated.
 const TO_THE_END: &Steps =
-    &[("burial.emptied", &[Itself]), ("burial.unlisted", &[Itself]), ("burial.unlocked", &[Itself])];
+    &[("removal.emptied", &[Itself]), ("removal.unlisted", &[Itself]), ("removal.unlocked", &[Itself])];
 
 /// A state directory with launches that are numbered.
 struct Scene {
@@ -115,7 +115,7 @@ impl Scene {
         let (id, provider) = (request(&self.fixture, self.number).instance, self.provider());
         let what = format!("a process at {step}");
         let held_up = until(&what, PATIENCE, async || {
-            if step.starts_with("burial.") && provider.endpoint(&id).await.is_ok() {
+            if step.starts_with("removal.") && provider.endpoint(&id).await.is_ok() {
                 provider.terminate(&id).await.unwrap();
             }
             self.held_up(&launching)
@@ -155,7 +155,7 @@ impl Scene {
         let living = self.fixture.living();
         assert!(living.is_subset(&seen), "{how}: {living:?} live, {seen:?} are listed");
         let cut_off = request(&self.fixture, self.number);
-        if !how.starts_with("burial.") {
+        if !how.starts_with("removal.") {
             provider.launch(&cut_off).await.unwrap();
             until(how, PATIENCE, async || {
                 let status = status(&*provider, &pool, &cut_off.instance).await;

@@ -1,4 +1,4 @@
-//! What `greenroom init` asks a provider about a first pool of it.
+//! A provider's part of `greenroom init`: what it finds on the runner host, and what follows for a first pool of it.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -11,7 +11,7 @@ use toml::{Table, Value};
 pub struct FirstPool {
     /// The usual name of a pool.
     pub name: &'static str,
-    /// Its instances in a few words, for the question which provider it shall be.
+    /// The provider's instances in a few words, for the choice of a provider.
     pub about: &'static str,
     /// Keys that a new file has as comments, each with a value that parses.
     pub comments: &'static [(&'static str, &'static str)],
@@ -19,9 +19,9 @@ pub struct FirstPool {
     pub look: fn(&RunnerHost<'_>) -> Box<dyn Found>,
 }
 
-/// What a provider found on the runner host, and what follows from it for a pool. By default nothing.
+/// The findings of a provider on the runner host, and their consequences for a pool. By default there are none.
 pub trait Found: fmt::Debug {
-    /// What is there, as the end of a line. `None`: the provider needs nothing of the runner host.
+    /// The findings as the end of a line. `None`: the provider needs nothing of the runner host.
     fn text(&self) -> Option<String> {
         None
     }
@@ -46,12 +46,13 @@ pub trait Found: fmt::Debug {
         false
     }
 
-    /// Keys of the provider that follow from those that are set. `init` asks before it asks the operator, and again afterwards.
+    /// Keys of the provider that follow from those that are set. `init` asks before it asks the operator, and again
+    /// afterwards.
     fn follows(&self, _given: &Given<'_>) -> Vec<(&'static str, Value)> {
         Vec::new()
     }
 
-    /// The same for keys of the pool.
+    /// Keys of the pool that follow from those that are set.
     fn follows_for_pool(&self, _given: &Given<'_>) -> Vec<(&'static str, Value)> {
         Vec::new()
     }
@@ -97,7 +98,7 @@ pub enum Suits {
     Now,
 }
 
-/// What the operator has to accept before a pool is written.
+/// A danger that the operator has to accept before a pool is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Danger {
     /// A sentence without its period.
@@ -107,7 +108,7 @@ pub struct Danger {
     pub otherwise: &'static str,
 }
 
-/// What options and answers have set so far.
+/// The keys that options and answers have set so far.
 #[derive(Debug, Clone, Copy)]
 pub struct Given<'a> {
     /// Keys of the provider's table.
@@ -140,7 +141,7 @@ impl RunnerHost<'_> {
         (self.variable)(name).filter(|value| !value.is_empty())
     }
 
-    /// The same as text.
+    /// The value of [`Self::set`] as text.
     pub fn text(&self, name: &str) -> Option<String> {
         self.set(name).and_then(|value| value.into_string().ok())
     }

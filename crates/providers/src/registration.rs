@@ -56,10 +56,11 @@ pub struct Registration {
     pub engines: bool,
     /// True if its instances may still be set up by cloud-init when their SSH server answers.
     pub cloud_init: bool,
-    /// What jobs may order in a pool; its result is `None` if the table does not allow it. Takes a table that builds.
+    /// The dedicated instances that jobs may order in a pool; the result is `None` if the table does not allow it. Takes
+    /// a table that builds.
     pub orders: Option<fn(&PoolName, &toml::Table) -> Option<OrderSettings>>,
-    /// Why jobs on its instances reach an address of the runner host, as the end of a sentence; the result is `None` if nothing
-    /// in the table lets them. `None`: no table does. Takes a table that builds.
+    /// Why jobs on its instances reach an address of the runner host, such as `they run as processes of the runner host`; the
+    /// result is `None` if nothing in the table lets them. `None`: no table does. Takes a table that builds.
     pub reaches: Option<Reaches>,
     /// Set for a provider of static hosts; `None`: instances are launched and terminated.
     pub static_hosts: Option<StaticHostCalls>,
@@ -76,7 +77,7 @@ impl Registration {
     }
 }
 
-/// What a provider of static hosts implements in addition to the trait. Both functions take a table that builds.
+/// The functions of a provider of static hosts in addition to the trait. Both functions take a table that builds.
 #[derive(Debug, Clone, Copy)]
 pub struct StaticHostCalls {
     /// Every host of the table, the jump host first.

@@ -3,7 +3,7 @@
 use greenroom_core::text::minute;
 use greenroom_keys::near::nearest;
 use greenroom_providers::qemu::image::build::on_disk;
-use greenroom_providers::qemu::image::store::{Entry, Images, StoreError};
+use greenroom_providers::qemu::image::store::{Images, ListedImage, StoreError};
 use greenroom_providers::qemu::image::{Image, ImageError, Problem};
 use serde_json::{Value, json};
 
@@ -26,9 +26,9 @@ pub(super) fn list(images: &Images, json: bool) -> Result<bool, CliError> {
     Ok(true)
 }
 
-fn table(entries: &[Entry]) -> String {
+fn table(entries: &[ListedImage]) -> String {
     let mut rows = Rows::new(&["IMAGE", "FLAVOUR", "SSH", "SUITE", "KERNEL", "ENGINE", "SIZE", "BUILT"]);
-    for Entry { name, image } in entries {
+    for ListedImage { name, image } in entries {
         match image {
             Ok(image) => {
                 let about = &image.manifest;
@@ -54,7 +54,7 @@ fn complaints(image: &Image) -> Vec<String> {
     }
 }
 
-fn entry_json(entry: &Entry) -> Value {
+fn entry_json(entry: &ListedImage) -> Value {
     match &entry.image {
         Ok(image) => json!({ "name": entry.name, "manifest": image.manifest, "problems": complaints(image) }),
         Err(error) => json!({ "name": entry.name, "manifest": null, "problems": [error.to_string()] }),

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use greenroom_core::text::minute;
 use greenroom_core::time::Pretty;
 use greenroom_keys::near::nearest;
-use greenroom_providers::qemu::image_store::build::{Built, Newer, Request, build, newer};
-use greenroom_providers::qemu::image_store::{Entry, ImageStoreError, Source, Store, Stores};
+use greenroom_providers::qemu::image_store::build::{BuiltStore, Newer, Request, build, newer};
+use greenroom_providers::qemu::image_store::{ImageStoreError, ListedStore, Source, Store, Stores};
 use greenroom_providers::qemu::store_use::{PoolStore, machines};
 use rustix::fs::Mode;
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ fn build_store(stores: &Stores, options: StoreBuildOptions) -> Result<bool, CliE
         ui::err(&format!("{:>8}  {}\n", Pretty(step.took).to_string(), step.what));
     });
     let text = match built.map_err(|error| explained(stores, &request.name, error))? {
-        Built::New(store) => {
+        BuiltStore::New(store) => {
             let manifest = &store.manifest;
             format!(
                 "image store `{}` is complete: {}, {}, built in {}\n",
@@ -51,7 +51,7 @@ fn build_store(stores: &Stores, options: StoreBuildOptions) -> Result<bool, CliE
                 Pretty(begun.elapsed())
             )
         }
-        Built::Unchanged(store) => {
+        BuiltStore::Unchanged(store) => {
             format!("image store `{}` is current: no image has changed\n", store.manifest.name)
         }
     };
@@ -95,9 +95,9 @@ fn list(stores: &Stores, json: bool) -> Result<bool, CliError> {
     Ok(true)
 }
 
-fn table(entries: &[Entry]) -> String {
+fn table(entries: &[ListedStore]) -> String {
     let mut rows = Rows::new(&["STORE", "IMAGES", "SIZE", "BUILT", "REFRESHED"]);
-    for Entry { name, store } in entries {
+    for ListedStore { name, store } in entries {
         match store {
             Ok(store) => {
                 let manifest = &store.manifest;
@@ -119,7 +119,7 @@ fn table(entries: &[Entry]) -> String {
     rows.render(ui::width())
 }
 
-fn entry_json(entry: &Entry) -> Value {
+fn entry_json(entry: &ListedStore) -> Value {
     match &entry.store {
         Ok(store) => json!({ "name": entry.name, "manifest": store.manifest, "problem": store.problem() }),
         Err(error) => json!({ "name": entry.name, "manifest": null, "problem": error.to_string() }),

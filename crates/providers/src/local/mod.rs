@@ -16,25 +16,19 @@ use greenroom_keys::KeyTable;
 use greenroom_ports::provider::{LaunchRequest, Provider, ProviderError, Termination};
 use greenroom_system::threads::disk::Lane;
 
-use super::instance_dir::{InstanceDir, Launched};
-use super::launch::Server;
-use super::supervised::Supervised;
+use crate::first_pool::{Danger, FirstPool, Found, Given};
 use crate::registration::{BuildContext, Built, Calls, GuestDirs, Registration};
+use crate::supervised::Supervised;
+use crate::supervised::instance_dir::{InstanceDir, Launched};
+use crate::supervised::launch::InstanceProgram;
+use launch::{Launch, Spec};
+use settings::Settings;
 
-mod dir;
 mod doctor;
-mod faults;
-mod first_pool;
-mod keys;
 mod launch;
-mod login;
 mod processes;
 pub mod server;
 mod settings;
-
-use dir::Spec;
-use launch::Launch;
-use settings::Settings;
 
 pub const REGISTRATION: Registration = Registration {
     kind: "local",
@@ -51,11 +45,11 @@ pub const REGISTRATION: Registration = Registration {
     reaches: Some(|_, _, _| Some("they run as processes of the runner host".to_owned())),
     static_hosts: None,
     doctor: doctor::doctor,
-    first_pool: first_pool::FIRST_POOL,
+    first_pool: FIRST_POOL,
 };
 
-/// For docs/configuration.md.
-pub const KEYS: &[KeyTable] = keys::TABLES;
+/// The keys of the provider's tables, for docs/configuration.md.
+pub const KEYS: &[KeyTable] = settings::TABLES;
 
 /// Instances share the runner host's files. A job's files are removed with the attempt's directory.
 fn guest_dirs(state_dir: &Path) -> GuestDirs {
@@ -78,7 +72,7 @@ fn build(context: &BuildContext, table: &toml::Table) -> Built {
         kind: REGISTRATION.kind,
         pool: context.pool.clone(),
         instances: context.state_dir.join("instances"),
-        server: Server { program: context.program.clone(), arguments },
+        server: InstanceProgram { program: context.program.clone(), arguments },
         clock: Rc::clone(&context.clock),
         disk: Lane::default(),
     };
@@ -135,5 +129,32 @@ impl Provider for Local {
     fn capabilities(&self) -> Capabilities {
         // A boot is the start of one small process, so concurrent boots are not limited.
         Capabilities { boots_here: Some(u32::MAX), ..Capabilities::default() }
+    }
+}
+
+pub(super) const FIRST_POOL: FirstPool = FirstPool {
+    name: "local",
+    about: "processes here, to try it",
+    comments: &[],
+    look: |_| Box::new(LocalFirstPool { is_root: rustix::process::geteuid().is_root() }),
+};
+
+#[derive(Debug)]
+struct LocalFirstPool {
+    is_root: bool,
+}
+
+impl Found for LocalFirstPool {
+    fn danger(&self, given: &Given<'_>) -> Option<Danger> {
+        let danger = Danger {
+            what: "jobs of provider `local` would run as root on this machine",
+            key: "allow_root",
+            otherwise: "name another provider",
+        };
+        (self.is_root && !given.has(danger.key)).then_some(danger)
+    }
+
+    fn spare(&self) -> u32 {
+        1
     }
 }

@@ -1,17 +1,24 @@
-//! Finds and kills the processes of an instance.
+//! The sessions and processes of an instance: records them, finds them and kills them.
 //!
 //! A process belongs to an instance if its session is recorded, or if the instance's cookie is in its environment.
 //! Together, these checks find a job that started a session of its own as well as one that cleared its environment.
+//!
+//! Invariant: a program runs on an instance only if its session was recorded while the instance's process lived.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use fs_err as fs;
-use rustix::process::Signal;
+use rustix::process::{Signal, getppid, set_parent_process_death_signal, setsid};
 
 use crate::process::{Process, signal};
+use crate::supervised::instance_dir::InstanceDir;
+use crate::supervised::supervisor::note;
 
 /// The variable that carries an instance's cookie.
 pub(super) const COOKIE: &str = "GREENROOM_LOCAL_INSTANCE";
@@ -100,6 +107,34 @@ pub(super) fn end_all(cookie: &str, sessions: &BTreeSet<Session>) -> io::Result<
         }
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// `instance session DIR PROGRAM ARGUMENT…`: creates a session, records it and executes the program. Returns only if the
+/// program cannot be started.
+pub(super) fn run_in_session(dir: &Path, program: &OsString, arguments: &[OsString]) -> ExitCode {
+    let problem = match begin_session(&InstanceDir::at(dir)) {
+        Ok(()) => Command::new(program).args(arguments).exec(),
+        Err(error) => error,
+    };
+    note(&format!("cannot run {}: {problem}", program.display()));
+    ExitCode::from(127)
+}
+
+fn begin_session(dir: &InstanceDir) -> io::Result<()> {
+    setsid()?;
+    // The leader is killed when the instance's process exits for any reason; the record finds its descendants.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let pid = i32::try_from(std::process::id()).unwrap_or_default();
+    let own = Process::of(pid).ok_or_else(|| io::Error::other("/proc does not show this process"))?;
+    let session = Session { leader: pid, started: own.started };
+    fs_err::File::create(dir.file("sessions").join(session.name()))?;
+    // RACE: the records are read after the instance's process is gone. This process first records itself, then checks
+    // the holder: either its record is read, or the check finds the instance's process gone.
+    let parent = getppid();
+    if parent.is_none() || dir.holder()? != parent {
+        return Err(io::Error::other("the instance has been terminated"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

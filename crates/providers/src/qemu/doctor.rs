@@ -9,31 +9,34 @@ use std::time::Duration;
 use greenroom_ports::finding::{Finding, Severity};
 
 use super::accel::{self, KvmCheck};
+use super::egress;
 use super::image::{Image, ImageError, Problem};
-use super::process::exec::Runner;
-use super::settings::{Accel, Network, Settings, Source};
-use super::{budget, disk, egress, image_store, user};
-use crate::mistakes;
+use super::image_store::{ImageStoreError, Stores};
+use super::launch::{self, DiskTooSmall};
+use super::process::exec::{self, QemuProgram};
+use super::settings::{Accel, BootSource, Network, Settings};
+use super::store_use::{is_old, old};
+use crate::mistakes::{self, finding};
 use crate::registration::BuildContext;
-use crate::scope::{self, Scopes};
+use crate::supervised::launch::{Scopes, scopes};
 
 pub(super) fn doctor(context: &BuildContext, table: &toml::Table) -> Vec<Finding> {
     findings(context, table, metadata_answers)
 }
 
-/// `has_metadata`: whether guests of an open network reach a cloud's metadata service.
+/// The findings for a pool. `has_metadata`: whether guests of an open network reach a cloud's metadata service.
 fn findings(context: &BuildContext, table: &toml::Table, has_metadata: fn() -> bool) -> Vec<Finding> {
     let settings = match Settings::read(&context.pool, table) {
         Ok(settings) => settings,
         Err(problems) => return mistakes::findings("qemu-table", &problems),
     };
     let mut found = images(context, &settings);
-    found.extend(image_store::doctor::findings(context, &settings));
+    found.extend(image_store(context, &settings));
     found.extend(small_disk(context, &settings));
     found.extend(room(context, &settings));
     found.extend(network(context, &settings, has_metadata));
     found.extend(ssh_port(&settings));
-    match user::runner(&settings) {
+    match QemuProgram::configured(&settings) {
         Ok(runner) => {
             found.extend(shared_user(&settings));
             found.extend(acceleration(context, &settings, &runner));
@@ -47,7 +50,7 @@ fn findings(context: &BuildContext, table: &toml::Table, has_metadata: fn() -> b
             found.push(finding("qemu-user", Severity::Error, what, ADD_USER));
         }
     }
-    found.extend(survival(scope::scopes()));
+    found.extend(survival(scopes()));
     found
 }
 
@@ -55,20 +58,11 @@ fn findings(context: &BuildContext, table: &toml::Table, has_metadata: fn() -> b
 const ADD_USER: &str =
     "adduser --system --no-create-home --group greenroom-vm (and `adduser greenroom-vm kvm`)";
 
-pub(super) fn finding(
-    code: &'static str,
-    severity: Severity,
-    what: String,
-    remedy: impl Into<String>,
-) -> Finding {
-    Finding { code, severity, message: what, remedy: Some(remedy.into()) }
-}
-
 fn images(context: &BuildContext, settings: &Settings) -> Vec<Finding> {
     let name = match &settings.source {
-        Source::Image(name) => name,
-        Source::Foreign(path) if path.is_file() => return Vec::new(),
-        Source::Foreign(path) => {
+        BootSource::Image(name) => name,
+        BootSource::Foreign(path) if path.is_file() => return Vec::new(),
+        BootSource::Foreign(path) => {
             let what = format!("pool `{}` boots from {}, which does not exist", context.pool, path.display());
             return vec![finding("qemu-image-missing", Severity::Error, what, "correct `image`")];
         }
@@ -93,7 +87,8 @@ fn images(context: &BuildContext, settings: &Settings) -> Vec<Finding> {
 
 fn without_engine(context: &BuildContext, image: &Image, build: &str) -> Option<Finding> {
     (context.containers && image.manifest.engine.is_none()).then(|| {
-        let (pool, name) = (&context.pool, &image.manifest.name);
+        let pool = &context.pool;
+        let name = &image.manifest.name;
         let what = format!("pool `{pool}` runs jobs in containers, but its image `{name}` has no engine");
         let helper = if image.manifest.helper { " --gitlab-runner /usr/bin/gitlab-runner" } else { "" };
         finding("qemu-image-engine-missing", Severity::Error, what, format!("{build} --containers{helper}"))
@@ -113,11 +108,10 @@ fn image_problem(name: &str, problem: &Problem, build: &str) -> Finding {
 
 /// Checks that an image, if there is one, fits on the disk of its machines.
 fn small_disk(context: &BuildContext, settings: &Settings) -> Option<Finding> {
-    let source = disk::of_source(settings, &context.state_dir).ok()?;
-    let why = disk::of_machine(settings, source).err()?;
-    let (what, remedy) = why.split_once(": ").unwrap_or((&why, "raise `disk`"));
-    let what = format!("pool `{}` can launch no virtual machine: {what}", context.pool);
-    Some(finding("qemu-disk-small", Severity::Error, what, remedy))
+    let source = launch::source_bytes(settings, &context.state_dir).ok()?;
+    let too_small = launch::disk_bytes(settings, source).err()?;
+    let what = format!("pool `{}` can launch no virtual machine: {too_small}", context.pool);
+    Some(finding("qemu-disk-small", Severity::Error, what, DiskTooSmall::HELP))
 }
 
 /// Checks that at least one machine fits.
@@ -133,10 +127,10 @@ fn room(context: &BuildContext, settings: &Settings) -> Vec<Finding> {
         let remedy = format!("lower `{resource}`, or raise `{resource}_budget`");
         (one > budget).then(|| finding(code, Severity::Error, what, remedy))
     };
-    let memory = budget::memory_budget(settings).ok();
+    let memory = launch::memory_budget(settings).ok();
     let memory =
-        memory.and_then(|budget| judge("memory", "qemu-memory", budget::memory_of_one(settings), budget));
-    let disk = settings.disk.zip(budget::disk_budget(settings, &context.state_dir).ok());
+        memory.and_then(|budget| judge("memory", "qemu-memory", launch::memory_of_one(settings), budget));
+    let disk = settings.disk.zip(launch::disk_budget(settings, &context.state_dir).ok());
     let disk = disk.and_then(|(one, budget)| judge("disk", "qemu-disk", one, budget));
     memory.into_iter().chain(disk).collect()
 }
@@ -160,7 +154,7 @@ fn network(context: &BuildContext, settings: &Settings, has_metadata: fn() -> bo
             }
             found
         }
-        Network::Internet(internet) => egress::doctor::findings(&context.pool, internet),
+        Network::Internet(internet) => egress::findings(&context.pool, internet),
         Network::Proxy(_) if rustix::process::geteuid().is_root() => {
             let Some(blocked) = unreachable(&context.program) else { return Vec::new() };
             let what = format!(
@@ -183,7 +177,7 @@ fn ssh_port(settings: &Settings) -> Option<Finding> {
     settings.network.internet().is_none().then(note)
 }
 
-/// What to do about an open network.
+/// The remedy for an open network.
 const CLOSE: &str = "set `network = \"internet\"` or `\"proxy\"`";
 
 /// The metadata service of most clouds.
@@ -205,11 +199,11 @@ fn unreachable(program: &Path) -> Option<&Path> {
 fn shared_user(settings: &Settings) -> Option<Finding> {
     let what = "QEMU runs as `nobody`, a user that other programs of the runner host may share";
     let shared = || finding("qemu-user-shared", Severity::Note, what.to_owned(), ADD_USER);
-    user::is_shared(settings).then(shared)
+    exec::is_shared_user(settings).then(shared)
 }
 
 /// Reports why KVM cannot be used, if the settings allow KVM.
-fn acceleration(context: &BuildContext, settings: &Settings, runner: &Runner) -> Option<Finding> {
+fn acceleration(context: &BuildContext, settings: &Settings, runner: &QemuProgram) -> Option<Finding> {
     if settings.accel == Accel::Tcg {
         return None;
     }
@@ -231,7 +225,7 @@ fn acceleration(context: &BuildContext, settings: &Settings, runner: &Runner) ->
 }
 
 /// Runs on a thread of its own: the caller may be inside a runtime.
-fn examine(state_dir: &Path, runner: &Runner) -> io::Result<KvmCheck> {
+fn examine(state_dir: &Path, runner: &QemuProgram) -> io::Result<KvmCheck> {
     let check = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(accel::examine(state_dir, runner)).map(|(verdict, _)| verdict)
@@ -247,16 +241,59 @@ fn survival(scopes: Scopes) -> Option<Finding> {
     (scopes == Scopes::None).then(|| finding("qemu-no-scope", Severity::Note, what.to_owned(), remedy))
 }
 
+/// The findings about the store that a pool's table names.
+pub(in crate::qemu) fn image_store(context: &BuildContext, settings: &Settings) -> Vec<Finding> {
+    let Some(name) = &settings.image_store else { return Vec::new() };
+    let folder = settings.images_dir(&context.state_dir);
+    let pool = &context.pool;
+    let build = format!("greenroom image store build {name} --images {}", folder.display());
+    let mut found = Vec::new();
+    match Stores::beside(&folder).open(name) {
+        Err(error) => {
+            let is_missing = matches!(error, ImageStoreError::Missing { .. });
+            let code = if is_missing { "qemu-image-store-missing" } else { "qemu-image-store-damaged" };
+            let what = format!("instances of pool `{pool}` start without an image store: {error}");
+            found.push(finding(code, Severity::Error, what, format!("{build} IMAGE…")));
+        }
+        Ok(store) => {
+            if let Some(damage) = store.problem() {
+                let what = format!(
+                    "instances of pool `{pool}` start without an image store: image store `{name}`: {damage}"
+                );
+                found.push(finding("qemu-image-store-damaged", Severity::Error, what, build));
+            } else if is_old(&store.manifest, jiff::Timestamp::now()) {
+                let what = format!("image store `{name}` {}", old(&store.manifest));
+                found.push(finding("qemu-image-store-old", Severity::Warning, what, build));
+            }
+        }
+    }
+    if let BootSource::Image(image) = &settings.source
+        && let Ok(image) = Image::open(&folder, image)
+        && !image.manifest.image_store
+    {
+        let image = image.manifest.name;
+        let what = format!(
+            "instances of pool `{pool}` start without an image store, because image `{image}` has no support for it"
+        );
+        let remedy = format!("greenroom image build {image} --containers --images {}", folder.display());
+        found.push(finding("qemu-image-store-unsupported", Severity::Error, what, remedy));
+    }
+    found
+}
+
 #[cfg(test)]
 pub(super) mod tests {
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
     use std::rc::Rc;
 
+    use fs_err as fs;
     use greenroom_core::ids::PoolName;
     use greenroom_core::time::{BootId, ManagerId, Stamp};
     use greenroom_ports::clock::Clock;
 
     use super::*;
+    use crate::qemu::image_store::MANIFEST;
+    use crate::qemu::image_store::tests::store;
 
     #[derive(Debug)]
     struct Fixed;
@@ -388,5 +425,46 @@ pub(super) mod tests {
     #[test]
     fn scopes_are_missed_only_where_there_are_none() {
         assert!(survival(Scopes::System).is_none() && survival(Scopes::None).is_some());
+    }
+
+    fn store_codes(state: &Path, table: &str) -> Vec<&'static str> {
+        let context = BuildContext { state_dir: state.to_owned(), containers: true, ..context() };
+        let settings = Settings::read(&context.pool, &table.parse().unwrap()).unwrap();
+        image_store(&context, &settings).iter().map(|finding| finding.code).collect()
+    }
+
+    /// An image of machines, with or without support.
+    fn write_image(images: &Path, has_support: bool) {
+        let mut image = crate::qemu::image::tests::image();
+        image.manifest.image_store = has_support;
+        fs::create_dir_all(images.join("light")).unwrap();
+        fs::write(images.join("light/manifest.json"), serde_json::to_vec(&image.manifest).unwrap()).unwrap();
+    }
+
+    #[test]
+    fn each_reason_to_start_without_a_store_is_found() {
+        let state = tempfile::tempdir().unwrap();
+        let images = state.path().join("images");
+        let table = "image_store = \"ci\"";
+        write_image(&images, true);
+        assert_eq!(store_codes(state.path(), ""), [] as [&str; 0]);
+        assert_eq!(store_codes(state.path(), table), ["qemu-image-store-missing"]);
+        let mut store = store(&images, "ci", b"data");
+        let mut refreshed = |days: i64| {
+            store.manifest.refreshed = jiff::Timestamp::now() - jiff::SignedDuration::from_hours(24 * days);
+            fs::write(store.dir.join(MANIFEST), serde_json::to_vec(&store.manifest).unwrap()).unwrap();
+        };
+        refreshed(15);
+        assert_eq!(store_codes(state.path(), table), ["qemu-image-store-old"]);
+        refreshed(13);
+        assert_eq!(store_codes(state.path(), table), [] as [&str; 0]);
+        write_image(&images, false);
+        assert_eq!(store_codes(state.path(), table), ["qemu-image-store-unsupported"]);
+        write_image(&images, true);
+        fs::write(store.file(), b"dada").unwrap();
+        assert!(store.check().unwrap().is_some());
+        assert_eq!(store_codes(state.path(), table), ["qemu-image-store-damaged"]);
+        fs::write(store.dir.join(MANIFEST), b"{").unwrap();
+        assert_eq!(store_codes(state.path(), table), ["qemu-image-store-damaged"]);
     }
 }

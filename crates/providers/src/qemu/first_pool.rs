@@ -1,4 +1,4 @@
-//! What `greenroom init` asks about a first pool of provider `qemu`.
+//! The part of provider `qemu` in `greenroom init`.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -8,22 +8,23 @@ use toml::Value;
 use super::image::GITLAB_RUNNER;
 use super::image::build::packages_of_images;
 use super::image::store::Images;
+use super::launch::memory_in;
 use crate::first_pool::{FirstPool, Found, Given, RunnerHost, Suits};
 
 const QEMU: &str = "qemu-system-x86_64";
 const KVM: &str = "/dev/kvm";
-/// What a virtual machine of 1 GiB takes, its QEMU included.
+/// The memory of a virtual machine of 1 GiB, its QEMU included, in bytes.
 const MACHINE_BYTES: u64 = (1024 + 128) << 20;
 
 pub(super) const FIRST_POOL: FirstPool = FirstPool {
     name: "vm",
     about: "virtual machines here",
     comments: &[("vcpus", "1"), ("memory", "\"1G\""), ("allow", "[\"git.corp:443\"]")],
-    look: |host| Box::new(Here::look(host)),
+    look: |host| Box::new(QemuFirstPool::look(host)),
 };
 
 #[derive(Debug, Default)]
-struct Here {
+struct QemuFirstPool {
     qemu: Option<PathBuf>,
     /// Why virtual machines are emulated; `None`: they are not.
     no_kvm: Option<String>,
@@ -33,7 +34,7 @@ struct Here {
     machines: u32,
 }
 
-impl Here {
+impl QemuFirstPool {
     fn look(host: &RunnerHost<'_>) -> Self {
         let images = Images::at(host.state_dir.join("images")).list().unwrap_or_default();
         Self {
@@ -47,7 +48,7 @@ impl Here {
     }
 }
 
-impl Found for Here {
+impl Found for QemuFirstPool {
     fn text(&self) -> Option<String> {
         let Some(path) = self.qemu.as_ref().map(|path| path.display()) else {
             return Some("QEMU is not installed".to_owned());
@@ -116,9 +117,9 @@ fn no_kvm(device: &Path) -> Option<String> {
     }
 }
 
+/// The number of virtual machines of 1 GiB that fit into three quarters of the memory; at least one.
 fn machines(meminfo: &str) -> u32 {
-    let kib = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
-    let bytes = kib.and_then(|kib| kib.trim().parse::<u64>().ok()).unwrap_or(0) << 10;
+    let bytes = memory_in(meminfo).unwrap_or(0);
     u32::try_from(bytes / 4 * 3 / MACHINE_BYTES).unwrap_or(1).max(1)
 }
 
@@ -135,8 +136,9 @@ mod tests {
         assert_eq!(machines("MemFree: 1 kB\nMemTotal:       16384000 kB\n"), 10);
         assert_eq!(machines("MemTotal: 1024 kB\n"), 1);
         assert_eq!(machines("rubbish"), 1);
-        let instances =
-            |machines, processors| Here { processors, machines, ..Here::default() }.instances(&NOTHING_GIVEN);
+        let instances = |machines, processors| {
+            QemuFirstPool { processors, machines, ..QemuFirstPool::default() }.instances(&NOTHING_GIVEN)
+        };
         assert_eq!([instances(5, 8), instances(9, 2), instances(0, 0)], [Some(5), Some(4), Some(1)]);
     }
 
@@ -154,24 +156,28 @@ mod tests {
         assert_eq!(image_build("greenroom", false), "greenroom image build");
         let with_runner = "greenroom image build --gitlab-runner /usr/bin/gitlab-runner";
         assert_eq!(image_build("greenroom", true), with_runner);
-        let steps = |here: &Here, provider: &[(String, Value)]| {
+        let steps = |here: &QemuFirstPool, provider: &[(String, Value)]| {
             here.steps("vm", &Given { provider, hosts: &[] }, "greenroom").len()
         };
-        let bare = Here::default();
+        let bare = QemuFirstPool::default();
         assert_eq!(steps(&bare, &[]), 2);
         assert_eq!(steps(&bare, &[("image".to_owned(), Value::String("ci".to_owned()))]), 1);
-        let ready = Here { qemu: Some(QEMU.into()), images: vec!["default".to_owned()], ..Here::default() };
+        let ready = QemuFirstPool {
+            qemu: Some(QEMU.into()),
+            images: vec!["default".to_owned()],
+            ..QemuFirstPool::default()
+        };
         assert_eq!(steps(&ready, &[]), 0);
         assert!(ready.suits() > bare.suits());
     }
 
     #[test]
     fn the_line_says_what_is_missing() {
-        assert_eq!(Here::default().text().unwrap(), "QEMU is not installed");
-        let here = Here { qemu: Some("/usr/bin/qemu".into()), ..Here::default() };
+        assert_eq!(QemuFirstPool::default().text().unwrap(), "QEMU is not installed");
+        let here = QemuFirstPool { qemu: Some("/usr/bin/qemu".into()), ..QemuFirstPool::default() };
         assert_eq!(here.text().unwrap(), "/usr/bin/qemu, with /dev/kvm, no image");
         let why = Some("/dev/kvm is missing".to_owned());
-        let emulating = Here { no_kvm: why, images: vec!["a".to_owned(), "b".to_owned()], ..here };
+        let emulating = QemuFirstPool { no_kvm: why, images: vec!["a".to_owned(), "b".to_owned()], ..here };
         assert_eq!(emulating.text().unwrap(), "/usr/bin/qemu, emulating (/dev/kvm is missing), images: a, b");
     }
 }

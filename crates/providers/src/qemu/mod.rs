@@ -3,7 +3,6 @@
 //! Each has a supervisor: a Greenroom process that starts QEMU, talks to it and to the guest, and exits with it. As in
 //! `supervised`, all state is on disk and in kernel locks.
 
-use std::cell::OnceCell;
 use std::ffi::OsString;
 use std::io;
 use std::net::SocketAddr;
@@ -20,35 +19,30 @@ use greenroom_core::inventory::{Capabilities, Listed, Listing};
 use greenroom_keys::KeyTable;
 use greenroom_keys::problem::{Place, Problem, Problems};
 use greenroom_ports::provider::{LaunchRequest, Provider, ProviderError, Termination};
-use greenroom_ports::setup::PublicPull;
 use greenroom_system::threads::disk::Lane;
 
-use super::instance_dir::{InstanceDir, Launched, Life};
-use super::launch::{Admitted, Recipe, Server};
-use super::process::boot_id;
-use super::supervised::Supervised;
+use crate::process::boot_id;
 use crate::registration::{BuildContext, Built, Calls, Registration};
-
+use crate::supervised::Supervised;
+use crate::supervised::instance_dir::{InstanceDir, Launched, Life};
+use crate::supervised::launch::InstanceProgram;
 mod accel;
-mod budget;
-mod disk;
 mod doctor;
 mod egress;
 mod first_pool;
-mod folder;
 pub mod image;
 pub mod image_store;
-mod keys;
+mod launch;
 pub mod process;
 mod settings;
 mod spec;
 pub mod store_use;
-mod user;
 
 use egress::Internet;
 use image_store::Stores;
-use settings::{Network, Settings, Source};
-use spec::{Booted, Ended, PULLS, ReservedStore, Spec};
+use launch::Launch;
+use settings::{BootSource, Network, Settings};
+use spec::{Booted, Ended, Spec};
 
 pub const REGISTRATION: Registration = Registration {
     kind: "qemu",
@@ -68,8 +62,8 @@ pub const REGISTRATION: Registration = Registration {
     first_pool: first_pool::FIRST_POOL,
 };
 
-/// For docs/configuration.md.
-pub const KEYS: &[KeyTable] = keys::TABLES;
+/// The keys of the provider's table, for docs/configuration.md.
+pub const KEYS: &[KeyTable] = settings::TABLES;
 
 /// Arguments of a machine's supervisor; the machine's directory follows.
 const SUPERVISE: [&str; 4] = ["instance", "qemu", "supervise", "--dir"];
@@ -89,7 +83,7 @@ fn build(context: &BuildContext, table: &toml::Table) -> Built {
         kind: REGISTRATION.kind,
         pool: context.pool.clone(),
         instances: context.state_dir.join("instances"),
-        server: Server {
+        server: InstanceProgram {
             program: context.program.clone(),
             arguments: SUPERVISE.map(OsString::from).to_vec(),
         },
@@ -102,7 +96,7 @@ fn build(context: &BuildContext, table: &toml::Table) -> Built {
 /// True if machines of this table boot that image of that directory.
 pub fn boots(pool: &PoolName, table: &toml::Table, state_dir: &Path, images: &Path, image: &str) -> bool {
     Settings::read(pool, table).is_ok_and(|settings| {
-        matches!(&settings.source, Source::Image(name) if name == image)
+        matches!(&settings.source, BootSource::Image(name) if name == image)
             && settings.images_dir(state_dir) == images
     })
 }
@@ -130,86 +124,6 @@ fn may_set_rules(pool: &PoolName, settings: &Settings, is_root: bool) -> Result<
     Err(Problem::new(egress::NOT_ROOT).at(place, "here").into())
 }
 
-/// One launch, with everything that its directory is made from.
-struct Launch<'a> {
-    qemu: &'a Qemu,
-    request: &'a LaunchRequest,
-    /// Read once, when the machine is admitted.
-    reserved: OnceCell<Reserved>,
-}
-
-/// What a machine may take of the runner host.
-struct Reserved {
-    resources: budget::Resources,
-    /// The image store that it will have, if nothing changes until it boots.
-    store: Option<ReservedStore>,
-}
-
-impl Launch<'_> {
-    /// Without anything to boot, the launch fails now instead of the boot later.
-    fn reserve(&self) -> Result<Reserved, String> {
-        let Qemu { context, settings, .. } = self.qemu;
-        let source = disk::of_source(settings, &context.state_dir)?;
-        let disk = disk::of_machine(settings, source)?;
-        let resources = budget::Resources { memory: budget::memory_of_one(settings), disk };
-        Ok(Reserved { resources, store: self.store() })
-    }
-
-    /// What a template of the machine pulls.
-    fn pulls(&self) -> Vec<PublicPull> {
-        let Qemu { context, settings, .. } = self.qemu;
-        let pulls = context.pulls.as_ref().filter(|_| settings.templates_pull());
-        pulls.map(|pulls| pulls.public()).unwrap_or_default()
-    }
-
-    fn store(&self) -> Option<ReservedStore> {
-        let Qemu { context, settings, .. } = self.qemu;
-        let stores = Stores::beside(&settings.images_dir(&context.state_dir));
-        let (store, _) = stores.attach(settings.image_store.as_ref()?).ok()?;
-        Some(ReservedStore { digest: store.manifest.digest, bytes: store.manifest.bytes })
-    }
-}
-
-#[async_trait(?Send)]
-impl Recipe for Launch<'_> {
-    async fn admit(&self) -> Result<Admitted, ProviderError> {
-        let Qemu { supervised, settings, .. } = self.qemu;
-        let invalid = |why| ProviderError::new(ErrorClass::Invalid, why);
-        if let Some(obstacle) = egress::obstacle(settings) {
-            return Err(invalid(obstacle));
-        }
-        let reserved = self.reserve().map_err(invalid)?;
-        let images = settings.images_dir(&self.qemu.context.state_dir);
-        let templates = || process::disk_of_templates(&images);
-        let Reserved { resources, store } = self.reserved.get_or_init(|| reserved);
-        let lock =
-            budget::admit(&supervised.instances, *resources, store.clone(), (settings, &templates)).await?;
-        Ok(Admitted { lost: None, lock: Some(lock) })
-    }
-
-    fn write(&self, dir: &InstanceDir) -> io::Result<()> {
-        let Qemu { context, settings, .. } = self.qemu;
-        let reserved = self.reserved.get().ok_or_else(|| io::Error::other("the machine was not admitted"))?;
-        dir.fill(&self.request.keys)?;
-        let pulls = self.pulls();
-        if !pulls.is_empty() {
-            dir.put(PULLS, &pulls)?;
-        }
-        dir.put(
-            "spec.json",
-            &Spec {
-                launched: Launched::new(self.request, context.clock.now()),
-                settings: settings.clone(),
-                state_dir: context.state_dir.clone(),
-                program: context.program.clone(),
-                reserved: reserved.resources.memory,
-                reserved_disk: reserved.resources.disk,
-                reserved_store: reserved.store.clone(),
-            },
-        )
-    }
-}
-
 /// The list entry of a directory; `None`: it is not an instance.
 fn entry(dir: &InstanceDir) -> io::Result<Option<Listed>> {
     let Some(launched) = dir.launched()? else { return Ok(None) };
@@ -235,7 +149,7 @@ fn entry(dir: &InstanceDir) -> io::Result<Option<Listed>> {
     }))
 }
 
-/// Added to what is told of a machine's image store, if a newer one has replaced it.
+/// A remark on a machine's image store that a newer one has replaced; otherwise empty.
 fn older(dir: &InstanceDir, booted: &Booted) -> &'static str {
     let current = booted.image_store.as_ref().and_then(|used| {
         let spec = dir.read::<Spec>("spec.json").ok()??;
@@ -257,7 +171,7 @@ fn silent_end(dir: &InstanceDir) -> io::Result<Option<String>> {
 #[async_trait(?Send)]
 impl Provider for Qemu {
     async fn launch(&self, request: &LaunchRequest) -> Result<(), ProviderError> {
-        self.supervised.launch(request, &Launch { qemu: self, request, reserved: OnceCell::new() }).await
+        self.supervised.launch(request, &Launch::new(self, request)).await
     }
 
     async fn terminate(&self, id: &InstanceId) -> Result<Termination, ProviderError> {
@@ -319,7 +233,9 @@ mod tests {
         process::qcow2::write_empty(&mut std::fs::File::create(&boots).unwrap(), 4 << 30).unwrap();
         let context = BuildContext { state_dir: state.path().to_owned(), ..doctor::tests::context() };
         let table = format!("image = {boots:?}\ndisk = \"1G\"").parse().unwrap();
-        let (generation, number, owner) = (Generation::new("1a"), 1, OwnerId::new("o"));
+        let generation = Generation::new("1a");
+        let number = 1;
+        let owner = OwnerId::new("o");
         let request = LaunchRequest {
             instance: InstanceId::new("linux-1a-1"),
             token: "linux-1a-1/1".to_owned(),

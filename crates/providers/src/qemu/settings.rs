@@ -1,30 +1,120 @@
-//! The settings of virtual machines, from a pool's provider table.
+//! The keys of provider `qemu`, and the settings that a pool's table gives them.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use greenroom_core::ids::PoolName;
+use greenroom_keys::Applies::{Launch, Pass};
+use greenroom_keys::Takes::{self, HostPath, Range, Size, Text, Texts, Word};
+use greenroom_keys::Unset::{Value, Words};
 use greenroom_keys::got::Got;
 use greenroom_keys::problem::Problems;
 use greenroom_keys::table::{self, Table};
 use greenroom_keys::value_error::ValueError;
+use greenroom_keys::{KeyTable, key};
 use serde::{Deserialize, Serialize};
 
 use super::egress::{Allowed, FIRST_UID, Internet};
 use super::image;
-use super::keys::TABLES;
+
+/// The values of `network`, `accel` and `boot`.
+const NETWORKS: &[&str] = &["isolated", "proxy", "internet", "open"];
+/// User IDs end at 2^31 for many programs.
+const LAST_FIRST_UID: u32 = 2_147_480_000;
+const ACCELS: &[&str] = &["auto", "kvm", "tcg"];
+const BOOTS: &[&str] = &["snapshot", "direct", "disk"];
+
+pub(super) const TABLES: &[KeyTable] = &[KeyTable {
+    header: "[pool.NAME.provider]",
+    about: "Instances are virtual machines (VMs) on the runner host, through QEMU. \
+            [providers/qemu.md](providers/qemu.md) explains how they boot and what isolates them.",
+    keys: &[
+        key("image", Text, Value("\"light\""), Launch)
+            .means("Name of an image of `greenroom image build`, or absolute path of a qcow2 file with cloud-init.")
+            .interacts("A qcow2 file boots more slowly: see `boot`."),
+        key("images", HostPath, Words("`images` in the state directory"), Launch)
+            .means("Directory of images.")
+            .interacts("`greenroom image` takes the same directory by `--images`."),
+        key("image_store", Text, Words("none"), Launch)
+            .means("Name of an image store of `greenroom image store build`: its images are on each VM that starts. \
+                    [image-stores.md](image-stores.md) explains them.")
+            .interacts("Requires an image of `greenroom image build --containers`. `pull_policy` decides whether a job \
+                        contacts the registry all the same."),
+        key("vcpus", Range(1, 64), Value("1"), Launch).unit("processors").means("Processors of each VM."),
+        key("memory", Size, Value("\"1G\""), Launch)
+            .means("Memory of each VM, in whole MiB and at least `128M`.")
+            .interacts("Must not exceed `memory_budget`."),
+        key("disk", Size, Words("the size of the image"), Launch)
+            .means("Size of the disk as the guest sees it; the guest's file system grows with it.")
+            .interacts("Must not be smaller than the image, nor exceed `disk_budget`."),
+        key("network", Word(NETWORKS), Value("\"isolated\""), Launch)
+            .means("What a guest reaches: nothing, one address, the internet, or all that the runner host reaches, its \
+                    loopback included.")
+            .interacts("Jobs need GitLab: with `\"isolated\"` they cannot fetch sources. `\"internet\"` requires root \
+                        and `nft`."),
+        key("allow", Texts, Words("none"), Launch)
+            .means("Addresses, networks and names, with or without `:port`, that guests reach in addition to the \
+                    internet: `[\"10.0.0.5\", \"git.corp:443\"]`. A name is resolved when a VM starts.")
+            .interacts("Refused without `network = \"internet\"`. The runner host's own addresses open only to an entry that is \
+                        an address, not to a network or a name."),
+        key("first_uid", Range(1000, LAST_FIRST_UID), Value("1900000000"), Launch)
+            .means("First of 1024 user IDs. Each VM's QEMU has one of its own.")
+            .interacts("Only with `network = \"internet\"`. No user of the runner host may have one of them."),
+        key("proxy", Text, Words("none"), Launch)
+            .means("Address that guests reach as 10.0.2.100:3128, as `\"host:port\"`; `http_proxy` is set in the \
+                    guest.")
+            .interacts("Required with `network = \"proxy\"`, refused otherwise."),
+        key("accel", Word(ACCELS), Value("\"auto\""), Launch)
+            .means("Accelerator: KVM, or emulation (`\"tcg\"`), which is 5 to 30 times slower.")
+            .interacts("`\"auto\"` tests KVM before it uses it, and emulates if the test fails."),
+        key("boot", Word(BOOTS), Value("\"snapshot\""), Launch)
+            .means("How a VM boots: resumed from a template that has booted once, by its image's kernel, or by the \
+                    boot loader of its disk.")
+            .interacts("A qcow2 file in `image` boots by `\"disk\"`, which is the default then; other images \
+                        cannot."),
+        key("boot_timeout", Takes::Duration(0), Words("30 s with KVM, 3 min emulated; with a qcow2 file 2 min and 10 min"), Launch)
+            .means("How long a guest may take from the start of QEMU to its first answer.")
+            .interacts("`launch_timeout` bounds the whole launch."),
+        key("template_retention", Takes::Duration(0), Value("\"10m\""), Launch)
+            .means("How long the memory of a template (some 100 MiB) is kept after its last clone has terminated.")
+            .interacts("Only with `boot = \"snapshot\"`."),
+        key("memory_budget", Size, Words("three quarters of the runner host's memory"), Pass)
+            .means("Memory for all VMs of the state directory together; a VM that does not fit is refused with no \
+                    capacity.")
+            .interacts("Each VM counts with its `memory` and 128 MiB more, or 64 MiB with `accel = \"kvm\"`. VMs \
+                        of other pools count, too."),
+        key("disk_budget", Size, Words("three quarters of the file system that holds the disks"), Pass)
+            .means("Disk space for all VMs of the state directory together; a VM that does not fit is refused with no \
+                    capacity.")
+            .interacts("Each VM counts with its `disk`, however much of it is written. VMs of other pools count, \
+                        too. An image store in use counts once, and so do templates with images of containers."),
+        key("user", Text, Words("`greenroom-vm` if there is such a user, otherwise `nobody`"), Launch)
+            .means("User that runs QEMU where Greenroom runs as root; not root."),
+        key("qemu", HostPath, Words("`qemu-system-x86_64`, searched for in `PATH`"), Launch).means("Path of QEMU."),
+    ],
+}];
 
 /// The boot source of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Source {
+pub(super) enum BootSource {
     /// An image of `greenroom image build`, by its name.
     Image(String),
     /// A disk that Greenroom has not built, with cloud-init in it: a qcow2 file.
     Foreign(PathBuf),
 }
 
-/// What a guest reaches, apart from the one port on which it is reached.
+impl fmt::Display for BootSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Image(name) => write!(f, "the image `{name}`"),
+            Self::Foreign(disk) => write!(f, "the boot disk {}", disk.display()),
+        }
+    }
+}
+
+/// The network that a guest reaches, apart from the one port on which it is reached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Network {
@@ -70,10 +160,10 @@ pub(super) enum Boot {
     Disk,
 }
 
-/// The table, checked.
+/// A pool's provider table, checked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Settings {
-    pub(super) source: Source,
+    pub(super) source: BootSource,
     /// The directory of images; `None`: `images` in the state directory.
     pub(super) images: Option<PathBuf>,
     /// The image store of its machines, by name.
@@ -109,7 +199,7 @@ const DEFAULT_MEMORY: u64 = 1 << 30;
 impl Settings {
     /// True if templates of its machines may get images of containers. Without a network, they reach no registry.
     pub(super) fn templates_pull(&self) -> bool {
-        let is_cloned = self.boot == Boot::Snapshot && matches!(self.source, Source::Image(_));
+        let is_cloned = self.boot == Boot::Snapshot && matches!(self.source, BootSource::Image(_));
         is_cloned && self.network != Network::Isolated
     }
 
@@ -128,7 +218,8 @@ impl Settings {
         if !memory.is_bad() && memory_budget.is_some_and(|budget| budget < memory.or(DEFAULT_MEMORY)) {
             table.refuse("memory_budget", "is less than the `memory` of one virtual machine");
         }
-        let (disk, disk_budget) = (table.size("disk").into_value(), table.size("disk_budget").into_value());
+        let disk = table.size("disk").into_value();
+        let disk_budget = table.size("disk_budget").into_value();
         if disk.zip(disk_budget).is_some_and(|(disk, budget)| budget < disk) {
             table.refuse("disk_budget", "is less than the `disk` of one virtual machine");
         }
@@ -136,7 +227,7 @@ impl Settings {
         let path = |name: &str| table.text(name).into_value().map(PathBuf::from);
         Self {
             boot: boot(table, &source),
-            source: source.or(Source::Image(image::DEFAULT_NAME.to_owned())),
+            source: source.or(BootSource::Image(image::DEFAULT_NAME.to_owned())),
             images: path("images"),
             image_store,
             vcpus,
@@ -163,18 +254,18 @@ impl Settings {
     }
 }
 
-fn source(text: String) -> Result<Source, ValueError> {
+fn source(text: String) -> Result<BootSource, ValueError> {
     if Path::new(&text).is_absolute() {
-        return Ok(Source::Foreign(text.into()));
+        return Ok(BootSource::Foreign(text.into()));
     }
     if image::is_name(&text) {
-        return Ok(Source::Image(text));
+        return Ok(BootSource::Image(text));
     }
     Err(ValueError::value(text, "the name of an image, or the absolute path of a qcow2 file"))
 }
 
-/// Only the guest program of Greenroom's own images mounts a store.
-fn image_store(table: &Table<'_>, source: &Got<Source>) -> Option<String> {
+/// The key `image_store`. Only the guest program of Greenroom's own images mounts a store.
+fn image_store(table: &Table<'_>, source: &Got<BootSource>) -> Option<String> {
     let name = table.parsed("image_store", table.text("image_store"), |name: String| {
         if image::is_name(&name) {
             Ok(name)
@@ -183,22 +274,22 @@ fn image_store(table: &Table<'_>, source: &Got<Source>) -> Option<String> {
         }
     });
     let name = name.into_value()?;
-    if let Got::Good(Source::Foreign(_), _) = source {
+    if let Got::Good(BootSource::Foreign(_), _) = source {
         table.refuse("image_store", "is set, but a qcow2 file cannot use an image store");
         return None;
     }
     Some(name)
 }
 
-/// A foreign disk comes without a separate kernel.
-fn boot(table: &Table<'_>, source: &Got<Source>) -> Boot {
+/// The key `boot`. A foreign disk comes without a separate kernel.
+fn boot(table: &Table<'_>, source: &Got<BootSource>) -> Boot {
     let chosen = table.word("boot");
     match (chosen.value().copied(), source) {
-        (None | Some("disk"), Got::Good(Source::Foreign(_), _)) => return Boot::Disk,
-        (Some(other), Got::Good(Source::Foreign(_), _)) => {
+        (None | Some("disk"), Got::Good(BootSource::Foreign(_), _)) => return Boot::Disk,
+        (Some(other), Got::Good(BootSource::Foreign(_), _)) => {
             table.refuse("boot", format!("is {other:?}, but a qcow2 file can only boot with \"disk\""));
         }
-        (Some("disk"), Got::Good(Source::Image(_), _) | Got::Absent) => {
+        (Some("disk"), Got::Good(BootSource::Image(_), _) | Got::Absent) => {
             table.refuse("boot", "is \"disk\", but images built by Greenroom have no boot loader");
         }
         (Some("direct"), _) => return Boot::Direct,
@@ -208,8 +299,10 @@ fn boot(table: &Table<'_>, source: &Got<Source>) -> Boot {
 }
 
 fn network(table: &Table<'_>) -> Network {
-    let (network, proxy) = (table.word("network"), table.text("proxy"));
-    let (allow, first_uid) = (table.texts("allow"), table.count("first_uid"));
+    let network = table.word("network");
+    let proxy = table.text("proxy");
+    let allow = table.texts("allow");
+    let first_uid = table.count("first_uid");
     let chosen = network.or("isolated");
     if allow.value().is_some() && chosen != "internet" && !network.is_bad() {
         table.refuse("allow", "has no effect without `network = \"internet\"`");
@@ -271,7 +364,7 @@ mod tests {
     #[test]
     fn an_empty_table_is_isolated_and_resumes_the_light_image() {
         let settings = read("").unwrap();
-        assert_eq!(settings.source, Source::Image("light".to_owned()));
+        assert_eq!(settings.source, BootSource::Image("light".to_owned()));
         assert_eq!((settings.network, settings.boot), (Network::Isolated, Boot::Snapshot));
         assert_eq!((settings.vcpus, settings.memory), (1, 1 << 30));
     }
@@ -280,7 +373,7 @@ mod tests {
     fn a_foreign_disk_boots_by_itself() {
         let settings = read("image = \"/images/debian.qcow2\"").unwrap();
         assert_eq!(settings.boot, Boot::Disk);
-        assert_eq!(settings.source, Source::Foreign(PathBuf::from("/images/debian.qcow2")));
+        assert_eq!(settings.source, BootSource::Foreign(PathBuf::from("/images/debian.qcow2")));
     }
 
     #[test]
@@ -294,7 +387,7 @@ mod tests {
             let name = line.split(" = ").next().unwrap_or_default();
             line.contains(" = ") && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
         };
-        let example = super::super::REGISTRATION.example;
+        let example = crate::qemu::REGISTRATION.example;
         let text: Vec<&str> = example
             .lines()
             .map(|line| line.strip_prefix("# ").filter(|rest| is_key(rest)).unwrap_or(line))

@@ -6,12 +6,12 @@ use greenroom_core::images::FoundImage;
 use serde::{Deserialize, Serialize};
 
 use super::settings::Settings;
-use crate::instance_dir::Launched;
+use crate::supervised::instance_dir::Launched;
 
 /// The file with what templates pull, as the pool's configuration was at the launch. It may be long, and few read it.
 pub(super) const PULLS: &str = "pulls.json";
 
-/// `spec.json`; never changed afterwards.
+/// The launch of a machine, in `spec.json`; never changed afterwards.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Spec {
     #[serde(flatten)]
@@ -22,7 +22,7 @@ pub(super) struct Spec {
     pub(super) program: PathBuf,
     /// The part of the runner host's memory that the machine may take, in bytes.
     pub(super) reserved: u64,
-    /// The same of its disk.
+    /// The part of the runner host's disk that the machine may take, in bytes.
     #[serde(default)]
     pub(super) reserved_disk: u64,
     /// The image store that it counts with, once for all machines that have it.
@@ -44,7 +44,7 @@ pub(super) struct StoreUse {
     pub(super) digest: String,
 }
 
-/// `boot.json`: how a machine booted.
+/// The boot of a machine, in `boot.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Booted {
     /// `snapshot`, `direct` or `disk`.
@@ -69,10 +69,10 @@ pub(super) struct Booted {
     pub(super) without_images: Vec<String>,
 }
 
-/// `ended.json`: why the machine ended.
+/// The end of a machine, in `ended.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Ended {
-    /// One sentence without its subject: `shut itself down`.
+    /// The text of an `Ending`, such as `shut itself down`.
     pub(super) why: String,
 }
 

@@ -10,10 +10,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::REGISTRATION;
 use super::image_store::{Manifest, Stores};
-use super::settings::{Settings, Source};
+use super::settings::{BootSource, Settings};
 use super::spec::{Booted, Spec};
-use crate::instance_dir::{InstanceDir, Life};
-use crate::launch::instances;
+use crate::supervised::instance_dir::{InstanceDir, Life};
+use crate::supervised::launch::instances;
 
 /// A store that was not refreshed for so long is out of date.
 const FRESH: SignedDuration = SignedDuration::from_hours(14 * 24);
@@ -25,7 +25,7 @@ pub struct PoolStore {
     pub stores: Stores,
 }
 
-/// What `pool status` shows of it.
+/// The image store of a pool as `pool status` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct StoreStatus {
     pub name: String,
@@ -51,7 +51,7 @@ impl PoolStore {
         let settings = (kind == REGISTRATION.kind).then(|| Settings::read(pool, table).ok()).flatten();
         settings.is_some_and(|settings| {
             let is_known = settings.image_store.is_some() || (is_list && settings.templates_pull());
-            !is_known && matches!(settings.source, Source::Image(_))
+            !is_known && matches!(settings.source, BootSource::Image(_))
         })
     }
 
@@ -75,7 +75,7 @@ impl PoolStore {
     }
 }
 
-/// `3 images, refreshed 2026-11-20 03:00Z`.
+/// The content of a store in a few words: `3 images, refreshed 2026-11-20 03:00Z`.
 fn images(manifest: &Manifest) -> String {
     let count = manifest.images.len();
     let plural = if count == 1 { "" } else { "s" };
@@ -87,7 +87,7 @@ pub(super) fn is_old(manifest: &Manifest, now: Timestamp) -> bool {
     now.duration_since(manifest.refreshed) > FRESH
 }
 
-/// The end of a sentence that begins with its name.
+/// The age of a store that is out of date, such as `was last refreshed 2026-11-20 03:00Z, more than 14 days ago`.
 pub(super) fn old(manifest: &Manifest) -> String {
     let days = FRESH.as_hours() / 24;
     format!("was last refreshed {}, more than {days} days ago", minute(manifest.refreshed))
@@ -140,7 +140,8 @@ mod tests {
     fn a_pool_tells_whether_its_store_is_used_and_fresh() {
         let state = tempfile::tempdir().unwrap();
         let images = state.path().join("images");
-        let (linux, ci) = (PoolName::new("linux"), "image_store = \"ci\"");
+        let linux = PoolName::new("linux");
+        let ci = "image_store = \"ci\"";
         let of = |table: &str| PoolStore::of(&linux, "qemu", &table.parse().unwrap(), state.path());
         assert!(of("").is_none() && of("image_store = \"../x\"").is_none());
         assert!(PoolStore::of(&linux, "local", &ci.parse().unwrap(), state.path()).is_none());

@@ -16,7 +16,7 @@ const SKELETONS: &str = "/var/lib/greenroom-homes";
 /// The script of an account that needs `sudo`, without the name of the account that it cleans.
 const PROGRAM: &str = "/usr/local/sbin/greenroom-clean";
 
-/// `None`: the table turns it off.
+/// Greenroom's own part of cleaning; `None`: the table turns it off.
 pub(super) fn cleaning(
     pool: &PoolName,
     table: &toml::Table,
@@ -48,7 +48,7 @@ pub(super) fn cleaning(
     Ok(Some(Cleaning { by_account, by_root, all_by_root, proof }))
 }
 
-/// `user` cleans a host.
+/// The part of cleaning that `user` does on a host, as root.
 fn root_cleaning(user: &str, host: &Host, dirs: &CleanDirs<'_>) -> RootCleaning {
     let account = &host.server.user;
     let variables = [
@@ -143,8 +143,10 @@ mod tests {
         ) -> (bool, String) {
             let table =
                 "user = \"ci\"\nkey = \"/k\"\n[[host]]\nname = \"h\"\naddress = \"h\"".parse().unwrap();
-            let (builds, cache) = (self.path("builds"), self.path("cache"));
-            let (builds, cache) = (builds.to_str().unwrap(), cache.to_str().unwrap());
+            let builds = self.path("builds");
+            let cache = self.path("cache");
+            let builds = builds.to_str().unwrap();
+            let cache = cache.to_str().unwrap();
             let dirs = CleanDirs { builds, cache, keep_builds: true, containers: false };
             let script = cleaning(&PoolName::new("macs"), &table, &dirs).unwrap().unwrap().by_account;
             let file = self.path("script");
@@ -201,8 +203,10 @@ mod tests {
             let elsewhere = (shell[0] != "busybox").then_some(without_proc);
             for (text, way) in linux.into_iter().chain(elsewhere) {
                 let home = Home::new();
-                let (mut noted, mut marked) = (sleeper(None), sleeper(Some(&home.mark())));
-                let (mut other, mut plain) = (sleeper(Some(&format!("{}-2", home.mark()))), sleeper(None));
+                let mut noted = sleeper(None);
+                let mut marked = sleeper(Some(&home.mark()));
+                let mut other = sleeper(Some(&format!("{}-2", home.mark())));
+                let mut plain = sleeper(None);
                 home.note(noted.id(), &home.path("builds/x1"));
                 std::fs::create_dir_all(home.path("builds/x1.tmp")).unwrap();
                 std::fs::create_dir_all(home.path("builds/x2")).unwrap();

@@ -1,33 +1,32 @@
-//! What `greenroom init` asks about a first pool of provider `static`.
+//! The part of provider `static` in `greenroom init`, which proposes the hosts of `~/.ssh/config`.
 
 use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-use super::ssh_config::{self, SshHost};
 use crate::first_pool::{FirstPool, Found, Given, RunnerHost, Suits, few};
 
 pub(super) const FIRST_POOL: FirstPool = FirstPool {
     name: "hosts",
     about: "hosts over SSH",
     comments: &[("dedicated_user", "false"), ("clean_user", "\"root\"")],
-    look: |host| Box::new(Known::look(host)),
+    look: |host| Box::new(SshConfig::look(host)),
 };
 
 #[derive(Debug, Default)]
-struct Known {
+struct SshConfig {
     hosts: Vec<SshHost>,
     home: Option<PathBuf>,
 }
 
-impl Known {
+impl SshConfig {
     fn look(host: &RunnerHost<'_>) -> Self {
-        let hosts = host.read_at_home(".ssh/config").map(|text| ssh_config::hosts(&text));
+        let hosts = host.read_at_home(".ssh/config").map(|text| hosts_of_ssh_config(&text));
         Self { hosts: hosts.unwrap_or_default(), home: host.home() }
     }
 }
 
-impl Found for Known {
+impl Found for SshConfig {
     fn text(&self) -> Option<String> {
         let names: Vec<&str> = self.hosts.iter().map(|host| host.alias.as_str()).collect();
         Some(match names.as_slice() {
@@ -64,7 +63,7 @@ impl Found for Known {
         vec![("builds_dir", below("builds")), ("cache_dir", below("cache"))]
     }
 
-    /// Its name is what the operator calls it. The rest is what the operator, or the host's section, says.
+    /// The host is called as the operator writes it. The other values come from the operator or the host's section.
     fn host(&self, text: &str) -> Option<Table> {
         let (user, rest) = match text.split_once('@') {
             Some((user, rest)) => (Some(user.to_owned()), rest),
@@ -110,7 +109,8 @@ impl Found for Known {
         }
         for host in given.hosts {
             let text = |name: &str| host.get(name).and_then(Value::as_str);
-            let (key, user) = (text("key").unwrap_or(shared("key")), text("user").unwrap_or(shared("user")));
+            let key = text("key").unwrap_or(shared("key"));
+            let user = text("user").unwrap_or(shared("user"));
             let port = host.get("port").map(|port| format!(" -p {port}")).unwrap_or_default();
             if !key.is_empty() {
                 let address = text("address").unwrap_or_default();
@@ -119,5 +119,79 @@ impl Found for Known {
             lines.push(format!("{program} doctor --pin {}", text("name").unwrap_or_default()));
         }
         lines
+    }
+}
+
+/// A host with the settings of its own section.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct SshHost {
+    pub(super) alias: String,
+    pub(super) address: Option<String>,
+    pub(super) user: Option<String>,
+    pub(super) port: Option<u16>,
+    pub(super) key: Option<String>,
+}
+
+/// The hosts without wildcards, in their order. What `Match`, `Include` and sections with wildcards would add is left
+/// out: Greenroom does not read this file later, so each setting is written into its own.
+pub(super) fn hosts_of_ssh_config(text: &str) -> Vec<SshHost> {
+    let mut hosts: Vec<SshHost> = Vec::new();
+    // The first of the hosts of the present section.
+    let mut section = 0;
+    for line in text.lines() {
+        let line = line.trim();
+        let Some((name, value)) = line.split_once([' ', '\t', '=']) else { continue };
+        let value = value.trim_start_matches([' ', '\t', '=']).trim();
+        match name.to_ascii_lowercase().as_str() {
+            "host" => {
+                section = hosts.len();
+                let plain = |alias: &&str| !alias.contains(['*', '?', '!', '"']) && !alias.starts_with('#');
+                let known = |alias: &&str| !hosts.iter().any(|host| host.alias == *alias);
+                let fresh: Vec<&str> = value.split_whitespace().filter(plain).filter(known).collect();
+                let named = |alias: &str| SshHost { alias: alias.to_owned(), ..SshHost::default() };
+                hosts.extend(fresh.into_iter().map(named));
+            }
+            "match" => section = hosts.len(),
+            keyword => {
+                let value = value.trim_matches('"');
+                for host in &mut hosts[section..] {
+                    set_keyword(host, keyword, value);
+                }
+            }
+        }
+    }
+    hosts
+}
+
+/// The first value of a keyword counts, as for `ssh`.
+fn set_keyword(host: &mut SshHost, keyword: &str, value: &str) {
+    let text = || Some(value.to_owned());
+    match keyword {
+        "hostname" if host.address.is_none() => host.address = Some(value.replace("%h", &host.alias)),
+        "user" if host.user.is_none() => host.user = text(),
+        "port" if host.port.is_none() => host.port = value.parse().ok(),
+        "identityfile" if host.key.is_none() => host.key = text(),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_hosts_are_found_with_their_own_settings() {
+        let text = "# mine\nHost *\n  User nobody\nHost build-1 build-2 *.example.com\n  HostName %h.corp\n\tUser=ci\n\
+                    Port 2222\n IdentityFile \"~/.ssh/id_ci\"\n IdentityFile ~/.ssh/other\nHost !x build-1 mac\n\
+                    User admin\nMatch user root\n Port 1\nrubbish\nHost\n";
+        let build = |alias: &str| SshHost {
+            alias: alias.into(),
+            address: Some(format!("{alias}.corp")),
+            user: Some("ci".into()),
+            port: Some(2222),
+            key: Some("~/.ssh/id_ci".into()),
+        };
+        let mac = SshHost { alias: "mac".into(), user: Some("admin".into()), ..SshHost::default() };
+        assert_eq!(hosts_of_ssh_config(text), [build("build-1"), build("build-2"), mac]);
     }
 }

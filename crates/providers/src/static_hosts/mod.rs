@@ -5,31 +5,31 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::rc::Rc;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
-use greenroom_core::endpoint::{Endpoint, Jump};
+use greenroom_core::endpoint::{Endpoint, LoginKey};
 use greenroom_core::failure::ErrorClass;
 use greenroom_core::ids::{InstanceId, Location, PoolName};
 use greenroom_core::inventory::{Capabilities, Listed, Listing, StaticHost, Status};
 use greenroom_keys::KeyTable;
 use greenroom_keys::problem::Problems;
+use greenroom_ports::finding::{Finding, Severity};
 use greenroom_ports::provider::{LaunchRequest, Provider, ProviderError, Termination};
 
+use crate::mistakes::{self, finding};
 use crate::registration::{BuildContext, Built, Calls, NamedHost, Registration, StaticHostCalls};
 
+mod availability;
 mod clean;
-mod doctor;
 mod first_pool;
-mod keys;
-mod pins;
-mod probe;
 mod settings;
-mod ssh_config;
 
-use settings::{Host, JUMP, Server, Settings};
+use availability::without_key;
+use settings::{Host, JUMP, Settings};
 
 pub const REGISTRATION: Registration = Registration {
     kind: "static",
@@ -45,12 +45,12 @@ pub const REGISTRATION: Registration = Registration {
     orders: None,
     reaches: Some(reaches),
     static_hosts: Some(StaticHostCalls { named, most_slots, clean: clean::cleaning }),
-    doctor: doctor::doctor,
+    doctor,
     first_pool: first_pool::FIRST_POOL,
 };
 
-/// For docs/configuration.md.
-pub const KEYS: &[KeyTable] = keys::TABLES;
+/// The keys of the provider's tables, for docs/configuration.md.
+pub const KEYS: &[KeyTable] = settings::TABLES;
 
 /// The hosts of one pool.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ fn named(context: &BuildContext, table: &toml::Table) -> Result<Vec<NamedHost>, 
         capacity: host.capacity,
         is_jump: false,
         pin: hosts.pin_of(&host.server, &host.name),
-        blocked: hosts.jump().err(),
+        blocked: hosts.jump().err().map(|error| error.to_string()),
     };
     Ok(jump.into_iter().chain(hosts.settings.hosts.iter().map(of_host)).collect())
 }
@@ -100,24 +100,11 @@ fn is_here(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Reads no more of the table than this: each `config` call needs it.
+/// The largest `capacity` of a host. Reads nothing else of the table: each `config` call needs it.
 fn most_slots(table: &toml::Table) -> Option<u32> {
     let hosts = table.get("host")?.as_array()?.iter();
     let capacities = hosts.filter_map(|host| u32::try_from(host.get("capacity")?.as_integer()?).ok());
     capacities.max()
-}
-
-fn without_key(server: &Server) -> Endpoint {
-    Endpoint {
-        address: server.address.clone(),
-        port: server.port,
-        user: server.user.clone(),
-        host_key: String::new(),
-        key: Some(server.key.clone()),
-        jump: None,
-        forward: None,
-        metadata: None,
-    }
 }
 
 impl StaticHosts {
@@ -127,58 +114,6 @@ impl StaticHosts {
             return Err(problem.into());
         }
         Ok(Self { context: context.clone(), settings, answered: RefCell::default() })
-    }
-
-    fn pin_path(&self, name: &str) -> PathBuf {
-        pins::path(&self.context.state_dir, &self.context.pool, name)
-    }
-
-    /// Path of its pinned key; `None`: the table states the key.
-    fn pin_of(&self, server: &Server, name: &str) -> Option<PathBuf> {
-        server.host_key.is_none().then(|| self.pin_path(name))
-    }
-
-    /// The host key of a server; the error says how to set it.
-    fn host_key(&self, server: &Server, name: &str) -> Result<String, String> {
-        let known = pins::host_key(server, &self.pin_path(name)).map_err(|error| error.to_string())?;
-        known.ok_or_else(|| {
-            let pool = &self.context.pool;
-            format!(
-                "its host key is unknown: pin it with `greenroom doctor --pin {name} --pool {pool}`, or set \
-                 `host_key`"
-            )
-        })
-    }
-
-    fn jump(&self) -> Result<Option<Jump>, String> {
-        let Some(jump) = &self.settings.jump else { return Ok(None) };
-        let host_key = self.host_key(jump, JUMP).map_err(|problem| format!("the jump host: {problem}"))?;
-        let Server { address, port, user, key, .. } = jump.clone();
-        Ok(Some(Jump { address, port, user, host_key, key }))
-    }
-
-    fn endpoint_of(&self, host: &Host) -> Result<Endpoint, String> {
-        let host_key = self.host_key(&host.server, &host.name)?;
-        let jump = self.jump()?.map(Box::new);
-        Ok(Endpoint { host_key, jump, ..without_key(&host.server) })
-    }
-
-    /// Why a host cannot be used, as far as the runner host can see without a login. A jump host is never probed: its
-    /// server would penalize the runner host, and with it all hosts of the pool.
-    async fn problem(&self, host: &Host) -> Option<String> {
-        if let Err(problem) = self.endpoint_of(host) {
-            return Some(problem);
-        }
-        if self.settings.jump.is_some() || self.answered.borrow().contains(&host.name) {
-            return None;
-        }
-        match probe::probe(&host.server).await {
-            Ok(()) => {
-                self.answered.borrow_mut().insert(host.name.clone());
-                None
-            }
-            Err(problem) => Some(format!("the host does not respond: {problem}")),
-        }
     }
 }
 
@@ -206,7 +141,7 @@ impl Provider for StaticHosts {
             return Ok(listing);
         }
         let probes = self.settings.hosts.iter().map(async |host| {
-            let problem = self.problem(host).await;
+            let problem = self.check(host).await.err().map(|error| error.to_string());
             let status = if problem.is_some() { Status::Starting } else { Status::Running };
             let static_host = Some(StaticHost { capacity: host.capacity, problem });
             Listed {
@@ -243,5 +178,56 @@ impl Provider for StaticHosts {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities { launches: false, idempotent_launch: false, ..Capabilities::default() }
+    }
+}
+
+pub(super) fn doctor(context: &BuildContext, table: &toml::Table) -> Vec<Finding> {
+    let hosts = match StaticHosts::read(context, table) {
+        Ok(hosts) => hosts,
+        Err(problems) => return mistakes::findings("static-table", &problems),
+    };
+    let settings = &hosts.settings;
+    let servers = settings.hosts.iter().map(|host| (host.name.as_str(), &host.server));
+    let servers = settings.jump.iter().map(|jump| (JUMP, jump)).chain(servers);
+    let mut found = Vec::new();
+    let mut files = Vec::new();
+    for (name, server) in servers {
+        if let Err(problem) = hosts.host_key(server, name) {
+            let what = format!("host `{name}` of pool `{}` gets no jobs: {problem}", context.pool);
+            let remedy = format!("greenroom doctor --pin {name} --pool {}", context.pool);
+            found.push(finding("static-unpinned", Severity::Error, what, remedy));
+        }
+        match &server.key {
+            LoginKey::File(path) if !files.contains(&path) => files.push(path),
+            LoginKey::File(_) | LoginKey::Password(_) | LoginKey::Agent { .. } => {}
+        }
+    }
+    found.extend(files.into_iter().filter_map(|path| key_file(path)));
+    if !settings.clean {
+        let what = format!(
+            "hosts of pool `{}` are not cleaned between jobs (`clean = false`): a job finds what the last \
+             one left, including its token",
+            context.pool
+        );
+        let remedy = "remove `clean = false`, or clean the hosts with `clean_command`".to_owned();
+        found.push(finding("static-not-cleaned", Severity::Warning, what, remedy));
+    }
+    found
+}
+
+fn key_file(path: &Path) -> Option<Finding> {
+    let path_shown = path.display();
+    match std::fs::metadata(path) {
+        Err(error) => {
+            let what = format!("cannot read the key `{path_shown}`: {error}");
+            let remedy = format!("ssh-keygen -t ed25519 -N '' -f {path_shown}");
+            Some(finding("static-key-unreadable", Severity::Error, what, remedy))
+        }
+        Ok(meta) if meta.mode() & 0o077 != 0 => {
+            let what =
+                format!("other users can read the key `{path_shown}` (mode {:04o})", meta.mode() & 0o7777);
+            Some(finding("static-key-mode", Severity::Warning, what, format!("chmod 600 {path_shown}")))
+        }
+        Ok(_) => None,
     }
 }

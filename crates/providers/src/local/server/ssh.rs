@@ -1,7 +1,9 @@
-//! The embedded SSH server.
+//! The two SSH servers of an instance: the embedded one, and OpenSSH's, which gets each connection.
 
 use std::io;
-use std::path::Path;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{self, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,10 +16,12 @@ use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::task::AbortHandle;
 
-use super::guest::Guest;
-use crate::supervisor;
+use super::Guest;
+use crate::local::doctor::find_sshd;
+use crate::local::processes::COOKIE;
+use crate::supervised::supervisor::{self, note};
 
-pub(super) fn config(guest: &Guest) -> io::Result<Config> {
+pub(super) fn embedded_config(guest: &Guest) -> io::Result<Config> {
     let path = guest.dir.file("host_key");
     let key = PrivateKey::from_openssh(fs::read_to_string(&path)?)
         .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
@@ -25,19 +29,19 @@ pub(super) fn config(guest: &Guest) -> io::Result<Config> {
 }
 
 /// The only key that may log in.
-pub(super) fn authorized(guest: &Guest) -> io::Result<PublicKey> {
+pub(super) fn authorized_key(guest: &Guest) -> io::Result<PublicKey> {
     let path = guest.dir.file("authorized_keys");
     PublicKey::from_openssh(fs::read_to_string(&path)?.trim())
         .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))
 }
 
 /// A connection that is served in the background.
-pub(super) struct Served {
+pub(super) struct Connection {
     is_in: Arc<AtomicBool>,
     task: AbortHandle,
 }
 
-impl Served {
+impl Connection {
     pub(super) fn is_without_login(&self) -> bool {
         !self.is_in.load(Ordering::Relaxed) && !self.task.is_finished()
     }
@@ -48,11 +52,17 @@ impl Served {
 }
 
 /// Serves one connection in the background.
-pub(super) fn talk(guest: &Arc<Guest>, config: &Arc<Config>, key: &PublicKey, socket: TcpStream) -> Served {
+pub(super) fn serve_embedded(
+    guest: &Arc<Guest>,
+    config: &Arc<Config>,
+    key: &PublicKey,
+    socket: TcpStream,
+) -> Connection {
     let is_in = Arc::new(AtomicBool::new(false));
-    let visitor = Visitor { guest: Arc::clone(guest), is_in: Arc::clone(&is_in) };
+    let visitor = ConnectedGuest { guest: Arc::clone(guest), is_in: Arc::clone(&is_in) };
     let peer = Peer::new(Arc::new(visitor), key.clone());
-    let (config, known) = (Arc::clone(config), Arc::clone(&is_in));
+    let config = Arc::clone(config);
+    let known = Arc::clone(&is_in);
     let task = tokio::spawn(async move {
         drop(socket.set_nodelay(true));
         let talking = async {
@@ -66,16 +76,16 @@ pub(super) fn talk(guest: &Arc<Guest>, config: &Arc<Config>, key: &PublicKey, so
             talking.await;
         }
     });
-    Served { is_in, task: task.abort_handle() }
+    Connection { is_in, task: task.abort_handle() }
 }
 
 /// The guest, as one connection sees it.
-struct Visitor {
+struct ConnectedGuest {
     guest: Arc<Guest>,
     is_in: Arc<AtomicBool>,
 }
 
-impl Machine for Visitor {
+impl Machine for ConnectedGuest {
     fn user(&self) -> &str {
         &self.guest.user
     }
@@ -98,5 +108,91 @@ impl Machine for Visitor {
 
     fn note(text: &str) {
         supervisor::note(text);
+    }
+}
+
+/// An sshd that has accepted its configuration.
+#[derive(Debug)]
+pub(super) struct Sshd {
+    program: PathBuf,
+    config: PathBuf,
+}
+
+/// Writes the configuration and has sshd check it: mistakes show at boot, not at the first connection.
+pub(super) fn prepare_sshd(guest: &Guest) -> io::Result<Sshd> {
+    let missing =
+        || io::Error::other("`server = \"openssh\"`, but sshd is not installed: run `greenroom doctor`");
+    let program = find_sshd(guest.spec.sshd.as_deref()).ok_or_else(missing)?;
+    let config = guest.dir.file("sshd_config");
+    fs::write(&config, sshd_config(&guest.dir.path, &guest.user, &guest.spec.cookie)?)?;
+    let check =
+        process::Command::new(&program).arg("-t").arg("-f").arg(&config).stdin(Stdio::null()).output()?;
+    if !check.status.success() {
+        let stderr = String::from_utf8_lossy(&check.stderr);
+        return Err(io::Error::other(format!("{} failed: {}", program.display(), stderr.trim())));
+    }
+    Ok(Sshd { program, config })
+}
+
+impl Sshd {
+    /// Starts an sshd on a connection, in a session of its own; it ends with the connection.
+    pub(super) fn hand_over(&self, guest: &Arc<Guest>, socket: TcpStream) {
+        if let Err(error) = self.start(guest, socket) {
+            note(&format!("cannot start {}: {error}", self.program.display()));
+        }
+    }
+
+    fn start(&self, guest: &Arc<Guest>, socket: TcpStream) -> io::Result<()> {
+        let socket = socket.into_std()?;
+        socket.set_nonblocking(false)?;
+        let socket = OwnedFd::from(socket);
+        let mut command = guest.command(&self.program);
+        command.arg("-i").arg("-f").arg(&self.config).arg("-E").arg(guest.dir.file("console.log"));
+        command.stdin(Stdio::from(socket.try_clone()?)).stdout(Stdio::from(socket)).stderr(Stdio::null());
+        let mut child = command.spawn()?;
+        guest.started(child.id());
+        tokio::spawn(async move { drop(child.wait().await) });
+        Ok(())
+    }
+}
+
+/// The configuration; only what differs from OpenSSH's defaults.
+fn sshd_config(dir: &Path, user: &str, cookie: &str) -> io::Result<String> {
+    // In this format, `"` ends a quoted argument and `%` begins a token.
+    let path = dir.to_str().filter(|path| !path.contains(['"', '%', '\n', '\\']));
+    let plain =
+        || io::Error::other(format!("sshd's configuration cannot contain the path {}", dir.display()));
+    let path = path.ok_or_else(plain)?;
+    let mut text = format!(
+        "HostKey \"{path}/host_key\"\n\
+         AuthorizedKeysFile \"{path}/authorized_keys\"\n\
+         AllowUsers {user}\n\
+         SetEnv \"HOME={path}/home\" \"{COOKIE}={cookie}\"\n"
+    );
+    text.push_str(
+        "AuthenticationMethods publickey\nPermitRootLogin prohibit-password\nStrictModes no\nUsePAM no\n\
+         PidFile none\nPrintMotd no\nUseDNS no\nMaxSessions 64\n\
+         AllowTcpForwarding no\nAllowStreamLocalForwarding no\nAllowAgentForwarding no\nX11Forwarding no\n",
+    );
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_names_only_what_is_in_the_directory() {
+        let text = sshd_config(Path::new("/var/lib/a b/x"), "ci", "x-1:77").unwrap();
+        assert!(text.contains("HostKey \"/var/lib/a b/x/host_key\"\n"));
+        assert!(text.contains("AllowUsers ci\n"));
+        assert!(text.contains("\"GREENROOM_LOCAL_INSTANCE=x-1:77\""));
+    }
+
+    #[test]
+    fn a_path_that_would_be_misread_is_refused() {
+        for bad in ["/a\"b", "/a%b", "/a\nPermitRootLogin yes"] {
+            assert!(sshd_config(Path::new(bad), "ci", "c").is_err(), "{bad}");
+        }
     }
 }

@@ -59,7 +59,6 @@ impl Allowed {
     }
 }
 
-/// As the operator wrote it.
 impl fmt::Display for Allowed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.host {

@@ -4,35 +4,37 @@
 //! firewall (nftables) judge the connections that this user ID opens.
 
 use std::cell::RefCell;
-use std::io;
+use std::io::{self, Write};
 use std::net::Ipv4Addr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use greenroom_core::ids::PoolName;
 use greenroom_core::text::clean_line;
+use greenroom_ports::finding::{Finding, Severity};
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
 use tokio::time::{sleep, timeout};
 
 use super::settings::Settings;
-use crate::supervisor::note;
+use crate::mistakes::finding;
+use crate::supervised::supervisor::note;
+use allow::Targets;
+use uids::{TakenUid, Uids};
 
 mod allow;
-pub(super) mod doctor;
 mod rules;
 mod uids;
 
 pub(super) use allow::Allowed;
-use allow::Targets;
-use uids::{Taken, Uids};
 
 /// The default of `first_uid`: the range of user IDs that Linux distributions and systemd leave unused.
 pub(super) const FIRST_UID: u32 = 1_900_000_000;
 
 const NFT: &str = "nft";
-/// Where Debian has it, and a service's PATH may not.
+/// The folders in which Debian has `nft`, and which a service's PATH may lack.
 const SYSTEM_DIRS: [&str; 2] = ["/usr/sbin", "/sbin"];
 
 /// How long `nft` may take. It needs some milliseconds, more on a busy host.
@@ -57,10 +59,9 @@ impl Internet {
     }
 }
 
-/// Why machines with these settings cannot be launched here, as far as a launch can know at once; `None`: they can.
-pub(super) fn obstacle(settings: &Settings) -> Option<String> {
-    settings.network.internet()?;
-    nft().err().map(|error| error.to_string())
+/// Checks that machines with these settings can be launched here, as far as a launch knows immediately.
+pub(super) fn check(settings: &Settings) -> io::Result<()> {
+    settings.network.internet().map_or(Ok(()), |_| nft().map(drop))
 }
 
 /// Why a pool with these settings is invalid for a user other than root.
@@ -93,7 +94,7 @@ async fn apply(text: &str) -> io::Result<String> {
     outcome(&timeout(NFT_WITHIN, work).await.map_err(late)??)
 }
 
-/// `nft` as it reads a transaction from its standard input.
+/// The command `nft` that reads a transaction from its standard input.
 fn command(nft: &Path) -> Command {
     let mut command = Command::new(nft);
     command.args(["--numeric", "--file", "-"]).env_clear().current_dir("/");
@@ -118,7 +119,7 @@ fn resolvers(resolv_conf: &str) -> Vec<Ipv4Addr> {
 /// The rules of a running machine, and the user ID that they judge.
 #[derive(Debug)]
 pub(super) struct Guard {
-    taken: RefCell<Taken>,
+    taken: RefCell<TakenUid>,
     uid: u32,
     resolvers: Vec<Ipv4Addr>,
     targets: Targets,
@@ -127,7 +128,7 @@ pub(super) struct Guard {
 
 #[derive(Debug, Default)]
 struct Rules {
-    /// As `nft` shows them.
+    /// The rules as `nft` shows them.
     shown: String,
     port: Option<u16>,
 }
@@ -228,6 +229,54 @@ async fn remove_stale(uids: &Uids) -> io::Result<()> {
         apply(&rules::remove_table()).await?;
     }
     Ok(())
+}
+
+/// The findings for a pool.
+pub(in crate::qemu) fn findings(pool: &PoolName, internet: &Internet) -> Vec<Finding> {
+    let error = |code, message, remedy: &str| vec![finding(code, Severity::Error, message, remedy)];
+    if !rustix::process::geteuid().is_root() {
+        return error(
+            "qemu-internet-root",
+            NOT_ROOT.to_owned(),
+            "run Greenroom as root, or use `network = \"proxy\"`",
+        );
+    }
+    if let Err(problem) = nft() {
+        return error(
+            "qemu-nft-missing",
+            problem.to_string(),
+            "apt-get install --no-install-recommends nftables",
+        );
+    }
+    let range = internet.uids();
+    let text = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let conflict =
+        uids::conflict(&range, &text("/etc/passwd"), &text("/etc/subuid"), &text("/proc/self/uid_map"));
+    let mut found = Vec::new();
+    if let Some(why) = conflict {
+        let what = format!(
+            "pool `{pool}` runs each QEMU under a user ID from {} to {}, but one of them is {why}",
+            range.start,
+            range.end - 1
+        );
+        found.extend(error("qemu-uids-taken", what, "set `first_uid` to the first of 1024 unused user IDs"));
+    }
+    if let Err(problem) = try_rules(range.start) {
+        let what = format!("the rules for guests of pool `{pool}` cannot be installed: {problem}");
+        let remedy = "use a kernel with nftables (modules nf_tables, nft_fib_inet, nft_reject_inet)";
+        found.extend(error("qemu-nft-refused", what, remedy));
+    }
+    found
+}
+
+/// Has `nft` and the kernel check the rules of a machine, without installing them.
+fn try_rules(uid: u32) -> io::Result<()> {
+    let mut child = command(&nft()?).arg("--check").spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // It may exit before it has read everything: its message explains more than a closed pipe.
+        drop(stdin.write_all(rules::install(uid, &[], &Targets::default(), None).as_bytes()));
+    }
+    outcome(&child.wait_with_output()?).map(drop)
 }
 
 #[cfg(test)]

@@ -99,7 +99,8 @@ pub(super) fn show(uid: u32) -> String {
 
 /// Removes the rules of a machine, whether they exist or not.
 pub(super) fn remove(uid: u32, port: Option<u16>) -> String {
-    let (base, element) = (base(), element(uid));
+    let base = base();
+    let element = element(uid);
     let open = |port| format!("{}delete element {TABLE} ports {{ {port} }}\n", guard_port(port));
     let port = port.map_or_else(String::new, open);
     format!(
@@ -152,10 +153,8 @@ mod tests {
         let at = |rule: &str| {
             rules.iter().position(|found| *found == rule).unwrap_or_else(|| panic!("{rule}: {text}"))
         };
-        let (own, metadata) = (
-            at("fib daddr type != unicast goto deny"),
-            at("ip daddr { 169.254.0.0/16, 192.0.0.0/24, 168.63.129.16 } goto deny"),
-        );
+        let own = at("fib daddr type != unicast goto deny");
+        let metadata = at("ip daddr { 169.254.0.0/16, 192.0.0.0/24, 168.63.129.16 } goto deny");
         for rule in [
             "ip daddr 127.0.0.1 meta l4proto { tcp, udp } th dport 53 accept",
             "ip daddr 10.0.0.5 accept",

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use greenroom_system::threads::flock::{self, Kind};
 
-use crate::instance_dir::make_private;
+use crate::supervised::instance_dir::make_private;
 
 /// One folder for all state directories of the runner host: they share its user IDs.
 const FOLDER: &str = "/run/greenroom/guests";
@@ -32,12 +32,12 @@ pub(super) struct Uids {
 
 /// A user ID that this process has taken, as long as the file is open.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct TakenUid {
     pub(super) uid: u32,
     file: File,
 }
 
-impl Taken {
+impl TakenUid {
     /// Records the machine's forwarded port, for the removal of its rule.
     pub(super) fn record(&mut self, port: u16) -> io::Result<()> {
         self.file.set_len(0)?;
@@ -48,7 +48,7 @@ impl Taken {
 
 /// Rules whose supervisor is gone.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Stale {
+pub(super) struct StaleUid {
     pub(super) uid: u32,
     pub(super) port: Option<u16>,
     /// True if processes of the user ID are left.
@@ -74,12 +74,12 @@ impl Uids {
     }
 
     /// Takes the first user ID of a range that no machine and no process has.
-    pub(super) fn take(&self, range: Range<u32>) -> io::Result<Taken> {
+    pub(super) fn take(&self, range: Range<u32>) -> io::Result<TakenUid> {
         let busy = busy()?;
         for uid in range.clone().filter(|uid| !busy.contains(uid)) {
             let file = open(&self.file(uid))?;
             if flock::try_lock(&file, Kind::Exclusive)? {
-                return Ok(Taken { uid, file });
+                return Ok(TakenUid { uid, file });
             }
         }
         Err(io::Error::other(format!(
@@ -90,7 +90,7 @@ impl Uids {
     }
 
     /// The files without a supervisor.
-    pub(super) fn stale(&self) -> io::Result<Vec<Stale>> {
+    pub(super) fn stale(&self) -> io::Result<Vec<StaleUid>> {
         let busy = busy()?;
         let mut found = Vec::new();
         for uid in self.all()? {
@@ -98,7 +98,7 @@ impl Uids {
             if flock::try_lock(&file, Kind::Exclusive)? {
                 let mut text = String::new();
                 file.read_to_string(&mut text)?;
-                found.push(Stale { uid, port: text.parse().ok(), is_busy: busy.contains(&uid) });
+                found.push(StaleUid { uid, port: text.parse().ok(), is_busy: busy.contains(&uid) });
             }
         }
         Ok(found)
@@ -143,13 +143,24 @@ fn busy() -> io::Result<BTreeSet<u32>> {
     Ok(uids)
 }
 
-/// Why a range cannot be used: the part of a sentence behind *is*. The texts are those of /etc/passwd, /etc/subuid and
-/// /proc/self/uid_map.
-pub(super) fn conflict(range: &Range<u32>, passwd: &str, subuid: &str, map: &str) -> Option<String> {
+/// Why a range of user IDs cannot be used: a fact about one of them.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum UidConflict {
+    #[error("that of user `{0}`, too")]
+    User(String),
+    #[error("among the subordinate user IDs of `{0}` (/etc/subuid)")]
+    Subordinate(String),
+    #[error("not mapped in this user namespace (/proc/self/uid_map)")]
+    Unmapped,
+}
+
+/// Finds why a range cannot be used. The texts are those of /etc/passwd, /etc/subuid and /proc/self/uid_map.
+pub(super) fn conflict(range: &Range<u32>, passwd: &str, subuid: &str, map: &str) -> Option<UidConflict> {
+    let first_field = |line: &str| line.split(':').next().unwrap_or_default().to_owned();
     let field = |line: &str, at| line.split(':').nth(at)?.parse::<u64>().ok();
     let within = |uid: u64| (u64::from(range.start)..u64::from(range.end)).contains(&uid);
     if let Some(line) = passwd.lines().find(|line| field(line, 2).is_some_and(within)) {
-        return Some(format!("that of user `{}`, too", line.split(':').next().unwrap_or_default()));
+        return Some(UidConflict::User(first_field(line)));
     }
     let overlaps = |line: &&str| {
         let first_and_count = field(line, 1).zip(field(line, 2));
@@ -158,8 +169,7 @@ pub(super) fn conflict(range: &Range<u32>, passwd: &str, subuid: &str, map: &str
         })
     };
     if let Some(line) = subuid.lines().find(overlaps) {
-        let owner = line.split(':').next().unwrap_or_default();
-        return Some(format!("among the subordinate user IDs of `{owner}` (/etc/subuid)"));
+        return Some(UidConflict::Subordinate(first_field(line)));
     }
     let covers = |line: &str| {
         let numbers: Vec<u64> =
@@ -167,7 +177,7 @@ pub(super) fn conflict(range: &Range<u32>, passwd: &str, subuid: &str, map: &str
         let [inside, _, count] = numbers.as_slice() else { return false };
         *inside <= u64::from(range.start) && u64::from(range.end) <= inside + count
     };
-    (!map.lines().any(covers)).then(|| "not mapped in this user namespace (/proc/self/uid_map)".to_owned())
+    (!map.lines().any(covers)).then_some(UidConflict::Unmapped)
 }
 
 #[cfg(test)]
@@ -197,7 +207,7 @@ mod tests {
         first.record(40_000).unwrap();
         first.record(401).unwrap();
         drop(first);
-        let stale = Stale { uid: range.start, port: Some(401), is_busy: false };
+        let stale = StaleUid { uid: range.start, port: Some(401), is_busy: false };
         // A process that another test starts has the lock, too, until it executes its program.
         let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
         while uids.stale().unwrap().is_empty() && std::time::Instant::now() < until {
@@ -233,7 +243,7 @@ mod tests {
             (users, "ci:1899999999:2\n", map, "among the subordinate user IDs of `ci` (/etc/subuid)"),
             (users, "", "0 100000 65536\n", "not mapped in this user namespace (/proc/self/uid_map)"),
         ] {
-            assert_eq!(conflict(&RANGE, passwd, subuid, map).as_deref(), Some(why));
+            assert_eq!(conflict(&RANGE, passwd, subuid, map).unwrap().to_string(), why);
         }
     }
 }

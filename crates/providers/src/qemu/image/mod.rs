@@ -1,20 +1,24 @@
 //! Images that virtual machines boot from: a kernel, an initrd, a disk and their manifest in a directory.
 
-use std::io;
+use std::fmt;
+use std::io::{self, Read as _, Seek as _};
 use std::path::{Path, PathBuf};
 
 use fs_err as fs;
+use greenroom_core::text::hex;
+use rustix::fs::SeekFrom;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::supervised::instance_dir::is_plain_name;
 
 pub mod build;
-mod manifest;
 pub mod store;
-
-pub use manifest::{FORMAT, Flavour, Manifest, SshServer};
 
 /// The default name of an image.
 pub const DEFAULT_NAME: &str = "light";
 
-/// Where packages install the runner's program, which guests can use, too.
+/// The path at which packages install the runner's program, which guests can use, too.
 pub const GITLAB_RUNNER: &str = "/usr/bin/gitlab-runner";
 
 const MANIFEST: &str = "manifest.json";
@@ -43,7 +47,7 @@ pub enum ImageError {
     )]
     Name(String),
     #[error("{} is not a valid manifest: {problem}", path.display())]
-    Damaged { path: PathBuf, problem: String },
+    Damaged { path: PathBuf, problem: serde_json::Error },
     /// A newer Greenroom has built it.
     #[error(
         "image `{name}` has format {format}, but this version supports format {FORMAT}: rebuild the image, \
@@ -66,7 +70,7 @@ pub enum Problem {
     /// The disk does not match the manifest: it was truncated, or changed in place.
     #[error("{} has {found} bytes, expected {expected} by the manifest", path.display())]
     WrongSize { path: PathBuf, found: u64, expected: u64 },
-    /// Its content was changed after the build.
+    /// The image's content was changed after the build.
     #[error("its digest is {found}, expected {expected} by the manifest")]
     WrongDigest { found: String, expected: String },
     /// Jobs can neither use the cache nor pass artifacts.
@@ -95,10 +99,8 @@ impl Image {
             }
             other => other?,
         };
-        let damaged =
-            |error: serde_json::Error| ImageError::Damaged { path: path.clone(), problem: error.to_string() };
-        // Checked first: this version cannot judge the other fields of a newer format.
-        let Format { format } = serde_json::from_str(&text).map_err(damaged)?;
+        let damaged = |problem| ImageError::Damaged { path: path.clone(), problem };
+        let format = format_of(&text).map_err(damaged)?;
         if format > FORMAT {
             return Err(ImageError::Newer { name: name.to_owned(), format });
         }
@@ -148,7 +150,7 @@ impl Image {
     /// Reads all files and compares their digest with the manifest's. `None`: the image is unchanged, or a file is
     /// missing, which `check` reports.
     pub fn compare(&self) -> Result<Option<Problem>, ImageError> {
-        let found = match build::digest::of_image(&self.kernel(), &self.initrd(), &self.rootfs()) {
+        let found = match content_digest(&self.kernel(), &self.initrd(), &self.rootfs()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             other => other?,
         };
@@ -157,23 +159,137 @@ impl Image {
     }
 }
 
-/// The one field that every format has.
-#[derive(Debug, serde::Deserialize)]
-struct Format {
-    format: u32,
+/// The format of a manifest. Read before the rest: this version cannot judge the other fields of a newer format.
+pub(super) fn format_of(manifest: &str) -> serde_json::Result<u32> {
+    /// The one field that every format has.
+    #[derive(Deserialize)]
+    struct Versioned {
+        format: u32,
+    }
+    serde_json::from_str(manifest).map(|Versioned { format }| format)
 }
 
 /// True if the name is valid for an image. It becomes a directory's name.
 pub fn is_name(name: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    !name.is_empty() && name.len() <= 64 && !name.starts_with('.') && name.bytes().all(plain)
+    is_plain_name(name) && name.len() <= 64
 }
 
 fn starts_as_elf(path: &Path) -> io::Result<bool> {
-    use io::Read as _;
     let mut magic = [0; 4];
     let read = fs::File::open(path)?.read(&mut magic)?;
     Ok(magic[..read] == *b"\x7fELF")
+}
+
+/// The format that Greenroom writes, and the newest that it reads.
+pub const FORMAT: u32 = 1;
+
+/// How much of an operating system runs in the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Flavour {
+    /// The guest program is process 1: Debian's programs, none of its services.
+    Light,
+    /// A full Debian, in which `systemctl` works.
+    Systemd,
+}
+
+/// The guest's SSH server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SshServer {
+    Openssh,
+    Dropbear,
+}
+
+/// The file beside the image's parts, written last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    pub format: u32,
+    pub name: String,
+    pub flavour: Flavour,
+    pub ssh: SshServer,
+    /// Debian's name of the release: `bookworm`.
+    pub suite: String,
+    pub built: jiff::Timestamp,
+    /// The kernel's release: `6.1.0-44-cloud-amd64`.
+    pub kernel: String,
+    /// SHA-256, in hex, over kernel, initrd, the disk's data and the guest program.
+    pub digest: String,
+    /// Size of the disk as the guest sees it, in bytes.
+    pub disk_bytes: u64,
+    /// Whether the image contains `gitlab-runner`, for cache and artifacts.
+    pub helper: bool,
+    /// The version that `gitlab-runner --version` reports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub helper_version: Option<String>,
+    /// The engine that runs jobs in containers: `podman 4.3.1`. `None`: the image has no engine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<String>,
+    /// Whether its machines can use an image store.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub image_store: bool,
+    /// The user that logs in over SSH.
+    pub user: String,
+}
+
+impl fmt::Display for Flavour {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Light => "light",
+            Self::Systemd => "systemd",
+        })
+    }
+}
+
+impl fmt::Display for SshServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Openssh => "openssh",
+            Self::Dropbear => "dropbear",
+        })
+    }
+}
+
+/// Size of the pieces in which a disk is searched for data, in bytes.
+const PIECE: usize = 64 * 1024;
+
+/// SHA-256, in hex, over kernel, initrd and the pieces of the disk that are not zero. The guest program is in the
+/// initrd. Holes count as zeros, so a copy has the same digest whether it is sparse or not.
+pub(super) fn content_digest(kernel: &Path, initrd: &Path, rootfs: &Path) -> io::Result<String> {
+    let mut digest = Sha256::new();
+    for path in [kernel, initrd] {
+        let bytes = fs::read(path)?;
+        digest.update(bytes.len().to_le_bytes());
+        digest.update(bytes);
+    }
+    add_disk_to(&mut digest, rootfs)?;
+    Ok(hex(&digest.finalize()))
+}
+
+fn add_disk_to(digest: &mut Sha256, path: &Path) -> io::Result<()> {
+    let mut file = fs::File::open(path)?;
+    let size = file.metadata()?.len();
+    digest.update(size.to_le_bytes());
+    let step = PIECE as u64;
+    let (mut piece, zeros) = (vec![0; PIECE], vec![0; PIECE]);
+    let mut at = 0;
+    while at < size {
+        at = match rustix::fs::seek(&file, SeekFrom::Data(at)) {
+            Ok(data) => data / step * step,
+            // Only a hole is left.
+            Err(rustix::io::Errno::NXIO) => break,
+            Err(error) => return Err(error.into()),
+        };
+        file.seek(io::SeekFrom::Start(at))?;
+        let length = usize::try_from(step.min(size - at)).unwrap_or(PIECE);
+        file.read_exact(&mut piece[..length])?;
+        if piece[..length] != zeros[..length] {
+            digest.update(at.to_le_bytes());
+            digest.update(&piece[..length]);
+        }
+        at += step;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -256,5 +372,25 @@ pub(super) mod tests {
         assert_eq!(problems.len(), 3, "{problems:?}");
         let boots_with: Vec<&Problem> = problems.iter().filter(|problem| !problem.prevents_boot()).collect();
         assert_eq!(boots_with, [&Problem::NoHelper]);
+    }
+
+    #[test]
+    fn holes_are_zeros_and_everything_else_counts() {
+        let temporary = tempfile::tempdir().unwrap();
+        let file = |name: &str| temporary.path().join(name);
+        fs::write(file("kernel"), "k").unwrap();
+        fs::write(file("initrd"), "i").unwrap();
+        let mut content = vec![0; 3 * PIECE + 17];
+        content[2 * PIECE + 5] = 1;
+        fs::write(file("full"), &content).unwrap();
+        let sparse = fs::File::create(file("sparse")).unwrap();
+        sparse.set_len(content.len() as u64).unwrap();
+        std::os::unix::fs::FileExt::write_at(sparse.file(), &[1], 2 * PIECE as u64 + 5).unwrap();
+        let of = |disk: &str| content_digest(&file("kernel"), &file("initrd"), &file(disk)).unwrap();
+        assert_eq!(of("full"), of("sparse"));
+        content[0] = 1;
+        fs::write(file("other"), &content).unwrap();
+        assert_ne!(of("full"), of("other"));
+        assert_eq!(of("full").len(), 64);
     }
 }

@@ -5,10 +5,10 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use fs_err as fs;
+use fs_err::os::unix::fs::OpenOptionsExt as _;
 use rustix::fs::{CWD, RenameFlags};
 
 use super::{Image, ImageError, Manifest, is_name};
-use crate::qemu::folder::{lock, names};
 
 /// The prefixes of images that are being built, and of those that are being removed.
 const UNFINISHED: &str = ".new-";
@@ -37,14 +37,14 @@ pub struct Images {
 
 /// An entry of the folder.
 #[derive(Debug)]
-pub struct Entry {
+pub struct ListedImage {
     pub name: String,
     pub image: Result<Image, ImageError>,
 }
 
 /// A build that is under way. The next build removes it if it is not finished.
 #[derive(Debug)]
-pub(super) struct Work {
+pub(super) struct UnfinishedImage {
     images: Images,
     name: String,
     pub(super) folder: PathBuf,
@@ -66,11 +66,11 @@ impl Images {
     }
 
     /// All images by name, damaged ones included.
-    pub fn list(&self) -> io::Result<Vec<Entry>> {
+    pub fn list(&self) -> io::Result<Vec<ListedImage>> {
         let mut found = Vec::new();
         for name in names(&self.path)? {
             if is_name(&name) && self.path.join(&name).is_dir() {
-                found.push(Entry { image: self.open(&name), name });
+                found.push(ListedImage { image: self.open(&name), name });
             }
         }
         found.sort_by(|a, b| a.name.cmp(&b.name));
@@ -103,7 +103,7 @@ impl Images {
     }
 
     /// Takes the lock, removes the folders of killed builds, and creates one for a new image.
-    pub(super) fn begin(&self, name: &str) -> Result<Work, StoreError> {
+    pub(super) fn begin(&self, name: &str) -> Result<UnfinishedImage, StoreError> {
         if !is_name(name) {
             return Err(ImageError::Name(name.to_owned()).into());
         }
@@ -112,7 +112,7 @@ impl Images {
         self.sweep()?;
         let folder = self.path.join(format!("{UNFINISHED}{name}"));
         std::fs::DirBuilder::new().mode(0o755).create(&folder)?;
-        Ok(Work { images: self.clone(), name: name.to_owned(), folder, lock })
+        Ok(UnfinishedImage { images: self.clone(), name: name.to_owned(), folder, lock })
     }
 
     /// Creates the folder with the owner of its parent: root builds images, the keeper's user uses them.
@@ -149,7 +149,7 @@ impl Images {
     }
 }
 
-impl Work {
+impl UnfinishedImage {
     /// Puts the finished image in its place, in one step even if it replaces one of that name.
     pub(super) fn finish(self, manifest: Manifest) -> Result<Image, StoreError> {
         let dir = self.images.path.join(&self.name);
@@ -166,7 +166,7 @@ impl Work {
     }
 }
 
-impl Drop for Work {
+impl Drop for UnfinishedImage {
     /// A build that failed leaves nothing; one that was killed leaves its folder to the next.
     fn drop(&mut self) {
         let mounts = fs::symlink_metadata(&self.folder).map(|own| refuse_mounts(&self.folder, own.dev()));
@@ -199,10 +199,34 @@ fn refuse_mounts(path: &Path, device: u64) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// Every entry whose name is UTF-8; Greenroom creates no others. A missing folder has none.
+pub(in crate::qemu) fn names(folder: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        names.extend(entry?.file_name().into_string());
+    }
+    Ok(names)
+}
+
+/// Takes a build's lock; `None`: another build has it.
+pub(in crate::qemu) fn lock(path: &Path) -> io::Result<Option<fs::File>> {
+    let lock = fs::OpenOptions::new().read(true).write(true).create(true).mode(0o600).open(path)?;
+    match lock.file().try_lock() {
+        Ok(()) => Ok(Some(lock)),
+        Err(std::fs::TryLockError::WouldBlock) => Ok(None),
+        Err(std::fs::TryLockError::Error(error)) => Err(error),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::qemu::image::{MANIFEST, tests::manifest};
+    use crate::qemu::image::MANIFEST;
+    use crate::qemu::image::tests::manifest;
 
     fn folder() -> (tempfile::TempDir, Images) {
         let temporary = tempfile::tempdir().unwrap();
@@ -212,7 +236,7 @@ mod tests {
 
     /// Begins a build after another one. A process that another test starts has the lock file, too, until it executes
     /// its program.
-    fn begin(images: &Images, name: &str) -> Work {
+    fn begin(images: &Images, name: &str) -> UnfinishedImage {
         let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
         loop {
             match images.begin(name) {

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use fs_err as fs;
 use greenroom_core::container::image::ImageName;
 
-use super::folder::Work;
+use super::folder::UnfinishedStore;
 use super::skopeo::Skopeo;
-use super::{FORMAT, ImageStoreError, Manifest, Source, Store, StoredImage, Stores, digest};
-use crate::qemu::image::build::{Tool, ToolError, disk, tools_there};
+use super::{FORMAT, ImageStoreError, Manifest, Source, Store, StoredImage, Stores, file_digest};
+use crate::qemu::image::build::{Tool, ToolError, make_disk, tools_there};
 
 /// The parameters of a build.
 #[derive(Debug, Clone)]
@@ -33,9 +33,9 @@ pub struct Step {
     pub took: Duration,
 }
 
-/// What a build has done.
+/// The result of a build.
 #[derive(Debug)]
-pub enum Built {
+pub enum BuiltStore {
     New(Store),
     /// All images still have the digests that the store has.
     Unchanged(Store),
@@ -53,7 +53,7 @@ pub fn build(
     stores: &Stores,
     request: &Request,
     report: &mut dyn FnMut(Step),
-) -> Result<Built, ImageStoreError> {
+) -> Result<BuiltStore, ImageStoreError> {
     if !rustix::process::geteuid().is_root() {
         return Err(ImageStoreError::NotRoot);
     }
@@ -61,7 +61,11 @@ pub fn build(
     tools_there(&[Tool::Skopeo, Tool::Mke2fs])?;
     let work = stores.begin(&request.name)?;
     let before = match stores.open(&request.name) {
-        Err(ImageStoreError::Missing { .. } | ImageStoreError::Manifest { .. }) => None,
+        Err(
+            ImageStoreError::Missing { .. }
+            | ImageStoreError::Manifest { .. }
+            | ImageStoreError::ManifestDigest(_),
+        ) => None,
         other => Some(other?),
     };
     let recorded = before.as_ref().map(|store| &store.manifest);
@@ -73,9 +77,8 @@ pub fn build(
     let recorded_source = recorded.map(|manifest| manifest.source.clone());
     let source = request.source.clone().or(recorded_source).unwrap_or_default();
     let tool = Skopeo::version()?;
-    let lock = work.lock.file().try_clone()?;
     let folder = work.folder.clone();
-    let lock = fs::File::from_parts(lock, folder.join("lock"));
+    let lock = fs::File::from_parts(work.lock.file().try_clone()?, folder.join("lock"));
     let skopeo = Skopeo::new(&folder, &lock, &source)?;
     let now = jiff::Timestamp::now();
     let digests = digests(&skopeo, &images)?;
@@ -83,7 +86,7 @@ pub fn build(
         && store.damage()?.is_none()
     {
         let manifest = Manifest { refreshed: now, source, ..store.manifest.clone() };
-        return Ok(Built::Unchanged(work.finish(None, manifest)?));
+        return Ok(BuiltStore::Unchanged(work.finish(None, manifest)?));
     }
     for (image, (_, digest)) in images.iter().zip(&digests) {
         let begun = Instant::now();
@@ -95,9 +98,10 @@ pub fn build(
         let since = since(&name, &digest).unwrap_or(now);
         StoredImage { name, digest, since }
     });
-    let parts = Parts { name: request.name.clone(), images: images.collect(), source: source.clone(), tool };
+    let parts =
+        ManifestParts { name: request.name.clone(), images: images.collect(), source: source.clone(), tool };
     let store = complete(work, &skopeo.storage, parts, report)?;
-    Ok(Built::New(store))
+    Ok(BuiltStore::New(store))
 }
 
 /// The images of a store that have other digests at their source now.
@@ -128,8 +132,8 @@ fn digests(skopeo: &Skopeo<'_>, images: &[ImageName]) -> Result<Vec<(String, Str
     images.iter().map(|image| Ok((image.to_string(), skopeo.digest(image)?))).collect()
 }
 
-/// What the manifest says beside the data.
-struct Parts {
+/// The parts of a manifest that are known before the data is complete.
+struct ManifestParts {
     name: String,
     images: Vec<StoredImage>,
     source: Source,
@@ -138,15 +142,15 @@ struct Parts {
 
 /// Makes the file system, and the store the current one.
 fn complete(
-    work: Work,
+    work: UnfinishedStore,
     storage: &Path,
-    parts: Parts,
+    parts: ManifestParts,
     report: &mut dyn FnMut(Step),
 ) -> Result<Store, ImageStoreError> {
     let begun = Instant::now();
     let data = work.folder.join("data");
     fill(storage, &data)?;
-    let digest = digest::of(&data)?;
+    let digest = file_digest(&data)?;
     report(Step { what: "file system".to_owned(), took: begun.elapsed() });
     let now = jiff::Timestamp::now();
     let manifest = Manifest {
@@ -163,9 +167,9 @@ fn complete(
     work.finish(Some(&data), manifest)
 }
 
-/// What a file system needs at least for a tree.
+/// The minimum size of a file system for a tree.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Need {
+struct TreeSize {
     blocks: u64,
     inodes: u64,
 }
@@ -175,21 +179,21 @@ const BLOCK: u64 = 4096;
 /// Makes a read-only file system with the tree in it. The need of a file system can only be estimated, so a second try is
 /// larger.
 fn fill(tree: &Path, data: &Path) -> Result<(), ImageStoreError> {
-    let mut need = Need::default();
+    let mut need = TreeSize::default();
     measure(tree, &mut need, &mut BTreeSet::new())?;
     let inodes = need.inodes + need.inodes / 16 + 64;
     let mut bytes = (need.blocks + need.blocks / 32) * BLOCK + inodes * 256 + (16 << 20);
     for _ in 0..2 {
-        match disk::make(tree, data, bytes, Some(inodes)) {
+        match make_disk(tree, data, bytes, Some(inodes)) {
             Err(ToolError::Failed { .. }) => bytes += bytes / 2,
             other => return Ok(other?),
         }
     }
-    Ok(disk::make(tree, data, bytes, Some(inodes))?)
+    Ok(make_disk(tree, data, bytes, Some(inodes))?)
 }
 
 /// Each file counts once, whatever the number of its names.
-fn measure(path: &Path, need: &mut Need, seen: &mut BTreeSet<(u64, u64)>) -> io::Result<()> {
+fn measure(path: &Path, need: &mut TreeSize, seen: &mut BTreeSet<(u64, u64)>) -> io::Result<()> {
     use std::os::unix::fs::MetadataExt as _;
     let own = fs::symlink_metadata(path)?;
     if !seen.insert((own.dev(), own.ino())) {
@@ -223,7 +227,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("a"), vec![0; 5000]).unwrap();
         fs::hard_link(dir.path().join("a"), dir.path().join("b")).unwrap();
-        let mut need = Need::default();
+        let mut need = TreeSize::default();
         measure(dir.path(), &mut need, &mut BTreeSet::new()).unwrap();
         assert_eq!(need.inodes, 2);
     }

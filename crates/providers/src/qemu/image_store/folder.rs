@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use fs_err as fs;
 
 use super::{ImageStoreError, MANIFEST, Manifest, Store, beside, is_name};
-use crate::qemu::folder::{lock, names};
+use crate::qemu::image::store::{lock, names};
 
 /// The prefixes of what is not a store: work of builds, and locks.
 const WORK: &str = ".new-";
@@ -24,14 +24,14 @@ pub struct Stores {
 
 /// An entry of the folder.
 #[derive(Debug)]
-pub struct Entry {
+pub struct ListedStore {
     pub name: String,
     pub store: Result<Store, ImageStoreError>,
 }
 
 /// A build that is under way. The next build of that store removes its folder if it is not finished.
 #[derive(Debug)]
-pub(super) struct Work {
+pub(super) struct UnfinishedStore {
     stores: Stores,
     name: String,
     pub(super) folder: PathBuf,
@@ -53,29 +53,32 @@ impl Stores {
         Store::open(self.folder.join(name), name)
     }
 
-    /// Opens the data of a store for a machine, or says why the machine has to do without.
-    pub fn attach(&self, name: &str) -> Result<(Store, fs::File), String> {
-        let mut problem = String::new();
-        for _ in 0..TRIES {
-            let store = self.open(name).map_err(|error| error.to_string())?;
-            match store.damage().map_err(|error| error.to_string())? {
-                Some(damage) => problem = damage.to_string(),
+    /// Opens a store and its data for a machine.
+    pub fn attach(&self, name: &str) -> Result<(Store, fs::File), ImageStoreError> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let store = self.open(name)?;
+            let problem = match store.damage()? {
+                Some(damage) => ImageStoreError::Damaged { name: name.to_owned(), damage },
                 // RACE: a build may replace the store, and remove this file, in between.
                 None => match fs::File::open(store.file()) {
                     Ok(file) => return Ok((store, file)),
-                    Err(error) => problem = error.to_string(),
+                    Err(error) => ImageStoreError::Unreadable { name: name.to_owned(), error },
                 },
+            };
+            if tries == TRIES {
+                return Err(problem);
             }
         }
-        Err(format!("image store `{name}` cannot be used: {problem}"))
     }
 
     /// All stores by name, those that cannot be opened included.
-    pub fn list(&self) -> io::Result<Vec<Entry>> {
+    pub fn list(&self) -> io::Result<Vec<ListedStore>> {
         let mut found = Vec::new();
         for name in names(&self.folder)? {
             if is_name(&name) && self.folder.join(&name).is_dir() {
-                found.push(Entry { store: self.open(&name), name });
+                found.push(ListedStore { store: self.open(&name), name });
             }
         }
         found.sort_by(|a, b| a.name.cmp(&b.name));
@@ -97,7 +100,7 @@ impl Stores {
     }
 
     /// Takes the lock of a store, removes what a killed build has left, and creates a folder to work in.
-    pub(super) fn begin(&self, name: &str) -> Result<Work, ImageStoreError> {
+    pub(super) fn begin(&self, name: &str) -> Result<UnfinishedStore, ImageStoreError> {
         if !is_name(name) {
             return Err(ImageStoreError::Name(name.to_owned()));
         }
@@ -107,11 +110,11 @@ impl Stores {
         let folder = self.folder.join(format!("{WORK}{name}"));
         greenroom_system::remove::tree(&folder)?;
         std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
-        Ok(Work { stores: self.clone(), name: name.to_owned(), folder, lock })
+        Ok(UnfinishedStore { stores: self.clone(), name: name.to_owned(), folder, lock })
     }
 }
 
-impl Work {
+impl UnfinishedStore {
     /// Makes this the current store in one step, and removes the data of the one before it.
     pub(super) fn finish(self, data: Option<&Path>, manifest: Manifest) -> Result<Store, ImageStoreError> {
         let store = Store { dir: self.stores.folder.join(&self.name), manifest };
@@ -142,7 +145,7 @@ impl Work {
     }
 }
 
-impl Drop for Work {
+impl Drop for UnfinishedStore {
     /// A build that failed leaves nothing; one that was killed leaves its folder to the next.
     fn drop(&mut self) {
         greenroom_system::remove::tree(&self.folder).ok();
@@ -177,7 +180,7 @@ mod tests {
 
     /// Begins a build after another one. A process that another test starts has the lock file, too, until it executes
     /// its program.
-    fn begin(stores: &Stores) -> Work {
+    fn begin(stores: &Stores) -> UnfinishedStore {
         let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
         loop {
             match stores.begin("ci") {
@@ -234,12 +237,12 @@ mod tests {
     fn what_is_damaged_or_missing_is_not_attached() {
         let images = tempfile::tempdir().unwrap();
         let stores = Stores::beside(images.path());
-        let missing = stores.attach("ci").unwrap_err();
+        let missing = stores.attach("ci").unwrap_err().to_string();
         assert!(missing.starts_with("no image store `ci` in "), "{missing}");
         let store = store(images.path(), "ci", b"data");
         fs::write(store.file(), b"dat").unwrap();
         assert_eq!(
-            stores.attach("ci").unwrap_err(),
+            stores.attach("ci").unwrap_err().to_string(),
             "image store `ci` cannot be used: its file has 3 bytes, expected 4"
         );
         stores.remove("ci").unwrap();

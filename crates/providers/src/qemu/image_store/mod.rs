@@ -4,30 +4,31 @@
 //! and `store.json`, which names the current one. A machine opens the file when it boots, and keeps it open. So a store is
 //! replaced by renaming a manifest, and nothing else has to know.
 
-use std::io;
+use std::collections::BTreeMap;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use fs_err as fs;
+use greenroom_core::text::hex;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 use super::image::build::ToolError;
-use super::image::is_name;
+use super::image::{format_of, is_name};
 
 pub mod build;
-mod digest;
-pub(super) mod doctor;
 mod folder;
-mod manifest;
 mod skopeo;
 
-pub use folder::{Entry, Stores};
-pub use manifest::{FORMAT, Manifest, Source, StoredImage};
+pub use folder::ListedStore;
+pub use folder::Stores;
 
-const MANIFEST: &str = "store.json";
+pub(super) const MANIFEST: &str = "store.json";
 
 /// A store that is complete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Store {
-    dir: PathBuf,
+    pub(super) dir: PathBuf,
     pub manifest: Manifest,
 }
 
@@ -43,7 +44,13 @@ pub enum ImageStoreError {
     #[error("no image store `{name}` in {}", folder.display())]
     Missing { name: String, folder: PathBuf },
     #[error("{} is not a valid manifest: {problem}", path.display())]
-    Manifest { path: PathBuf, problem: String },
+    Manifest { path: PathBuf, problem: serde_json::Error },
+    #[error("{} is not a valid manifest: `digest` is not a SHA-256", .0.display())]
+    ManifestDigest(PathBuf),
+    #[error("image store `{name}` cannot be used: {damage}")]
+    Damaged { name: String, damage: Damage },
+    #[error("image store `{name}` cannot be used: {error}")]
+    Unreadable { name: String, error: io::Error },
     #[error(
         "image store `{name}` has format {format}, but this version supports format {FORMAT}: rebuild the store, or use \
          a newer version"
@@ -97,19 +104,14 @@ impl Store {
             }
             other => other?,
         };
-        let invalid = |error: serde_json::Error| ImageStoreError::Manifest {
-            path: path.clone(),
-            problem: error.to_string(),
-        };
-        // Checked first: this version cannot judge the other fields of a newer format.
-        let Format { format } = serde_json::from_str(&text).map_err(invalid)?;
+        let invalid = |problem| ImageStoreError::Manifest { path: path.clone(), problem };
+        let format = format_of(&text).map_err(invalid)?;
         if format > FORMAT {
             return Err(ImageStoreError::Newer { name: name.to_owned(), format });
         }
         let manifest: Manifest = serde_json::from_str(&text).map_err(invalid)?;
-        if !digest::is_digest(&manifest.digest) {
-            let problem = "`digest` is not a SHA-256".to_owned();
-            return Err(ImageStoreError::Manifest { path, problem });
+        if !is_digest(&manifest.digest) {
+            return Err(ImageStoreError::ManifestDigest(path));
         }
         Ok(Self { dir, manifest })
     }
@@ -124,7 +126,7 @@ impl Store {
         self.dir.join(format!("{}.damaged", self.manifest.digest))
     }
 
-    /// What a quick check finds; the data is not read.
+    /// The damage that a quick check finds; the data is not read.
     pub fn damage(&self) -> io::Result<Option<Damage>> {
         let found = match fs::metadata(self.file()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -139,7 +141,7 @@ impl Store {
         Ok(self.mark().try_exists()?.then_some(Damage::Marked))
     }
 
-    /// The same in words; a check that fails is a problem, too.
+    /// The sentence for what [`Self::damage`] finds; a check that fails is a problem, too.
     pub fn problem(&self) -> Option<String> {
         self.damage().map_or_else(|error| Some(error.to_string()), |damage| Some(damage?.to_string()))
     }
@@ -150,7 +152,7 @@ impl Store {
             None | Some(Damage::Marked) => {}
             found => return Ok(found),
         }
-        let found = digest::of(&self.file())?;
+        let found = file_digest(&self.file())?;
         if found == self.manifest.digest {
             greenroom_system::remove::tree(&self.mark())?;
             return Ok(None);
@@ -160,15 +162,100 @@ impl Store {
     }
 }
 
-/// The one field that every format has.
-#[derive(Debug, serde::Deserialize)]
-struct Format {
-    format: u32,
-}
-
 /// The folder of stores beside a folder of images of virtual machines.
 fn beside(images: &Path) -> PathBuf {
     images.join(".stores")
+}
+
+/// The format that Greenroom writes, and the newest that it reads.
+pub const FORMAT: u32 = 1;
+
+/// The file beside the store's data. Renaming it into place makes a new store the current one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    pub format: u32,
+    pub name: String,
+    /// SHA-256, in hex, of the data, whose file it names.
+    pub digest: String,
+    /// Length of the data.
+    pub bytes: u64,
+    /// When the content last changed.
+    pub built: jiff::Timestamp,
+    /// When the images were last compared with their source.
+    pub refreshed: jiff::Timestamp,
+    /// The tool that wrote the engine's storage: `skopeo 1.9.3`.
+    pub tool: String,
+    pub images: Vec<StoredImage>,
+    #[serde(default)]
+    pub source: Source,
+}
+
+/// An image in the store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredImage {
+    /// Complete: `docker.io/library/ruby:3.3`.
+    pub name: String,
+    /// The digest of the image's manifest at the source: `sha256:…`.
+    pub digest: String,
+    /// When the store got this digest.
+    pub since: jiff::Timestamp,
+}
+
+/// The origin of the images, which a refresh uses again. It has no passwords: it names files that have them.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Source {
+    /// A directory with images; `None`: their registries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<PathBuf>,
+    /// A file with logins, as Podman writes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub authfile: Option<PathBuf>,
+    /// Certificates that registries are verified with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca: Option<PathBuf>,
+    /// Mirrors by their registries.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub mirrors: BTreeMap<String, String>,
+}
+
+impl Manifest {
+    /// True if the images and their digests are these.
+    pub(super) fn has(&self, images: &[(String, String)]) -> bool {
+        let own = self.images.iter().map(|image| (&image.name, &image.digest));
+        own.eq(images.iter().map(|(name, digest)| (name, digest)))
+    }
+
+    /// Since when an image has had its digest.
+    pub(super) fn since(&self, name: &str, digest: &str) -> Option<jiff::Timestamp> {
+        let same = |image: &&StoredImage| image.name == name && image.digest == digest;
+        self.images.iter().find(same).map(|image| image.since)
+    }
+}
+
+/// Size of one read, in bytes.
+const PIECE: usize = 1 << 20;
+
+/// The SHA-256, in hex, of a file's whole content.
+pub(super) fn file_digest(path: &Path) -> io::Result<String> {
+    let mut file = fs::File::open(path)?;
+    let mut digest = Sha256::new();
+    let mut piece = vec![0; PIECE];
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(hex(&digest.finalize())),
+            read => digest.update(&piece[..read]),
+        }
+    }
+}
+
+/// The digest of a manifest, as registries write it.
+pub(super) fn manifest_digest(text: &[u8]) -> String {
+    format!("sha256:{}", hex(&Sha256::digest(text)))
+}
+
+/// True if the text is a digest. It becomes the name of a file.
+pub(super) fn is_digest(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 #[cfg(test)]
@@ -234,7 +321,7 @@ pub(in crate::qemu) mod tests {
         assert!(matches!(open(r#"{"format":2,"layers":[]}"#), ImageStoreError::Newer { format: 2, .. }));
         let elsewhere = Manifest { digest: "../../etc/passwd".to_owned(), ..store.manifest.clone() };
         let text = serde_json::to_string(&elsewhere).unwrap();
-        assert!(matches!(open(&text), ImageStoreError::Manifest { .. }));
+        assert!(matches!(open(&text), ImageStoreError::ManifestDigest(_)));
         assert!(matches!(Store::open(store.dir.clone(), "../ci"), Err(ImageStoreError::Name(_))));
     }
 }

@@ -1,6 +1,6 @@
 //! The program skopeo, which reads registries and writes the engine's storage.
 //!
-//! It runs with mounts of its own, so that those of the engine's storage end with it.
+//! Each skopeo runs with mounts of its own, so that those of the engine's storage end with it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use greenroom_core::container::image::ImageName;
 use greenroom_core::container::registries;
 use greenroom_core::text::clean_line;
 
-use super::{ImageStoreError, Source, digest};
+use super::{ImageStoreError, Source, manifest_digest};
 use crate::qemu::image::build::{Tool, ToolError};
 
 /// How long one image may take.
@@ -80,7 +80,7 @@ impl<'a> Skopeo<'a> {
         }
         command.arg(self.reference(image, None)?);
         let output = run(command, "read", image)?;
-        Ok(digest::of_manifest(&output.stdout))
+        Ok(manifest_digest(&output.stdout))
     }
 
     /// Copies what has this digest into the engine's storage, under the image's name.
@@ -90,7 +90,8 @@ impl<'a> Skopeo<'a> {
             command.arg("--src-cert-dir").arg(certificates);
         }
         command.arg(self.reference(image, Some(digest))?);
-        let (storage, run_dir) = (self.storage.display(), self.work.join("run"));
+        let storage = self.storage.display();
+        let run_dir = self.work.join("run");
         command.arg(format!("containers-storage:[overlay@{storage}+{}]{image}", run_dir.display()));
         run(command, "copy", image).map(drop)
     }
@@ -191,7 +192,8 @@ mod tests {
     #[test]
     fn an_image_is_found_in_a_directory_by_each_of_its_names() {
         let dir = tempfile::tempdir().unwrap();
-        let (work, from) = (dir.path().join("build"), dir.path().join("from"));
+        let work = dir.path().join("build");
+        let from = dir.path().join("from");
         fs::create_dir(&work).unwrap();
         let lock = fs::File::create(dir.path().join("lock")).unwrap();
         let source = Source { from: Some(from.clone()), ..Source::default() };

@@ -13,7 +13,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
-use super::lines::Lines;
+use super::channel::Lines;
 
 /// The longest line of the protocol, in bytes.
 const LONGEST: usize = 16 * 1024;
@@ -31,7 +31,7 @@ const OLD_IMAGE: &str = "the image of virtual machines is too old: build it agai
 /// Fresh randomness for each guest, in bytes.
 const SEED: usize = 64;
 
-/// What distinguishes a guest from other clones of the same template.
+/// The identity of a guest, which distinguishes it from other clones of the same template.
 #[derive(Debug, Clone)]
 pub(super) struct Identity {
     pub(super) hostname: String,
@@ -85,7 +85,8 @@ impl Agent {
         }
     }
 
-    /// Has the guest run a script as root, and write everything to its disk; returns the lines that it wrote, except empty ones.
+    /// Has the guest run a script as root, and write everything to its disk; returns the lines that it wrote, except
+    /// empty ones.
     pub(super) async fn run(&mut self, script: &str, proxy: Option<&str>) -> io::Result<Vec<String>> {
         let proxy = proxy.map(|proxy| format!("PROXY {proxy}"));
         let parts =
@@ -93,7 +94,8 @@ impl Agent {
         for command in proxy.into_iter().chain(parts).chain(["RUN".to_owned()]) {
             self.writer.write_all(format!("{command}\n").as_bytes()).await?;
         }
-        let (mut written, mut bytes) = (Vec::new(), 0);
+        let mut written = Vec::new();
+        let mut bytes = 0;
         loop {
             let line = self.lines.next().await?;
             match line.strip_prefix("SAID ") {

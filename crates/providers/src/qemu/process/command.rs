@@ -1,4 +1,4 @@
-//! QEMU's command line.
+//! QEMU's command line, and how a machine of a Greenroom image is assembled from it.
 //!
 //! QEMU opens no path of Greenroom's: it inherits disks, kernel and memory as descriptors, and its sockets are pairs
 //! whose other end is the supervisor's. So it needs no access to Greenroom's files, and leaves nothing on the disk.
@@ -7,20 +7,23 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use fs_err as fs;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::net::UnixStream;
 
-use super::exec::Passed;
-use crate::qemu::accel::Engine;
-use crate::qemu::budget::TRANSLATED;
+use super::exec::PassedDescriptor;
+use super::machine::{Console, listen};
+use crate::qemu::accel::Accelerator;
+use crate::qemu::image::Image;
+use crate::qemu::launch::TRANSLATED;
 use crate::qemu::settings::Network;
 
 /// The hardware that the guest sees. A resumed clone must have exactly the hardware of its template.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::qemu) struct Hardware {
-    pub(in crate::qemu) engine: Engine,
+    pub(in crate::qemu) engine: Accelerator,
     pub(in crate::qemu) vcpus: u32,
     /// Bytes.
     pub(in crate::qemu) memory: u64,
@@ -37,12 +40,12 @@ pub(in crate::qemu) enum Sharing {
 
 /// The format of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::qemu) enum Format {
+pub(in crate::qemu) enum DiskFormat {
     Raw,
     Qcow2,
 }
 
-impl Format {
+impl DiskFormat {
     fn name(self) -> &'static str {
         match self {
             Self::Raw => "raw",
@@ -68,7 +71,7 @@ const PLACEHOLDER: u64 = 1 << 42;
 #[derive(Debug)]
 pub(in crate::qemu) struct QemuCommand {
     pub(super) arguments: Vec<String>,
-    pub(super) passed: Vec<Passed>,
+    pub(super) passed: Vec<PassedDescriptor>,
     sets: u32,
 }
 
@@ -83,11 +86,11 @@ impl QemuCommand {
         let has_helper = matches!(network, Network::Proxy(_));
         command.add("-sandbox", if has_helper { SANDBOX_WITH_HELPER } else { SANDBOX });
         match hardware.engine {
-            Engine::Kvm => {
+            Accelerator::Kvm => {
                 command.add("-accel", "kvm");
                 command.add("-cpu", "host");
             }
-            Engine::Tcg => {
+            Accelerator::Tcg => {
                 command.add("-accel", format!("tcg,tb-size={}", TRANSLATED >> 20));
                 command.add("-cpu", "max");
             }
@@ -134,7 +137,7 @@ impl QemuCommand {
     }
 
     /// The disk: layers from the read-only base to the one that the guest writes into.
-    pub(in crate::qemu) fn disk(&mut self, layers: Vec<(Format, OwnedFd)>) {
+    pub(in crate::qemu) fn disk(&mut self, layers: Vec<(DiskFormat, OwnedFd)>) {
         let top = layers.len().saturating_sub(1);
         for (at, (format, file)) in layers.into_iter().enumerate() {
             let file =
@@ -145,7 +148,7 @@ impl QemuCommand {
                 // A disk that is removed with its machine need not survive a power cut of the runner host.
                 "cache": { "no-flush": true },
             });
-            if format == Format::Qcow2 {
+            if format == DiskFormat::Qcow2 {
                 // Never the one that the file itself names.
                 node["backing"] =
                     at.checked_sub(1).map_or(Value::Null, |below| json!(format!("disk{below}")));
@@ -226,14 +229,14 @@ impl QemuCommand {
 
     /// Passes on a descriptor that a later command of the machine protocol names.
     pub(in crate::qemu) fn pass(&mut self, file: OwnedFd) -> i32 {
-        let passed = Passed::new(file);
+        let passed = PassedDescriptor::new(file);
         let number = passed.number();
         self.passed.push(passed);
         number
     }
 
     fn path(&mut self, file: OwnedFd) -> String {
-        let (path, passed) = Passed::path(file);
+        let (path, passed) = PassedDescriptor::path(file);
         self.passed.push(passed);
         path
     }
@@ -257,12 +260,79 @@ impl QemuCommand {
     }
 }
 
+/// Kernel parameters of every guest. A panic reboots, which ends the machine.
+const KERNEL_PARAMETERS: &str = "console=ttyS0 quiet loglevel=1 panic=-1 random.trust_cpu=on net.ifnames=0";
+
+/// Further parameters of an emulated guest. An emulated processor does not speculate. It reuses translated code only
+/// at the same address: with every program at an address of its own, each start of one would be translated anew. On a busy
+/// runner host, an emulated timer is so late that the kernel takes it for a broken one, and panics; KVM makes that check
+/// needless.
+const EMULATED: &str = " mitigations=off nokaslr norandmaps no_timer_check";
+
+/// The parameters of a guest's kernel.
+pub(super) fn kernel_parameters(engine: Accelerator) -> String {
+    let more = if engine == Accelerator::Tcg { EMULATED } else { "" };
+    format!("{KERNEL_PARAMETERS}{more}")
+}
+
+/// The parts of a machine.
+#[derive(Debug)]
+pub(super) struct Rig<'a> {
+    /// Shown in process lists.
+    pub(super) name: &'a str,
+    pub(super) hardware: &'a Hardware,
+    pub(super) network: &'a Network,
+    pub(super) image: &'a Image,
+    /// Greenroom's executable.
+    pub(super) program: &'a Path,
+    /// The data of an image store.
+    pub(super) store: Option<&'a fs::File>,
+}
+
+/// Guest memory that is a file, and how it is shared.
+#[derive(Debug)]
+pub(super) struct MemoryFile {
+    pub(super) file: OwnedFd,
+    pub(super) sharing: Sharing,
+}
+
+impl Rig<'_> {
+    /// The command line, and the supervisor's end of the agent's port. `layers` lie over the image's disk; the guest
+    /// writes into the last one.
+    pub(super) fn assemble(
+        &self,
+        memory: Option<MemoryFile>,
+        layers: Vec<OwnedFd>,
+        console: &Console,
+    ) -> io::Result<(QemuCommand, UnixStream)> {
+        let mut command = QemuCommand::new(self.name, self.hardware, self.network);
+        match memory {
+            Some(MemoryFile { file, sharing }) => command.memory(file, self.hardware.memory, sharing),
+            None => command.own_memory(),
+        }
+        let parameters = kernel_parameters(self.hardware.engine);
+        command.kernel(&self.image.kernel(), &self.image.initrd(), &parameters)?;
+        let base = fs::File::open(self.image.rootfs())?.into_file();
+        let mut disk = vec![(DiskFormat::Raw, OwnedFd::from(base))];
+        disk.extend(layers.into_iter().map(|layer| (DiskFormat::Qcow2, layer)));
+        command.disk(disk);
+        if self.image.manifest.image_store {
+            let store = self.store.map(|store| store.file().try_clone()).transpose()?;
+            command.store(store.map(OwnedFd::from));
+        }
+        let agent = command.agent()?;
+        listen(console, command.console()?);
+        command.network(self.network, self.program);
+        Ok((command, agent))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn network(network: &Network) -> String {
-        let hardware = Hardware { engine: Engine::Tcg, vcpus: 2, memory: 256 << 20 };
+        let hardware = Hardware { engine: Accelerator::Tcg, vcpus: 2, memory: 256 << 20 };
         let mut command = QemuCommand::new("one", &hardware, network);
         command.network(network, Path::new("/opt/a,b/it's"));
         command.arguments.join(" ")
@@ -282,10 +352,10 @@ mod tests {
 
     #[test]
     fn only_the_top_of_a_disk_is_written() {
-        let hardware = Hardware { engine: Engine::Kvm, vcpus: 1, memory: 128 << 20 };
+        let hardware = Hardware { engine: Accelerator::Kvm, vcpus: 1, memory: 128 << 20 };
         let mut command = QemuCommand::new("one", &hardware, &Network::Isolated);
         let file = || std::fs::File::open("/dev/null").unwrap().into();
-        command.disk(vec![(Format::Raw, file()), (Format::Qcow2, file())]);
+        command.disk(vec![(DiskFormat::Raw, file()), (DiskFormat::Qcow2, file())]);
         let nodes: Vec<Value> = command
             .arguments
             .iter()

@@ -1,23 +1,28 @@
-//! A running QEMU, and how it ends.
+//! A running QEMU, its console on disk, and how it ends.
 
+use std::cell::RefCell;
 use std::fmt;
-use std::io;
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::rc::Rc;
 use std::time::Duration;
 
+use fs_err as fs;
 use greenroom_core::text::clean_line;
 use greenroom_core::time::Pretty;
 use rustix::process::Signal;
 use serde_json::json;
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use super::command::QemuCommand;
-use super::console::Console;
-use super::exec::{Runner, Started};
+use super::exec::{QemuProcess, QemuProgram};
 use super::qmp::{Event, Qmp, forwarded_port};
 use crate::qemu::image::ImageError;
+use crate::supervised::instance_dir::{CONSOLE_TAIL, InstanceDir};
+use crate::supervised::supervisor::note;
 
 /// How long QEMU may take from its start to its greeting. It needs a tenth of a second, more on a busy host.
 const GREETING: Duration = Duration::from_secs(20);
@@ -28,7 +33,7 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a machine that closed a connection may take to report how it ended.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How a machine ended, as the end of a sentence that begins with its name.
+/// How a machine ended, such as `shut itself down`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::qemu) enum Ending {
     PoweredOff,
@@ -41,8 +46,12 @@ pub(in crate::qemu) enum Ending {
     DiskFailed(String),
     /// The rules of its network are gone and cannot be installed again; with the reason.
     Unguarded(String),
-    /// QEMU was killed by a signal. True: the kernel ran out of memory meanwhile.
-    Killed(i32, bool),
+    /// QEMU was killed by a signal.
+    Killed {
+        signal: i32,
+        /// True if the kernel ran out of memory meanwhile.
+        out_of_memory: bool,
+    },
     Exited(i32),
 }
 
@@ -59,10 +68,10 @@ impl fmt::Display for Ending {
             Self::Unguarded(why) => {
                 write!(f, "was stopped: its network rules are gone and cannot be installed again ({why})")
             }
-            Self::Killed(signal, true) => {
+            Self::Killed { signal, out_of_memory: true } => {
                 write!(f, "was killed (signal {signal}): its host ran out of memory")
             }
-            Self::Killed(signal, false) => {
+            Self::Killed { signal, out_of_memory: false } => {
                 write!(f, "was killed on its host (QEMU was killed by signal {signal})")
             }
             Self::Exited(status) => write!(f, "was stopped: QEMU exited with status {status}"),
@@ -86,7 +95,7 @@ pub(in crate::qemu) enum BootError {
 /// A started machine; killed when it is dropped.
 #[derive(Debug)]
 pub(in crate::qemu) struct Machine {
-    started: Started,
+    started: QemuProcess,
     pub(super) qmp: Qmp,
     console: Console,
     /// How it ended, by QEMU's events.
@@ -98,7 +107,7 @@ pub(in crate::qemu) struct Machine {
 impl Machine {
     /// Starts QEMU and waits until it listens; the guest may already run.
     pub(in crate::qemu) async fn start(
-        runner: &Runner,
+        runner: &QemuProgram,
         mut command: QemuCommand,
         console: &Console,
     ) -> io::Result<Self> {
@@ -168,7 +177,7 @@ impl Machine {
         }
         let Ok(Ok(status)) = timeout(EXIT_TIMEOUT, self.started.child.wait()).await else {
             self.started.kill().await;
-            return Ending::Killed(Signal::KILL.as_raw(), false);
+            return Ending::Killed { signal: Signal::KILL.as_raw(), out_of_memory: false };
         };
         self.reported.take().unwrap_or_else(|| self.by_status(status))
     }
@@ -197,7 +206,9 @@ impl Machine {
 
     fn by_status(&self, status: ExitStatus) -> Ending {
         match status.signal() {
-            Some(signal) => Ending::Killed(signal, killed_for_memory() > self.out_of_memory),
+            Some(signal) => {
+                Ending::Killed { signal, out_of_memory: killed_for_memory() > self.out_of_memory }
+            }
             None => Ending::Exited(status.code().unwrap_or_default()),
         }
     }
@@ -229,4 +240,103 @@ fn killed_for_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
     let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
     count.and_then(|count| count.trim().parse().ok()).unwrap_or_default()
+}
+
+/// Size in bytes at which the file is cut down to its end.
+const MOST_CONSOLE: u64 = 1 << 20;
+
+/// The beginning of a Linux kernel's panic message.
+const PANIC: &str = "Kernel panic - not syncing: ";
+
+/// The file `console.log`, which the supervisor's own lines go to as well.
+#[derive(Debug, Clone)]
+pub(super) struct Console(Rc<RefCell<ConsoleFile>>);
+
+#[derive(Debug)]
+struct ConsoleFile {
+    file: fs::File,
+    /// The beginning of the line that is being written.
+    line: Vec<u8>,
+    panic: Option<String>,
+}
+
+impl Console {
+    pub(super) fn open(dir: &InstanceDir) -> io::Result<Self> {
+        let file =
+            fs::OpenOptions::new().read(true).append(true).create(true).open(dir.file("console.log"))?;
+        Ok(Self(Rc::new(RefCell::new(ConsoleFile { file, line: Vec::new(), panic: None }))))
+    }
+
+    /// Why the guest's kernel panicked, if it did.
+    pub(super) fn panic(&self) -> Option<String> {
+        self.0.borrow().panic.clone()
+    }
+
+    /// Writes all input until it ends. Runs as a task of its own.
+    pub(super) async fn pump(self, mut from: impl AsyncRead + Unpin) {
+        let mut bytes = vec![0; 8 * 1024];
+        loop {
+            match from.read(&mut bytes).await {
+                Ok(0) | Err(_) => return,
+                Ok(read) => {
+                    if let Err(error) = self.0.borrow_mut().write(&bytes[..read]) {
+                        // A full disk does not stop the guest: its output is lost until there is space again.
+                        note(&format!("cannot write to the console: {error}"));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl ConsoleFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.notice(bytes);
+        if self.file.metadata()?.len() > MOST_CONSOLE {
+            self.shorten()?;
+        }
+        self.file.write_all(bytes)
+    }
+
+    fn notice(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            if *byte == b'\n' {
+                let line = String::from_utf8_lossy(&self.line);
+                if let Some((_, why)) = line.split_once(PANIC) {
+                    self.panic = Some(clean_line(why.as_bytes(), 120));
+                }
+                self.line.clear();
+            } else if self.line.len() < 512 {
+                self.line.push(*byte);
+            }
+        }
+    }
+
+    fn shorten(&mut self) -> io::Result<()> {
+        let length = self.file.metadata()?.len();
+        self.file.seek(SeekFrom::Start(length.saturating_sub(CONSOLE_TAIL)))?;
+        let mut end = Vec::new();
+        self.file.read_to_end(&mut end)?;
+        self.file.set_len(0)?;
+        self.file.write_all(&end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_talkative_guest_fills_no_disk_and_its_last_words_stay() {
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = InstanceDir::at(temporary.path());
+        let console = Console::open(&dir).unwrap();
+        let mut output = b"noise that goes on and on\n".repeat(100_000);
+        output.extend(b"[    1.2] Kernel panic - not syncing: sysrq triggered \x1b[0mcrash\r\nthe end\n");
+        console.clone().pump(&output[..]).await;
+        let kept = fs::read(dir.file("console.log")).unwrap();
+        assert!(kept.len() as u64 <= MOST_CONSOLE + 8 * 1024, "{}", kept.len());
+        assert!(kept.ends_with(b"the end\n"));
+        assert_eq!(console.panic().unwrap(), "sysrq triggered crash");
+    }
 }

@@ -10,8 +10,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
-use super::descriptor;
-use super::lines::Lines;
+use super::channel::{self, Lines};
 
 /// Maximum length of an answer, in bytes.
 const LONGEST: usize = 256 * 1024;
@@ -58,7 +57,7 @@ impl Qmp {
     /// Hands QEMU a descriptor under a name.
     pub(super) async fn hand_over(&mut self, name: &str, descriptor: BorrowedFd<'_>) -> io::Result<()> {
         let line = self.line("getfd", &json!({ "fdname": name }));
-        descriptor::send(self.writer.as_ref(), line.as_bytes(), descriptor).await?;
+        channel::send_descriptor(self.writer.as_ref(), line.as_bytes(), descriptor).await?;
         self.answer("getfd").await.map(drop)
     }
 
@@ -89,7 +88,7 @@ impl Qmp {
             if message.get("event").is_none() {
                 return Ok(message);
             }
-            // QEMU answers at once: only one that is not itself any more sends events without end before.
+            // A sound QEMU answers immediately: only one that is out of control sends endless events before.
             if self.events.len() >= MOST_EVENTS {
                 return Err(io::Error::other("QEMU sends events instead of an answer"));
             }
@@ -156,7 +155,7 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let qemu = async {
             theirs.write_all(b"{\"QMP\": {}}\n").await.unwrap();
-            // It ends when nobody reads any more.
+            // Ends when the reader is gone.
             while theirs.write_all(b"{\"event\": \"RTC_CHANGE\"}\n").await.is_ok() {}
         };
         let client = async {

@@ -9,20 +9,18 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior,
 use tokio::runtime::Runtime;
 use tokio::task::LocalSet;
 
-use super::boot::{self, Site};
-use super::console::Console;
-use super::machine::Machine;
-use crate::halt::halt_point;
-use crate::instance_dir::InstanceDir;
+use super::boot::{self, MachineSite};
+use super::machine::{Console, Machine};
 use crate::qemu::egress::{self, Guard};
 use crate::qemu::spec::{Ended, Spec};
-use crate::supervisor::{self, ExitReason, Seized, Signals, note};
+use crate::supervised::instance_dir::InstanceDir;
+use crate::supervised::supervisor::{self, ExitReason, Seized, Signals, failpoint, note};
 
 /// `instance qemu supervise --dir DIR`: supervises or removes the machine in a directory; returns when that is done.
 pub(super) fn supervise(path: &Path) -> ExitCode {
     let begun = Instant::now();
     supervisor::detach();
-    halt_point("supervisor.begun");
+    failpoint("supervisor.begun");
     let dir = InstanceDir::at(path);
     match begin(&dir) {
         Ok(Some(ready)) => ready.run(&dir, begun),
@@ -44,15 +42,15 @@ pub(super) fn restrain() -> io::Result<()> {
 }
 
 /// The state of a process that has seized its machine.
-struct Ready {
+struct SeizedMachine {
     runtime: Runtime,
     signals: Signals,
     seized: Seized,
     spec: Spec,
 }
 
-/// `None`: this process has nothing to do.
-fn begin(dir: &InstanceDir) -> io::Result<Option<Ready>> {
+/// Takes the machine of a directory; `None`: this process has nothing to do.
+fn begin(dir: &InstanceDir) -> io::Result<Option<SeizedMachine>> {
     restrain()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let signals = {
@@ -61,14 +59,14 @@ fn begin(dir: &InstanceDir) -> io::Result<Option<Ready>> {
     };
     let Some(seized) = supervisor::seize(dir)? else { return Ok(None) };
     let Some(spec) = dir.read("spec.json")? else { return Ok(None) };
-    Ok(Some(Ready { runtime, signals, seized, spec }))
+    Ok(Some(SeizedMachine { runtime, signals, seized, spec }))
 }
 
-impl Ready {
+impl SeizedMachine {
     fn run(self, dir: &InstanceDir, begun: Instant) -> ExitCode {
         let Self { runtime, mut signals, seized: Seized { lock, before: _, removing }, spec } = self;
         supervisor::answer();
-        halt_point("supervisor.answered");
+        failpoint("supervisor.answered");
         let end = if removing {
             // Those that a killed supervisor left.
             LocalSet::new().block_on(&runtime, egress::sweep());
@@ -103,7 +101,8 @@ async fn live(
     signals: &mut Signals,
 ) -> ExitReason {
     let has_rules = spec.settings.network.internet().is_some();
-    let (mut machine, mut guard) = (None, None);
+    let mut machine = None;
+    let mut guard = None;
     let end = tokio::select! {
         end = signals.end(dir, lock, || ()) => end,
         end = boot_and_watch(dir, spec, begun, &mut machine, &mut guard) => end,
@@ -130,7 +129,7 @@ async fn boot_and_watch(
         Ok(console) => console,
         Err(error) => return ExitReason::Died(format!("failed to boot: {error}")),
     };
-    let site = Site { dir: dir.clone(), spec, console, begun };
+    let site = MachineSite { dir: dir.clone(), spec, console, begun };
     match boot::boot_and_watch(&site, machine, guard).await {
         Ok(ending) => ExitReason::Died(ending.to_string()),
         Err(problem) => ExitReason::Died(format!("failed to boot: {problem}")),

@@ -6,30 +6,23 @@
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use fs_err as fs;
 
-mod containers;
-mod cpio;
-pub(super) mod digest;
-pub(in crate::qemu) mod disk;
-mod initrd;
+use super::store::{Images, StoreError};
+use super::{FORMAT, Flavour, INITRD, Image, KERNEL, MANIFEST, Manifest, ROOTFS, SshServer, content_digest};
+use rootfs::Rootfs;
+
 mod kernel;
-mod modules;
 mod rootfs;
 mod sources;
 mod tools;
 
-pub use initrd::InitrdError;
-pub use kernel::KernelError;
-pub(in crate::qemu) use tools::all_there as tools_there;
+pub use kernel::{InitrdError, KernelError};
 pub use tools::{Tool, ToolError, packages_of_images};
-
-use super::store::{Images, StoreError};
-use super::{FORMAT, Flavour, INITRD, Image, KERNEL, MANIFEST, Manifest, ROOTFS, SshServer};
-use rootfs::Rootfs;
+pub(in crate::qemu) use tools::{all_there as tools_there, make_disk};
 
 /// The program that runs in every guest; build.rs compiles it.
 const GUEST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/greenroom-guest"));
@@ -98,8 +91,10 @@ pub enum BuildError {
     NoSources { suite: String },
     #[error("the packages contain no kernel")]
     NoKernel,
-    #[error("{} is not a program that runs on this host ({problem})", path.display())]
-    Helper { path: PathBuf, problem: String },
+    #[error("{} is not a program that runs on this host ({error})", path.display())]
+    HelperNotStarted { path: PathBuf, error: io::Error },
+    #[error("{} is not a program that runs on this host ({status})", path.display())]
+    HelperFailed { path: PathBuf, status: ExitStatus },
     #[error("the kernel cannot be used")]
     Kernel(#[from] KernelError),
     #[error("cannot create the initrd")]
@@ -115,12 +110,12 @@ pub enum BuildError {
 impl Helper {
     /// Runs the program to get its version: one that does not run here will not run in the guest.
     pub fn at(path: &Path) -> Result<Self, BuildError> {
-        let bad = |problem: String| BuildError::Helper { path: path.to_owned(), problem };
         let mut command = Command::new(path);
         command.arg("--version").stdin(Stdio::null());
-        let output = command.output().map_err(|error| bad(error.to_string()))?;
+        let not_started = |error| BuildError::HelperNotStarted { path: path.to_owned(), error };
+        let output = command.output().map_err(not_started)?;
         if !output.status.success() {
-            return Err(bad(output.status.to_string()));
+            return Err(BuildError::HelperFailed { path: path.to_owned(), status: output.status });
         }
         let stdout = String::from_utf8_lossy(&output.stdout);
         let version =
@@ -163,25 +158,25 @@ pub fn build(
     steps.take("kernel and initrd", || {
         release = kernel_release(&rootfs)?;
         let vmlinuz = fs::read(rootfs.file("boot").join(format!("vmlinuz-{release}")))?;
-        write(&file(KERNEL), &kernel::unpack(&vmlinuz)?)?;
+        write(&file(KERNEL), &kernel::unpack_kernel(&vmlinuz)?)?;
         let modules = rootfs.file("lib/modules").join(&release);
-        write(&file(INITRD), &initrd::make(&modules, GUEST)?)?;
+        write(&file(INITRD), &kernel::make_initrd(&modules, GUEST)?)?;
         Ok(on_disk(&file(KERNEL))? + on_disk(&file(INITRD))?)
     })?;
     let mut engine = None;
     steps.take("guest configuration", || {
-        engine = request.containers.then(|| containers::engine(&rootfs)).transpose()?;
+        engine = request.containers.then(|| rootfs::installed_engine(&rootfs)).transpose()?;
         rootfs.configure(request, GUEST)?;
         rootfs.strip()?;
         on_disk(&rootfs.path)
     })?;
     steps.take("disk", || {
-        disk::make(&rootfs.path, &file(ROOTFS), request.disk_bytes, None)?;
+        make_disk(&rootfs.path, &file(ROOTFS), request.disk_bytes, None)?;
         read_only(&file(ROOTFS))?;
         rootfs.remove()?;
         on_disk(&file(ROOTFS))
     })?;
-    let digest = digest::of_image(&file(KERNEL), &file(INITRD), &file(ROOTFS))?;
+    let digest = content_digest(&file(KERNEL), &file(INITRD), &file(ROOTFS))?;
     let manifest = Manifest { engine, ..manifest(request, release, digest) };
     write(&file(MANIFEST), &serde_json::to_vec_pretty(&manifest).map_err(io::Error::from)?)?;
     Ok(work.finish(manifest)?)
@@ -318,7 +313,7 @@ mod tests {
         let temporary = tempfile::tempdir().unwrap();
         let path = temporary.path().join("gitlab-runner");
         fs::write(&path, "#!/bin/sh\nprintf 'Version:      19.4.0\\nGit revision: x\\n'\n").unwrap();
-        assert!(matches!(Helper::at(&path), Err(BuildError::Helper { .. })), "not executable");
+        assert!(matches!(Helper::at(&path), Err(BuildError::HelperNotStarted { .. })), "not executable");
         fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
         assert_eq!(Helper::at(&path).unwrap().version.as_deref(), Some("19.4.0"));
     }

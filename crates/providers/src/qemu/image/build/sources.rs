@@ -16,7 +16,7 @@ const FOLDER: &str = "sources.list.d";
 
 /// One archive, as apt's files name it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Source {
+struct AptSource {
     uri: String,
     suite: String,
     components: Vec<String>,
@@ -68,8 +68,8 @@ fn files(apt: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// `deb [signed-by=/key.gpg] http://mirror.example/debian bookworm main`
-fn one_line(text: &str) -> Vec<Source> {
+/// The sources in lines such as `deb [signed-by=/key.gpg] http://mirror.example/debian bookworm main`.
+fn one_line(text: &str) -> Vec<AptSource> {
     let read = |line: &str| {
         let line = line.split('#').next()?.trim();
         let mut rest = line.strip_prefix("deb")?.strip_prefix([' ', '\t'])?.trim_start();
@@ -81,19 +81,20 @@ fn one_line(text: &str) -> Vec<Source> {
             rest = after;
         }
         let mut fields = rest.split_whitespace().map(str::to_owned);
-        let (uri, suite) = (fields.next()?, fields.next()?);
-        Some(Source { uri, suite, components: fields.collect(), signed_by })
+        let uri = fields.next()?;
+        let suite = fields.next()?;
+        Some(AptSource { uri, suite, components: fields.collect(), signed_by })
     };
     text.lines().filter_map(read).collect()
 }
 
-/// Paragraphs of `Key: value` lines (deb822).
-fn stanzas(text: &str) -> Vec<Source> {
+/// The sources in paragraphs of `Key: value` lines (deb822).
+fn stanzas(text: &str) -> Vec<AptSource> {
     let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
     lines.split(|line| line.trim().is_empty()).flat_map(stanza).collect()
 }
 
-fn stanza(lines: &[&str]) -> Vec<Source> {
+fn stanza(lines: &[&str]) -> Vec<AptSource> {
     let values = |key: &str| field(lines, key);
     let is_off = values("Enabled").first().is_some_and(|word| word.eq_ignore_ascii_case("no"));
     if is_off || !values("Types").iter().any(|kind| kind == "deb") {
@@ -102,8 +103,9 @@ fn stanza(lines: &[&str]) -> Vec<Source> {
     let mut found = Vec::new();
     for uri in values("URIs") {
         for suite in values("Suites") {
-            let (uri, components) = (uri.clone(), values("Components"));
-            found.push(Source { uri, suite, components, signed_by: values("Signed-By") });
+            let uri = uri.clone();
+            let components = values("Components");
+            found.push(AptSource { uri, suite, components, signed_by: values("Signed-By") });
         }
     }
     found
@@ -120,7 +122,7 @@ fn field(lines: &[&str], key: &str) -> Vec<String> {
     all.flat_map(str::split_whitespace).map(str::to_owned).collect()
 }
 
-impl Source {
+impl AptSource {
     fn is_debian(&self, suite: &str) -> bool {
         let fits = self.suite.strip_prefix(suite).is_some_and(|r| matches!(r, "" | "-updates" | "-security"));
         let is_reachable =

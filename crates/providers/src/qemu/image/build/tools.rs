@@ -64,7 +64,7 @@ impl Tool {
         Command::new(self.program())
     }
 
-    /// Its path; it must be installed.
+    /// The path of the tool, which must be installed.
     pub(in crate::qemu) fn program(self) -> OsString {
         self.path().map_or_else(|| self.name().into(), PathBuf::into_os_string)
     }
@@ -84,7 +84,7 @@ pub enum ToolError {
     Missing(Vec<Tool>),
     #[error("{tool}: {source}")]
     Start { tool: Tool, source: io::Error },
-    /// It exited with an error; with the last lines of its output.
+    /// The tool exited with an error; with the last lines of its output.
     #[error("{tool} failed with {status}{}", indented(output))]
     Failed { tool: Tool, status: std::process::ExitStatus, output: Vec<String> },
 }
@@ -149,6 +149,35 @@ pub(super) fn failed(tool: Tool, status: std::process::ExitStatus, output: &[u8]
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     let from = lines.len().saturating_sub(SHOWN);
     ToolError::Failed { tool, status, output: lines[from..].iter().map(|line| (*line).to_owned()).collect() }
+}
+
+/// Fills a disk from a folder. No journal: what is written to it is thrown away with its machine.
+pub(in crate::qemu) fn make_disk(
+    folder: &Path,
+    disk: &Path,
+    bytes: u64,
+    inodes: Option<u64>,
+) -> Result<(), ToolError> {
+    let tool = Tool::Mke2fs;
+    let mut command = tool.command();
+    command.args([
+        "-q",
+        "-F",
+        "-t",
+        "ext4",
+        "-b",
+        "4096",
+        "-O",
+        "^has_journal",
+        "-m",
+        "0",
+        "-L",
+        "greenroom",
+    ]);
+    command.args(inodes.map(|inodes| format!("-N{inodes}")));
+    command.arg("-d").arg(folder).arg(disk).arg(format!("{}k", bytes / 1024)).stdin(Stdio::null());
+    let output = command.output().map_err(|source| ToolError::Start { tool, source })?;
+    if output.status.success() { Ok(()) } else { Err(failed(tool, output.status, &output.stderr)) }
 }
 
 #[cfg(test)]

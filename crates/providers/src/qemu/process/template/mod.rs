@@ -21,20 +21,16 @@ use greenroom_system::remove;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::command::Hardware;
-use super::exec::Runner;
+use super::command::{Hardware, kernel_parameters};
+use super::exec::QemuProgram;
 use super::machine::BootError;
-use super::rig::kernel_parameters;
-use crate::halt::halt_point;
-use crate::instance_dir::{InstanceDir, make_private};
 use crate::qemu::image::Image;
 use crate::qemu::settings::Network;
+use crate::supervised::instance_dir::{InstanceDir, make_private};
+use crate::supervised::supervisor::failpoint;
 
-mod build;
-pub(super) mod client;
-pub(super) mod holder;
-mod memory;
-mod pull;
+pub(super) mod build;
+pub(super) mod memory;
 
 pub(super) use build::capabilities;
 
@@ -45,11 +41,11 @@ const FOLDER: &str = ".templates";
 const FORMAT: u32 = 2;
 
 /// Written last: without it, a template is incomplete.
-const DONE: &str = "template.json";
+pub(super) const DONE: &str = "template.json";
 const RECIPE: &str = "recipe.json";
-const DISK: &str = "disk.qcow2";
-const STATE: &str = "state";
-const RAM: &str = "ram.img";
+pub(super) const DISK: &str = "disk.qcow2";
+pub(super) const STATE: &str = "state";
+pub(super) const RAM: &str = "ram.img";
 /// The disk of the guest that pulls. A template that has images boots from it.
 const PULLED: &str = "pulled.qcow2";
 
@@ -66,7 +62,7 @@ pub(super) struct Recipe {
     /// The size of the disk in bytes.
     pub(super) disk: u64,
     pub(super) hardware: Hardware,
-    pub(super) runner: Runner,
+    pub(super) runner: QemuProgram,
     /// Greenroom's executable.
     pub(super) program: PathBuf,
     /// How long its boot may take.
@@ -101,10 +97,10 @@ pub(super) struct Pulls {
     pub(super) images: Vec<PublicPull>,
 }
 
-/// `template.json`: a template that is complete.
+/// The record of a complete template, in `template.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Done {
+pub(super) struct TemplateRecord {
     ms: u64,
     /// Distinguishes it from the one that it replaced.
     token: String,
@@ -117,13 +113,13 @@ pub(super) struct Done {
 
 /// The files that a clone resumes from.
 #[derive(Debug)]
-pub(super) struct Files {
+pub(super) struct TemplateFiles {
     pub(super) disk: fs_err::File,
     pub(super) state: fs_err::File,
-    pub(super) done: Done,
+    pub(super) done: TemplateRecord,
 }
 
-/// Everything that a resume depends on.
+/// The properties on which a resume depends; their hash is the name of the template.
 #[derive(Serialize)]
 struct Ingredients<'a> {
     format: u32,
@@ -155,7 +151,7 @@ impl Template {
     }
 
     /// Writes the files that a holder needs to build it.
-    fn prepare(&self, recipe: &Recipe) -> io::Result<()> {
+    pub(super) fn prepare(&self, recipe: &Recipe) -> io::Result<()> {
         make_private(&self.dir.path)?;
         if !self.dir.has("lock") {
             // RACE: two processes may both create it; it is one file, and neither has locked it.
@@ -172,12 +168,12 @@ impl Template {
         self.dir.file(STATE)
     }
 
-    fn done(&self) -> io::Result<Option<Done>> {
+    fn done(&self) -> io::Result<Option<TemplateRecord>> {
         self.dir.read(DONE)
     }
 
     /// Opens the files that belong to a memory; `None`: another template has replaced it.
-    pub(super) fn open(&self, token: &str) -> io::Result<Option<Files>> {
+    pub(super) fn open(&self, token: &str) -> io::Result<Option<TemplateFiles>> {
         let open = |path| match fs_err::File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             other => other.map(Some),
@@ -185,20 +181,20 @@ impl Template {
         let (Some(disk), Some(state)) = (open(self.disk())?, open(self.state())?) else { return Ok(None) };
         // RACE: a holder removes this file before it replaces the others. Read last, it proves that both are its own.
         let done = self.done()?.filter(|done| done.token == token);
-        Ok(done.map(|done| Files { disk, state, done }))
+        Ok(done.map(|done| TemplateFiles { disk, state, done }))
     }
 
     /// Removes a template from which a clone did not resume. Its holder exits by itself.
     pub(super) fn discard(&self) -> io::Result<()> {
         let name = self.dir.path.file_name().unwrap_or_default().to_string_lossy();
-        let aside = self.dir.path.with_file_name(format!(".{name}-{}", crate::launch::random()?));
+        let aside = self.dir.path.with_file_name(format!(".{name}-{}", crate::supervised::launch::random()?));
         match fs_err::rename(&self.dir.path, &aside) {
             // RACE: another clone has discarded it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             other => {
                 other?;
                 // CRASH: the holder that builds the next template removes the renamed directory.
-                halt_point("template.set-aside");
+                failpoint("template.set-aside");
                 remove::tree(&aside)
             }
         }
@@ -215,7 +211,7 @@ impl Template {
                 remove::tree(&entry.path())?;
             }
         }
-        for other in crate::launch::instances(folder)? {
+        for other in crate::supervised::launch::instances(folder)? {
             let old: Option<Recipe> = other.read(RECIPE)?;
             let is_stale = old.is_none_or(|old| {
                 let rebuilt = old.image == recipe.image && old.digest != recipe.digest;
@@ -235,7 +231,7 @@ pub(in crate::qemu) fn disk_of_all(images: &Path) -> io::Result<u64> {
     use std::os::unix::fs::MetadataExt;
     let size = |path: PathBuf| fs_err::metadata(path).map_or(0, |found| found.blocks() * 512);
     let mut sum = 0_u64;
-    for dir in crate::launch::instances(&images.join(FOLDER))? {
+    for dir in crate::supervised::launch::instances(&images.join(FOLDER))? {
         let Ok(Some(recipe)) = dir.read::<Recipe>(RECIPE) else { continue };
         if recipe.pulls.is_some() {
             let pulling = if dir.has(PULLED) { recipe.disk } else { 0 };
@@ -287,7 +283,7 @@ fn processor(text: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::qemu::accel::Engine;
+    use crate::qemu::accel::Accelerator;
 
     fn recipe() -> Recipe {
         Recipe {
@@ -295,8 +291,8 @@ mod tests {
             image: "light".to_owned(),
             digest: "d1".to_owned(),
             disk: 1 << 30,
-            hardware: Hardware { engine: Engine::Tcg, vcpus: 1, memory: 256 << 20 },
-            runner: Runner { qemu: PathBuf::from("/proc/self/exe"), identity: None },
+            hardware: Hardware { engine: Accelerator::Tcg, vcpus: 1, memory: 256 << 20 },
+            runner: QemuProgram { qemu: PathBuf::from("/proc/self/exe"), identity: None },
             program: PathBuf::from("/greenroom"),
             limit: Duration::from_secs(1),
             kept: Duration::from_secs(1),
@@ -305,7 +301,8 @@ mod tests {
     }
 
     fn pulls() -> Pulls {
-        let (image, script) = ("docker.io/library/ruby:3.3".into(), "pull".to_owned());
+        let image = "docker.io/library/ruby:3.3".into();
+        let script = "pull".to_owned();
         let within = Duration::from_mins(16);
         Pulls { network: Network::Open, proxy: None, images: vec![PublicPull { image, script, within }] }
     }
@@ -322,10 +319,10 @@ mod tests {
         for other in [
             Recipe { digest: "d2".to_owned(), ..recipe() },
             Recipe { disk: 2 << 30, ..recipe() },
-            hardware(|h| h.engine = Engine::Kvm),
+            hardware(|h| h.engine = Accelerator::Kvm),
             hardware(|h| h.vcpus = 2),
             hardware(|h| h.memory = 512 << 20),
-            Recipe { runner: Runner { qemu: PathBuf::from("/bin/sh"), identity: None }, ..recipe() },
+            Recipe { runner: QemuProgram { qemu: PathBuf::from("/bin/sh"), identity: None }, ..recipe() },
         ] {
             assert_ne!(key(&other).unwrap(), own, "{other:?}");
         }
@@ -364,7 +361,10 @@ mod tests {
             fs_err::write(file, "x").unwrap();
         }
         assert!(template.open("a").unwrap().is_none(), "it is not complete");
-        template.dir.put(DONE, &Done { token: "a".to_owned(), ..Done::default() }).unwrap();
+        template
+            .dir
+            .put(DONE, &TemplateRecord { token: "a".to_owned(), ..TemplateRecord::default() })
+            .unwrap();
         assert!(template.open("a").unwrap().is_some() && template.open("b").unwrap().is_none());
         template.dir.put(DONE, &serde_json::json!({ "ms": 7 })).unwrap();
         assert!(template.open("").unwrap().is_some(), "one of an earlier version");

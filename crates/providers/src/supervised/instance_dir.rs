@@ -5,7 +5,7 @@
 //! reports the holder without taking the lock. `server.json` records that such a process has started: no instance is
 //! ever served twice.
 
-use std::io;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -42,7 +42,7 @@ impl Launched {
 
 /// The process that serves, or served, an instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Served {
+pub struct ServerRecord {
     pub pid: i32,
     /// The kernel's boot id: pids of another boot are meaningless.
     pub boot: String,
@@ -51,7 +51,7 @@ pub struct Served {
 /// The life-cycle state of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Life {
-    /// Its launch was interrupted before its process started.
+    /// The launch was interrupted before the instance's process started.
     HalfMade,
     Booting,
     Running,
@@ -113,7 +113,7 @@ impl InstanceDir {
         self.read("endpoint.json")
     }
 
-    pub fn served(&self) -> io::Result<Option<Served>> {
+    pub fn served(&self) -> io::Result<Option<ServerRecord>> {
         self.read("server.json")
     }
 
@@ -227,6 +227,25 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
     serde_json::from_slice(&bytes).map(Some).map_err(damaged)
 }
 
+/// Maximum size of the tail, in bytes.
+pub const CONSOLE_TAIL: u64 = 64 * 1024;
+
+/// The last 64 KiB of a file, from the beginning of a line. Bytes that are not UTF-8 become `�`.
+pub fn console_tail(path: &Path) -> io::Result<String> {
+    let mut file = fs::File::open(path)?;
+    let length = file.metadata()?.len();
+    let begin = length.saturating_sub(CONSOLE_TAIL);
+    file.seek(SeekFrom::Start(begin))?;
+    let mut bytes = Vec::new();
+    // The file may be growing: later output is left for the next call.
+    file.take(CONSOLE_TAIL).read_to_end(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes);
+    match text.split_once('\n') {
+        Some((_, whole)) if begin > 0 => Ok(whole.to_owned()),
+        _ => Ok(text.into_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -248,7 +267,7 @@ mod tests {
             fs::write(dir.file(file), "").unwrap();
         }
         assert_eq!(dir.life().unwrap(), Life::HalfMade);
-        dir.put("server.json", &Served { pid: 1, boot: "b".to_owned() }).unwrap();
+        dir.put("server.json", &ServerRecord { pid: 1, boot: "b".to_owned() }).unwrap();
         assert_eq!(dir.life().unwrap(), Life::Ended);
         assert_eq!(dir.served().unwrap().unwrap().pid, 1);
     }
@@ -260,5 +279,18 @@ mod tests {
         assert!(dir.launched().unwrap().is_none());
         fs::write(dir.file("spec.json"), "{").unwrap();
         assert!(dir.launched().unwrap_err().to_string().contains("spec.json"));
+    }
+
+    #[test]
+    fn the_tail_is_bounded_and_begins_with_a_whole_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("console.log");
+        fs::write(&file, b"one\ntwo\xff").unwrap();
+        assert!(console_tail(&file).unwrap().starts_with("one\ntwo"));
+        fs::write(&file, "0123456789abcde\n".repeat(10_000)).unwrap();
+        let kept = console_tail(&file).unwrap();
+        assert_eq!(kept.len() as u64, CONSOLE_TAIL - 16);
+        assert!(kept.starts_with("0123"));
+        assert!(console_tail(&dir.path().join("none")).is_err());
     }
 }

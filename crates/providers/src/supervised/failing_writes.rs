@@ -12,7 +12,7 @@ use greenroom_system::threads::disk::Lane;
 use greenroom_testkit::faulty::{Action, Ended, act, listed, with_each_error};
 
 use super::instance_dir::{InstanceDir, Launched, Life};
-use super::launch::{Admitted, Launcher, Recipe, Server, instances};
+use super::launch::{Admitted, InstanceProgram, Launcher, Recipe, instances};
 
 const ACTIONS: [Action; 4] = [
     Action { name: "an instance", prepare: |_| (), act: make, judge: judge_launched },
@@ -77,8 +77,10 @@ fn instance(dir: &Path) -> InstanceDir {
 fn make(dir: &Path, begin: &dyn Fn()) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let server = Server { program: "/nowhere".into(), arguments: Vec::new() };
-        let (pool_dir, disk, request) = (pool(dir), Lane::default(), request());
+        let server = InstanceProgram { program: "/nowhere".into(), arguments: Vec::new() };
+        let pool_dir = pool(dir);
+        let disk = Lane::default();
+        let request = request();
         let launcher = Launcher { pool_dir: &pool_dir, server: &server, disk: &disk };
         begin();
         launcher.make(&request, &Plain(request.clone())).await.map(drop).map_err(|error| error.to_string())
@@ -153,7 +155,7 @@ fn a_process_that_acts() {
 
 #[test]
 fn an_error_of_any_write_of_an_instance_is_reported_and_leaves_the_old_files_or_the_new_ones() {
-    with_each_error("failing_writes::a_process_that_acts", &ACTIONS, |action, tally| {
+    with_each_error("supervised::failing_writes::a_process_that_acts", &ACTIONS, |action, tally| {
         println!("{}", tally.text);
         let is_mark = action.name == "a termination";
         assert!(tally.tried >= 3, "{}: {tally:?}", action.name);

@@ -1,10 +1,15 @@
-//! Creates the directory of an instance that is a process on the runner host, and starts that process.
+//! Creates the directory of an instance that is a process on the runner host, and starts that process, where systemd runs
+//! in a scope of its own.
+//!
+//! A process in the control group of the service that launched it is killed when that service stops. With a scope of
+//! its own, a job survives a restart of the keeper and a graceful stop of the runner.
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,9 +22,8 @@ use greenroom_system::threads::disk::Lane;
 use greenroom_system::threads::flock::{self, Kind};
 use tokio::io::AsyncReadExt;
 
-use super::console;
-use super::halt::{self, halt_point};
-use super::instance_dir::{InstanceDir, Life, is_plain_name, make_private};
+use super::instance_dir::{self, InstanceDir, Life, is_plain_name, make_private};
+use super::supervisor::{self, failpoint};
 
 /// The only environment variables that Greenroom's long-lived processes inherit; never a job's variable.
 const PASSED_ON: &[&str] = &["PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ"];
@@ -32,7 +36,7 @@ const ABANDONED_AFTER: Duration = Duration::from_mins(10);
 
 /// The program that serves or removes an instance; the path of its directory is the last argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Server {
+pub struct InstanceProgram {
     /// Absolute, or searched for in `PATH`.
     pub program: PathBuf,
     pub arguments: Vec<OsString>,
@@ -63,14 +67,14 @@ pub struct Admitted {
 #[derive(Debug)]
 pub struct Launcher<'a> {
     pub pool_dir: &'a Path,
-    pub server: &'a Server,
+    pub server: &'a InstanceProgram,
     pub disk: &'a Lane,
 }
 
 /// The result of creating the directory.
-pub(super) struct Made {
+pub(super) struct CreatedInstance {
     dir: InstanceDir,
-    /// As `Admitted::lost`.
+    /// From [`Admitted::lost`].
     lost: Option<ProviderError>,
     fresh: bool,
 }
@@ -80,7 +84,7 @@ impl Launcher<'_> {
         let made = self.make(request, recipe).await?;
         // CRASH: from here on the directory is listed, as starting. A launch with the same token starts its process;
         // without one, the instance is terminated because it does not come up.
-        halt_point("launch.placed");
+        failpoint("launch.placed");
         let life = made.dir.life().map_err(|error| unknown(&error))?;
         if life == Life::HalfMade {
             start(self.server, &made.dir).await.map_err(|error| self.take_back(&made, &error))?;
@@ -93,7 +97,7 @@ impl Launcher<'_> {
         &self,
         request: &LaunchRequest,
         recipe: &dyn Recipe,
-    ) -> Result<Made, ProviderError> {
+    ) -> Result<CreatedInstance, ProviderError> {
         let name = request.instance.as_str();
         if !is_plain_name(name) {
             let message = format!("`{name}` is not a valid name for a directory");
@@ -101,26 +105,26 @@ impl Launcher<'_> {
         }
         let dir = InstanceDir::at(self.pool_dir.join(name));
         if is_there(&dir, request)? {
-            return Ok(Made { dir, lost: None, fresh: false });
+            return Ok(CreatedInstance { dir, lost: None, fresh: false });
         }
         let refused = |error: io::Error| ProviderError::new(ErrorClass::Transient, error.to_string());
         make_private(self.pool_dir).map_err(refused)?;
         // The lock makes counting and creating one step for all processes; nothing slow happens under it.
         let _lock = locked(&self.pool_dir.join(".lock")).await?;
-        halt_point("launch.locked");
+        failpoint("launch.locked");
         if is_there(&dir, request)? {
-            return Ok(Made { dir, lost: None, fresh: false });
+            return Ok(CreatedInstance { dir, lost: None, fresh: false });
         }
         self.sweep();
         let Admitted { lost, lock: _counted } = recipe.admit().await?;
         self.put_in_place(&dir, recipe).map_err(refused)?;
-        Ok(Made { dir, lost, fresh: true })
+        Ok(CreatedInstance { dir, lost, fresh: true })
     }
 
     fn put_in_place(&self, dir: &InstanceDir, recipe: &dyn Recipe) -> io::Result<()> {
         let fresh = InstanceDir::at(self.pool_dir.join(format!(".new-{}", random()?)));
         let filled = recipe.write(&fresh);
-        halt_point("launch.filled");
+        failpoint("launch.filled");
         // CRASH: a directory with a dot name is not an instance: nothing runs in it, and a later launch removes it.
         let placed = filled.and_then(|()| {
             // The rest of a removal that was interrupted after the spec, unless the removal is still running.
@@ -167,7 +171,7 @@ impl Launcher<'_> {
     }
 
     /// Removes the directory if its process could not be started and this launch created it.
-    fn take_back(&self, made: &Made, error: &StartError) -> ProviderError {
+    fn take_back(&self, made: &CreatedInstance, error: &StartError) -> ProviderError {
         let program = self.server.program.display();
         match error {
             StartError::NotStarted(problem) if made.fresh && made.lost.is_none() => {
@@ -177,7 +181,9 @@ impl Launcher<'_> {
             StartError::NotStarted(problem) => {
                 ProviderError::new(ErrorClass::Unknown, format!("cannot start {program}: {problem}"))
             }
-            StartError::NoAnswer(problem) => ProviderError::new(ErrorClass::Unknown, problem.clone()),
+            StartError::NoPipe | StartError::Exited { .. } | StartError::Late => {
+                ProviderError::new(ErrorClass::Unknown, error.to_string())
+            }
         }
     }
 }
@@ -237,7 +243,7 @@ pub fn random() -> io::Result<String> {
 pub fn passed_on() -> Vec<(&'static str, OsString)> {
     PASSED_ON
         .iter()
-        .chain(halt::VARIABLES)
+        .chain(supervisor::FAILPOINT_VARIABLES)
         .filter_map(|name| Some((*name, std::env::var_os(name)?)))
         .collect()
 }
@@ -246,38 +252,140 @@ pub fn passed_on() -> Vec<(&'static str, OsString)> {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error("cannot be started: {0}")]
-    NotStarted(io::Error),
-    #[error("{0}")]
-    NoAnswer(String),
+    NotStarted(#[source] io::Error),
+    #[error("no pipe")]
+    NoPipe,
+    #[error("the instance's process exited before it was ready: {last_line}")]
+    Exited { last_line: String },
+    #[error("the instance's process did not respond within {} s", ANSWER_WITHIN.as_secs())]
+    Late,
 }
 
 /// Starts the process of a directory and waits for its answer.
-pub async fn start(server: &Server, dir: &InstanceDir) -> Result<(), StartError> {
+pub async fn start(server: &InstanceProgram, dir: &InstanceDir) -> Result<(), StartError> {
     let mut child = spawn(server, dir, Stdio::piped()).map_err(StartError::NotStarted)?;
-    let mut answer = child.stdout.take().ok_or_else(|| StartError::NoAnswer("no pipe".to_owned()))?;
-    halt_point("launch.started");
+    let mut answer = child.stdout.take().ok_or(StartError::NoPipe)?;
+    failpoint("launch.started");
     // One byte, written when the lock is held and the record exists. Dropping the child here does not stop it: it is
     // detached, and the runtime waits for its exit.
     match tokio::time::timeout(ANSWER_WITHIN, answer.read_u8()).await {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(_)) => {
-            let output = console::tail(&dir.file("console.log")).unwrap_or_default();
-            let last = output.lines().next_back().unwrap_or("no output");
-            Err(StartError::NoAnswer(format!("the instance's process exited before it was ready: {last}")))
+            let output = instance_dir::console_tail(&dir.file("console.log")).unwrap_or_default();
+            let last_line = output.lines().next_back().unwrap_or("no output").to_owned();
+            Err(StartError::Exited { last_line })
         }
-        Err(_) => Err(StartError::NoAnswer(format!(
-            "the instance's process did not respond within {} s",
-            ANSWER_WITHIN.as_secs()
-        ))),
+        Err(_) => Err(StartError::Late),
     }
 }
 
 /// Starts the process that serves or removes an instance.
-pub fn spawn(server: &Server, dir: &InstanceDir, answer: Stdio) -> io::Result<tokio::process::Child> {
+pub fn spawn(
+    server: &InstanceProgram,
+    dir: &InstanceDir,
+    answer: Stdio,
+) -> io::Result<tokio::process::Child> {
     let console = fs::OpenOptions::new().create(true).append(true).open(dir.file("console.log"))?;
     let mut command = tokio::process::Command::new(&server.program);
     command.args(&server.arguments).arg(&dir.path);
     command.env_clear().envs(passed_on()).current_dir("/");
     command.stdin(Stdio::null()).stdout(answer).stderr(console.into_file());
     command.spawn()
+}
+
+/// Exists exactly where systemd manages the host.
+const SYSTEMD: &str = "/run/systemd/system";
+
+/// The description of a scope in `systemctl`.
+const DESCRIPTION: &str = "--description=Greenroom instance";
+
+/// The service manager that can create scopes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scopes {
+    /// The host's systemd; this process is root.
+    System,
+    /// The user's systemd.
+    User,
+    /// None: instances stay in the control group of the process that launches them.
+    None,
+}
+
+/// Checked once per process: a service manager does not appear or disappear meanwhile.
+pub fn scopes() -> Scopes {
+    static FOUND: OnceLock<Scopes> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        find_scopes(Path::new(SYSTEMD).is_dir(), rustix::process::geteuid().is_root(), makes_scope)
+    })
+}
+
+fn find_scopes(systemd: bool, root: bool, works: impl Fn(Scopes) -> bool) -> Scopes {
+    let wanted = if root { Scopes::System } else { Scopes::User };
+    if systemd && works(wanted) { wanted } else { Scopes::None }
+}
+
+/// Creates a scope for a program that does nothing; true on success.
+fn makes_scope(scopes: Scopes) -> bool {
+    let mut command = Command::new("systemd-run");
+    command.args(scope_arguments(scopes)).arg("true");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+fn scope_arguments(scopes: Scopes) -> Vec<&'static str> {
+    let mut arguments = vec!["--scope", "--collect", "--quiet", DESCRIPTION];
+    if scopes == Scopes::User {
+        arguments.push("--user");
+    }
+    arguments.push("--");
+    arguments
+}
+
+/// The command that starts a program in a scope of its own, where one can be created; otherwise the program itself.
+pub(super) fn in_scope(server: &InstanceProgram) -> InstanceProgram {
+    scoped(server, scopes())
+}
+
+fn scoped(server: &InstanceProgram, scopes: Scopes) -> InstanceProgram {
+    if scopes == Scopes::None {
+        return server.clone();
+    }
+    let mut all: Vec<OsString> = Vec::new();
+    if scopes == Scopes::User {
+        // The address of the user's service manager, which is not among the inherited variables.
+        let bus = std::env::var_os("XDG_RUNTIME_DIR").unwrap_or_default();
+        all.push([OsString::from("XDG_RUNTIME_DIR="), bus].into_iter().collect());
+        all.push("systemd-run".into());
+    }
+    all.extend(scope_arguments(scopes).into_iter().map(OsString::from));
+    all.push(server.program.clone().into());
+    all.extend(server.arguments.iter().cloned());
+    let starter = if scopes == Scopes::User { "env" } else { "systemd-run" };
+    InstanceProgram { program: starter.into(), arguments: all }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scope_is_used_only_where_one_was_made() {
+        assert_eq!(find_scopes(true, true, |_| true), Scopes::System);
+        assert_eq!(find_scopes(true, false, |scopes| scopes == Scopes::User), Scopes::User);
+        assert_eq!(find_scopes(true, true, |_| false), Scopes::None);
+        assert_eq!(find_scopes(false, true, |_| true), Scopes::None);
+    }
+
+    #[test]
+    fn the_process_itself_is_the_last_of_the_command() {
+        let own = ["instance", "serve", "--dir"].map(OsString::from);
+        let server = InstanceProgram { program: "/bin/greenroom".into(), arguments: own.to_vec() };
+        assert_eq!(scoped(&server, Scopes::None), server);
+        let own = ["/bin/greenroom", "instance", "serve", "--dir"].map(OsString::from);
+        for (scopes, starter) in [(Scopes::System, "systemd-run"), (Scopes::User, "env")] {
+            let scoped = scoped(&server, scopes);
+            assert_eq!(scoped.program, Path::new(starter));
+            assert_eq!(scoped.arguments.contains(&"--user".into()), scopes == Scopes::User);
+            assert!(scoped.arguments.ends_with(&own));
+        }
+    }
 }

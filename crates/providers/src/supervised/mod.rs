@@ -1,6 +1,9 @@
-//! Instances that are each a directory and a Greenroom process on the runner host, seen from outside.
+//! Instances that are each a directory and a Greenroom process on the runner host: what `local` and `qemu` have in common.
 //!
-//! All state is on disk and in kernel locks, so any process may call these functions at any time.
+//! This file has the provider's calls, which see an instance from outside. [`instance_dir`] is its directory, [`launch`]
+//! creates it and starts its process, and [`supervisor`] is that process, seen from inside.
+//!
+//! All state is on disk and in kernel locks, so any process may make these calls at any time.
 
 use std::io;
 use std::path::PathBuf;
@@ -18,11 +21,15 @@ use greenroom_system::remove;
 use greenroom_system::threads::disk::Lane;
 use rustix::process::Signal;
 
-use super::console;
-use super::instance_dir::{InstanceDir, Life, is_plain_name};
-use super::launch::{self, Launcher, Recipe, Server};
-use super::process::{self, Process};
-use super::scope;
+use crate::process::{self, Process};
+use instance_dir::{InstanceDir, Life, is_plain_name};
+use launch::{InstanceProgram, Launcher, Recipe};
+
+#[cfg(test)]
+mod failing_writes;
+pub mod instance_dir;
+pub mod launch;
+pub mod supervisor;
 
 /// How long an instance may take to terminate before it is killed.
 const KILL_AFTER: Duration = Duration::from_secs(10);
@@ -35,7 +42,7 @@ pub struct Supervised {
     pub pool: PoolName,
     /// The directory with one subdirectory for each pool.
     pub instances: PathBuf,
-    pub server: Server,
+    pub server: InstanceProgram,
     pub clock: Rc<dyn Clock>,
     /// Removals of instances' trees.
     pub disk: Lane,
@@ -73,7 +80,7 @@ impl Supervised {
             return Err(ProviderError::new(ErrorClass::Invalid, message));
         }
         let pool_dir = self.pool_dir(&self.pool);
-        let server = scope::in_scope(&self.server);
+        let server = launch::in_scope(&self.server);
         Launcher { pool_dir: &pool_dir, server: &server, disk: &self.disk }.launch(request, recipe).await
     }
 
@@ -101,7 +108,7 @@ impl Supervised {
         Ok(())
     }
 
-    /// As `Provider::terminate`.
+    /// Implements [`Provider::terminate`](greenroom_ports::provider::Provider::terminate).
     pub async fn terminate(&self, id: &InstanceId) -> Result<Termination, ProviderError> {
         let dir = self.dir(id)?;
         let is_there = || dir.launched().map(|found| found.is_some()).map_err(|error| transient(&error));
@@ -123,8 +130,9 @@ impl Supervised {
         Ok(Termination::Gone)
     }
 
-    /// As `Provider::list`. `entry` is called for each directory; `None`: it is not an instance, or not to be listed
-    /// yet.
+    /// Implements [`Provider::list`](greenroom_ports::provider::Provider::list). `entry` is called for each directory;
+    /// `None`:
+    /// the directory is not an instance, or not to be listed yet.
     pub fn list(
         &self,
         pool: &PoolName,
@@ -146,7 +154,7 @@ impl Supervised {
         Ok(listing)
     }
 
-    /// As `Provider::endpoint`.
+    /// Implements [`Provider::endpoint`](greenroom_ports::provider::Provider::endpoint).
     pub fn endpoint(&self, id: &InstanceId) -> Result<Endpoint, ProviderError> {
         let dir = self.dir(id)?;
         if dir.launched().map_err(|error| transient(&error))?.is_none() {
@@ -164,9 +172,9 @@ impl Supervised {
         Err(ProviderError::new(ErrorClass::Transient, format!("`{id}` has no address: {why}")))
     }
 
-    /// As `Provider::console`.
+    /// Implements [`Provider::console`](greenroom_ports::provider::Provider::console).
     pub fn console(&self, id: &InstanceId) -> Result<String, ProviderError> {
-        match console::tail(&self.dir(id)?.file("console.log")) {
+        match instance_dir::console_tail(&self.dir(id)?.file("console.log")) {
             Ok(text) => Ok(text),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(not_found(id)),
             Err(error) => Err(transient(&error)),

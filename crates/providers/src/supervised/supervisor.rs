@@ -9,9 +9,8 @@ use fs_err as fs;
 use greenroom_system::remove;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::halt::halt_point;
-use super::instance_dir::{InstanceDir, Served};
-use super::process;
+use super::instance_dir::{InstanceDir, ServerRecord};
+use crate::process;
 
 /// Interval at which the process checks that the lock's path still names the file that it has locked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
@@ -24,7 +23,7 @@ const LAST: [&str; 2] = ["spec.json", "lock"];
 pub enum ExitReason {
     /// Termination was requested: the directory is removed.
     Terminated,
-    /// It failed, or was killed by SIGTERM: the directory stays, as a dead machine stays in its provider's list.
+    /// The instance failed, or was killed by SIGTERM: the directory stays, as a dead machine stays in its provider's list.
     Died(String),
     /// The directory was removed or replaced, so no caller needs this process any more.
     Orphaned,
@@ -46,7 +45,7 @@ pub struct Seized {
     /// Held until the process exits. Never opened a second time: closing that descriptor would release the lock.
     pub lock: fs::File,
     /// The process that served the instance before this one; `None`: this is the first.
-    pub before: Option<Served>,
+    pub before: Option<ServerRecord>,
     /// True if the instance is to be removed, not served.
     pub removing: bool,
 }
@@ -61,7 +60,7 @@ pub fn detach() {
 /// Makes this process the instance's. `None`: another process serves it or has served it; no instance is served twice.
 pub fn seize(dir: &InstanceDir) -> io::Result<Option<Seized>> {
     let Some(lock) = dir.seize()? else { return Ok(None) };
-    halt_point("supervisor.seized");
+    failpoint("supervisor.seized");
     if dir.launched()?.is_none() {
         return Ok(None);
     }
@@ -74,8 +73,8 @@ pub fn seize(dir: &InstanceDir) -> io::Result<Option<Seized>> {
         let pid = i32::try_from(std::process::id()).unwrap_or_default();
         // CRASH: before this line the instance is half-made and the same token starts another process; after it,
         // dead.
-        dir.put("server.json", &Served { pid, boot: process::boot_id()? })?;
-        halt_point("supervisor.recorded");
+        dir.put("server.json", &ServerRecord { pid, boot: process::boot_id()? })?;
+        failpoint("supervisor.recorded");
     }
     Ok(Some(Seized { lock, before, removing }))
 }
@@ -161,20 +160,45 @@ pub fn remove_dir(dir: &InstanceDir) -> io::Result<()> {
         }
     }
     let [spec, lock] = LAST;
-    halt_point("burial.emptied");
+    failpoint("removal.emptied");
     remove::tree(&dir.file(spec))?;
-    halt_point("burial.unlisted");
+    failpoint("removal.unlisted");
     remove::tree(&dir.file(lock))?;
-    halt_point("burial.unlocked");
+    failpoint("removal.unlocked");
     remove::tree(&dir.path)
 }
+
+/// Environment variables that long-lived processes inherit in addition to the usual ones.
+#[cfg(feature = "crash-points")]
+pub const FAILPOINT_VARIABLES: &[&str] = &[FAILPOINT_VARIABLE];
+#[cfg(not(feature = "crash-points"))]
+pub const FAILPOINT_VARIABLES: &[&str] = &[];
+
+/// The variable with the path of a file that is named like a failpoint.
+#[cfg(feature = "crash-points")]
+const FAILPOINT_VARIABLE: &str = "GREENROOM_HALT";
+
+/// Stops this process (SIGSTOP) if `GREENROOM_HALT` is the path of a file with this name. Removes the file first, so
+/// that one process stops, once.
+#[cfg(feature = "crash-points")]
+pub fn failpoint(name: &str) {
+    let Some(file) = std::env::var_os(FAILPOINT_VARIABLE).map(std::path::PathBuf::from) else { return };
+    if file.file_name().is_some_and(|file_name| file_name == name) && std::fs::remove_file(&file).is_ok() {
+        let stopped = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
+        debug_assert!(stopped.is_ok(), "{stopped:?}");
+    }
+}
+
+/// Does nothing without the feature.
+#[cfg(not(feature = "crash-points"))]
+pub fn failpoint(_name: &str) {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_left_and_a_second_burial_is_fine() {
+    fn nothing_is_left_and_a_second_removal_is_fine() {
         let temporary = tempfile::tempdir().unwrap();
         let dir = InstanceDir::at(temporary.path().join("one"));
         fs::create_dir_all(dir.file("work/deep")).unwrap();
