@@ -129,11 +129,20 @@ pub(super) struct AcceleratorChoice {
     pub(super) news: Option<String>,
 }
 
+/// Why a machine has no accelerator.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AccelError {
+    #[error("KVM cannot be used, but `accel` is \"kvm\": {problem}")]
+    KvmRequired { problem: String },
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
 pub(super) async fn choose(
     requested: Accel,
     state_dir: &Path,
     runner: &QemuProgram,
-) -> io::Result<AcceleratorChoice> {
+) -> Result<AcceleratorChoice, AccelError> {
     if requested == Accel::Tcg {
         return Ok(AcceleratorChoice { engine: Accelerator::Tcg, news: None });
     }
@@ -144,9 +153,7 @@ pub(super) async fn choose(
     }
     match (verdict.problem, requested) {
         (None, _) => Ok(AcceleratorChoice { engine: Accelerator::Kvm, news: None }),
-        (Some(problem), Accel::Kvm) => {
-            Err(io::Error::other(format!("KVM cannot be used, but `accel` is \"kvm\": {problem}")))
-        }
+        (Some(problem), Accel::Kvm) => Err(AccelError::KvmRequired { problem }),
         (Some(problem), _) => {
             let news =
                 fresh.then(|| format!("KVM cannot be used, so virtual machines are emulated: {problem}"));

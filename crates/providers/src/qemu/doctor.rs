@@ -13,7 +13,7 @@ use super::egress;
 use super::image::{Image, ImageError, Problem};
 use super::image_store::{ImageStoreError, Stores};
 use super::launch::{self, DiskTooSmall};
-use super::process::exec::{self, QemuProgram};
+use super::process::exec::{ProgramError, QemuProgram, is_shared_user};
 use super::settings::{Accel, BootSource, Network, Settings};
 use super::store_use::{is_old, old};
 use crate::mistakes::{self, finding};
@@ -41,7 +41,7 @@ fn findings(context: &BuildContext, table: &toml::Table, has_metadata: fn() -> b
             found.extend(shared_user(&settings));
             found.extend(acceleration(context, &settings, &runner));
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+        Err(error @ ProgramError::Missing(_)) => {
             let remedy = "apt-get install --no-install-recommends qemu-system-x86";
             found.push(finding("qemu-missing", Severity::Error, error.to_string(), remedy));
         }
@@ -199,7 +199,7 @@ fn unreachable(program: &Path) -> Option<&Path> {
 fn shared_user(settings: &Settings) -> Option<Finding> {
     let what = "QEMU runs as `nobody`, a user that other programs of the runner host may share";
     let shared = || finding("qemu-user-shared", Severity::Note, what.to_owned(), ADD_USER);
-    exec::is_shared_user(settings).then(shared)
+    is_shared_user(settings).then(shared)
 }
 
 /// Reports why KVM cannot be used, if the settings allow KVM.

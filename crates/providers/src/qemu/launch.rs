@@ -15,7 +15,8 @@ use greenroom_ports::setup::PublicPull;
 
 use super::image::{Image, ImageError};
 use super::image_store::Stores;
-use super::process::{self, qcow2};
+use super::process;
+use super::process::qcow2::{self, Qcow2Error};
 use super::settings::{Accel, BootSource, Settings};
 use super::spec::{PULLS, ReservedStore, Spec};
 use super::{Qemu, egress};
@@ -111,7 +112,7 @@ pub(super) enum DiskError {
     #[error("the boot disk {} does not exist", .0.display())]
     Missing(PathBuf),
     #[error("cannot read the boot disk: {0}")]
-    Unreadable(io::Error),
+    Unreadable(Qcow2Error),
     #[error("{0}: {help}", help = DiskTooSmall::HELP)]
     TooSmall(#[from] DiskTooSmall),
 }

@@ -29,6 +29,8 @@ use crate::supervised::supervisor::{self, ExitReason, Seized, Signals, note};
 
 mod ssh;
 
+use ssh::SshServerError;
+
 /// The hidden subcommands `instance serve --dir DIR` and `instance session DIR PROGRAM ARGUMENT…`; `arguments` follow
 /// `instance`.
 pub fn main(arguments: &[OsString]) -> ExitCode {
@@ -169,7 +171,7 @@ async fn boot_and_serve(guest: &Arc<Guest>) -> ExitReason {
 }
 
 /// Does everything that can fail before it writes the endpoint: an instance with an endpoint answers.
-async fn boot(guest: &Arc<Guest>) -> io::Result<impl Future<Output = ()> + use<>> {
+async fn boot(guest: &Arc<Guest>) -> Result<impl Future<Output = ()> + use<>, SshServerError> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
     let server = match guest.spec.server {
         ServerKind::Embedded => {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fs_err as fs;
 use greenroom_ssh::server::admission::LOGIN_WITHIN;
 use greenroom_ssh::server::peer::{self, Machine, Peer};
-use russh::keys::{PrivateKey, PublicKey};
+use russh::keys::{PrivateKey, PublicKey, ssh_key};
 use russh::server::Config;
 use tokio::net::TcpStream;
 use tokio::process::Command;
@@ -21,18 +21,33 @@ use crate::local::doctor::find_sshd;
 use crate::local::processes::COOKIE;
 use crate::supervised::supervisor::{self, note};
 
-pub(super) fn embedded_config(guest: &Guest) -> io::Result<Config> {
+/// Why the SSH server of an instance cannot start.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SshServerError {
+    #[error("{}: {error}", path.display())]
+    Key { path: PathBuf, error: ssh_key::Error },
+    #[error("`server = \"openssh\"`, but sshd is not installed: run `greenroom doctor`")]
+    NoSshd,
+    #[error("{} failed: {message}", program.display())]
+    SshdFailed { program: PathBuf, message: String },
+    #[error("sshd's configuration cannot contain the path {}", .0.display())]
+    SpecialPath(PathBuf),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+pub(super) fn embedded_config(guest: &Guest) -> Result<Config, SshServerError> {
     let path = guest.dir.file("host_key");
     let key = PrivateKey::from_openssh(fs::read_to_string(&path)?)
-        .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
+        .map_err(|error| SshServerError::Key { path, error })?;
     Ok(peer::config("SSH-2.0-greenroom_local", key))
 }
 
 /// The only key that may log in.
-pub(super) fn authorized_key(guest: &Guest) -> io::Result<PublicKey> {
+pub(super) fn authorized_key(guest: &Guest) -> Result<PublicKey, SshServerError> {
     let path = guest.dir.file("authorized_keys");
     PublicKey::from_openssh(fs::read_to_string(&path)?.trim())
-        .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))
+        .map_err(|error| SshServerError::Key { path, error })
 }
 
 /// A connection that is served in the background.
@@ -119,17 +134,15 @@ pub(super) struct Sshd {
 }
 
 /// Writes the configuration and has sshd check it: mistakes show at boot, not at the first connection.
-pub(super) fn prepare_sshd(guest: &Guest) -> io::Result<Sshd> {
-    let missing =
-        || io::Error::other("`server = \"openssh\"`, but sshd is not installed: run `greenroom doctor`");
-    let program = find_sshd(guest.spec.sshd.as_deref()).ok_or_else(missing)?;
+pub(super) fn prepare_sshd(guest: &Guest) -> Result<Sshd, SshServerError> {
+    let program = find_sshd(guest.spec.sshd.as_deref()).ok_or(SshServerError::NoSshd)?;
     let config = guest.dir.file("sshd_config");
     fs::write(&config, sshd_config(&guest.dir.path, &guest.user, &guest.spec.cookie)?)?;
     let check =
         process::Command::new(&program).arg("-t").arg("-f").arg(&config).stdin(Stdio::null()).output()?;
     if !check.status.success() {
-        let stderr = String::from_utf8_lossy(&check.stderr);
-        return Err(io::Error::other(format!("{} failed: {}", program.display(), stderr.trim())));
+        let message = String::from_utf8_lossy(&check.stderr).trim().to_owned();
+        return Err(SshServerError::SshdFailed { program, message });
     }
     Ok(Sshd { program, config })
 }
@@ -157,12 +170,10 @@ impl Sshd {
 }
 
 /// The configuration; only what differs from OpenSSH's defaults.
-fn sshd_config(dir: &Path, user: &str, cookie: &str) -> io::Result<String> {
+fn sshd_config(dir: &Path, user: &str, cookie: &str) -> Result<String, SshServerError> {
     // In this format, `"` ends a quoted argument and `%` begins a token.
     let path = dir.to_str().filter(|path| !path.contains(['"', '%', '\n', '\\']));
-    let plain =
-        || io::Error::other(format!("sshd's configuration cannot contain the path {}", dir.display()));
-    let path = path.ok_or_else(plain)?;
+    let path = path.ok_or_else(|| SshServerError::SpecialPath(dir.to_owned()))?;
     let mut text = format!(
         "HostKey \"{path}/host_key\"\n\
          AuthorizedKeysFile \"{path}/authorized_keys\"\n\

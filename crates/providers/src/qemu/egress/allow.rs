@@ -9,6 +9,9 @@ use std::time::Duration;
 use greenroom_keys::value_error::ValueError;
 use greenroom_system::names;
 use serde::{Deserialize, Serialize};
+use tokio::time::error::Elapsed;
+
+use super::EgressError;
 
 /// How long a name may take to resolve.
 const LOOK_UP: Duration = Duration::from_secs(20);
@@ -124,7 +127,18 @@ pub(super) struct Targets {
     pub(super) others: Vec<Target>,
 }
 
-pub(super) async fn resolve(allow: &[Allowed]) -> io::Result<Targets> {
+/// Why a name of `allow` has no address.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::qemu) enum ResolveError {
+    #[error(transparent)]
+    Late(#[from] Elapsed),
+    #[error(transparent)]
+    LookUp(#[from] io::Error),
+    #[error("it has no IPv4 address")]
+    NoIpv4,
+}
+
+pub(super) async fn resolve(allow: &[Allowed]) -> Result<Targets, EgressError> {
     let mut targets = Targets::default();
     for Allowed { host, port } in allow {
         let port = *port;
@@ -132,23 +146,27 @@ pub(super) async fn resolve(allow: &[Allowed]) -> io::Result<Targets> {
             Host::Address(address) => targets.addresses.push(Target { network: (*address, 32), port }),
             Host::Network(first, prefix) => targets.others.push(Target { network: (*first, *prefix), port }),
             Host::Name(name) => {
-                let failed = |why: &dyn fmt::Display| {
-                    io::Error::other(format!("cannot resolve `{name}`, which `allow` names: {why}"))
-                };
-                let found = tokio::time::timeout(LOOK_UP, names::look_up(name, 0)).await;
-                let found = found.map_err(|late| failed(&late))?.map_err(|error| failed(&error))?;
-                let before = targets.others.len();
-                targets.others.extend(found.iter().filter_map(|address| match address.ip() {
-                    IpAddr::V4(address) => Some(Target { network: (address, 32), port }),
-                    IpAddr::V6(_) => None,
-                }));
-                if targets.others.len() == before {
-                    return Err(failed(&"it has no IPv4 address"));
-                }
+                let addresses = addresses(name).await;
+                let failed = |problem| EgressError::Resolve { name: name.clone(), problem };
+                let networks = addresses.map_err(failed)?.into_iter().map(|address| (address, 32));
+                targets.others.extend(networks.map(|network| Target { network, port }));
             }
         }
     }
     Ok(targets)
+}
+
+/// The IPv4 addresses of a name; at least one.
+async fn addresses(name: &str) -> Result<Vec<Ipv4Addr>, ResolveError> {
+    let found = tokio::time::timeout(LOOK_UP, names::look_up(name, 0)).await??;
+    let addresses: Vec<Ipv4Addr> = found
+        .iter()
+        .filter_map(|address| match address.ip() {
+            IpAddr::V4(address) => Some(address),
+            IpAddr::V6(_) => None,
+        })
+        .collect();
+    if addresses.is_empty() { Err(ResolveError::NoIpv4) } else { Ok(addresses) }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::net::Ipv4Addr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use greenroom_core::ids::PoolName;
@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 use super::settings::Settings;
 use crate::mistakes::finding;
 use crate::supervised::supervisor::note;
-use allow::Targets;
+use allow::{ResolveError, Targets};
 use uids::{TakenUid, Uids};
 
 mod allow;
@@ -59,8 +59,27 @@ impl Internet {
     }
 }
 
+/// Why the network rules of a machine cannot be set.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum EgressError {
+    #[error("`network = \"internet\"` requires `nft`, which is not installed: `apt-get install nftables`")]
+    NoNft,
+    #[error("`nft` did not exit within {} s", NFT_WITHIN.as_secs())]
+    NftLate,
+    #[error("`nft` failed ({status}): {message}")]
+    NftFailed { status: ExitStatus, message: String },
+    #[error("cannot resolve `{name}`, which `allow` names: {problem}")]
+    Resolve { name: String, problem: ResolveError },
+    #[error("all user IDs from {} to {} (`first_uid`) are in use", .0.start, .0.end - 1)]
+    NoUid(Range<u32>),
+    #[error("another process holds the lock of {}", .0.display())]
+    Locked(PathBuf),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
 /// Checks that machines with these settings can be launched here, as far as a launch knows immediately.
-pub(super) fn check(settings: &Settings) -> io::Result<()> {
+pub(super) fn check(settings: &Settings) -> Result<(), EgressError> {
     settings.network.internet().map_or(Ok(()), |_| nft().map(drop))
 }
 
@@ -68,30 +87,24 @@ pub(super) fn check(settings: &Settings) -> io::Result<()> {
 pub(super) const NOT_ROOT: &str = "`network = \"internet\"` requires that Greenroom runs as root: it sets rules of the runner host's firewall";
 
 /// The path of `nft`.
-fn nft() -> io::Result<PathBuf> {
+fn nft() -> Result<PathBuf, EgressError> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs = std::env::split_paths(&path).chain(SYSTEM_DIRS.map(PathBuf::from));
-    let missing = || {
-        let what =
-            "`network = \"internet\"` requires `nft`, which is not installed: `apt-get install nftables`";
-        io::Error::new(io::ErrorKind::NotFound, what)
-    };
-    dirs.map(|dir| dir.join(NFT)).find(|program| program.is_file()).ok_or_else(missing)
+    dirs.map(|dir| dir.join(NFT)).find(|program| program.is_file()).ok_or(EgressError::NoNft)
 }
 
 /// Has `nft` carry out a transaction; returns what it prints.
-async fn apply(text: &str) -> io::Result<String> {
+async fn apply(text: &str) -> Result<String, EgressError> {
     let mut command = tokio::process::Command::from(command(&nft()?));
     let mut child = command.kill_on_drop(true).spawn()?;
-    let mut stdin = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
+    let mut stdin = child.stdin.take().ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe))?;
     let work = async {
         // It may exit before it has read everything: its message explains more than a closed pipe.
         drop(stdin.write_all(text.as_bytes()).await);
         drop(stdin);
         child.wait_with_output().await
     };
-    let late = |_| io::Error::other(format!("`nft` did not exit within {} s", NFT_WITHIN.as_secs()));
-    outcome(&timeout(NFT_WITHIN, work).await.map_err(late)??)
+    outcome(&timeout(NFT_WITHIN, work).await.map_err(|_| EgressError::NftLate)??)
 }
 
 /// The command `nft` that reads a transaction from its standard input.
@@ -102,12 +115,12 @@ fn command(nft: &Path) -> Command {
     command
 }
 
-fn outcome(output: &Output) -> io::Result<String> {
+fn outcome(output: &Output) -> Result<String, EgressError> {
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let first = output.stderr.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    Err(io::Error::other(format!("`nft` failed ({}): {}", output.status, clean_line(first, 200))))
+    Err(EgressError::NftFailed { status: output.status, message: clean_line(first, 200) })
 }
 
 /// The IPv4 addresses of the runner host's name servers: QEMU passes a guest's queries on to them.
@@ -135,7 +148,7 @@ struct Rules {
 
 impl Guard {
     /// Takes a user ID and installs its rules. No process with that user ID exists before.
-    pub(super) async fn raise(internet: &Internet) -> io::Result<Self> {
+    pub(super) async fn raise(internet: &Internet) -> Result<Self, EgressError> {
         let resolv_conf = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
         let targets = allow::resolve(&internet.allow).await?;
         let taken = {
@@ -163,7 +176,7 @@ impl Guard {
     }
 
     /// Needs no lock: each text is one transaction, and nothing removes the table while the user ID is taken.
-    async fn install(&self) -> io::Result<()> {
+    async fn install(&self) -> Result<(), EgressError> {
         apply(&self.text()).await?;
         let shown = apply(&rules::show(self.uid)).await?;
         self.rules.borrow_mut().shown = shown;
@@ -171,7 +184,7 @@ impl Guard {
     }
 
     /// Lets only root connect to the machine's forwarded port.
-    pub(super) async fn guard_port(&self, port: u16) -> io::Result<()> {
+    pub(super) async fn guard_port(&self, port: u16) -> Result<(), EgressError> {
         self.taken.borrow_mut().record(port)?;
         self.rules.borrow_mut().port = Some(port);
         apply(&self.text()).await.map(drop)
@@ -179,7 +192,7 @@ impl Guard {
 
     /// Installs the rules again whenever another program has removed or changed them, such as a restart of the runner
     /// host's firewall. Returns why that failed.
-    pub(super) async fn keep(&self) -> io::Error {
+    pub(super) async fn keep(&self) -> EgressError {
         loop {
             sleep(CHECK_INTERVAL).await;
             if apply(&rules::show(self.uid)).await.is_ok_and(|now| now == self.rules.borrow().shown) {
@@ -207,7 +220,7 @@ pub(super) async fn sweep() {
     }
 }
 
-async fn remove_stale(uids: &Uids) -> io::Result<()> {
+async fn remove_stale(uids: &Uids) -> Result<(), EgressError> {
     let begun = tokio::time::Instant::now();
     loop {
         let mut waits = false;
@@ -270,7 +283,7 @@ pub(in crate::qemu) fn findings(pool: &PoolName, internet: &Internet) -> Vec<Fin
 }
 
 /// Has `nft` and the kernel check the rules of a machine, without installing them.
-fn try_rules(uid: u32) -> io::Result<()> {
+fn try_rules(uid: u32) -> Result<(), EgressError> {
     let mut child = command(&nft()?).arg("--check").spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
         // It may exit before it has read everything: its message explains more than a closed pipe.

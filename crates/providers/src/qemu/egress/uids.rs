@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use greenroom_system::threads::flock::{self, Kind};
 
+use super::EgressError;
 use crate::supervised::instance_dir::make_private;
 
 /// One folder for all state directories of the runner host: they share its user IDs.
@@ -56,7 +57,7 @@ pub(super) struct StaleUid {
 }
 
 impl Uids {
-    pub(super) async fn lock() -> io::Result<Self> {
+    pub(super) async fn lock() -> Result<Self, EgressError> {
         Self::at(Path::new(FOLDER)).await
     }
 
@@ -65,16 +66,16 @@ impl Uids {
         Path::new(FOLDER).exists()
     }
 
-    async fn at(folder: &Path) -> io::Result<Self> {
+    async fn at(folder: &Path) -> Result<Self, EgressError> {
         make_private(folder)?;
         let file = open(&folder.join("lock"))?;
         let lock = flock::lock(file, Kind::Exclusive, LOCK_WITHIN).await?;
-        let held = || io::Error::other(format!("another process holds the lock of {}", folder.display()));
+        let held = || EgressError::Locked(folder.to_owned());
         Ok(Self { folder: folder.to_owned(), _lock: lock.ok_or_else(held)? })
     }
 
     /// Takes the first user ID of a range that no machine and no process has.
-    pub(super) fn take(&self, range: Range<u32>) -> io::Result<TakenUid> {
+    pub(super) fn take(&self, range: Range<u32>) -> Result<TakenUid, EgressError> {
         let busy = busy()?;
         for uid in range.clone().filter(|uid| !busy.contains(uid)) {
             let file = open(&self.file(uid))?;
@@ -82,11 +83,7 @@ impl Uids {
                 return Ok(TakenUid { uid, file });
             }
         }
-        Err(io::Error::other(format!(
-            "all user IDs from {} to {} (`first_uid`) are in use",
-            range.start,
-            range.end - 1
-        )))
+        Err(EgressError::NoUid(range))
     }
 
     /// The files without a supervisor.

@@ -40,6 +40,19 @@ impl PassedDescriptor {
     }
 }
 
+/// Why QEMU cannot be run with these settings.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::qemu) enum ProgramError {
+    #[error("{} is not installed: `apt-get install qemu-system-x86`", .0.display())]
+    Missing(PathBuf),
+    #[error("unknown user `{0}`")]
+    UnknownUser(String),
+    #[error("`user` is root: a guest that escapes from QEMU would control the runner host")]
+    Root,
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
 /// The QEMU program and the user that runs it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::qemu) struct QemuProgram {
@@ -51,12 +64,12 @@ pub(in crate::qemu) struct QemuProgram {
 
 impl QemuProgram {
     /// The configured QEMU and its user.
-    pub(in crate::qemu) fn configured(settings: &Settings) -> io::Result<Self> {
+    pub(in crate::qemu) fn configured(settings: &Settings) -> Result<Self, ProgramError> {
         let qemu = if let Some(named) = &settings.qemu {
-            named.is_file().then(|| named.clone()).ok_or_else(|| missing(named))?
+            named.is_file().then(|| named.clone()).ok_or_else(|| ProgramError::Missing(named.clone()))?
         } else {
             let path = std::env::var_os("PATH").unwrap_or_default();
-            on_path(&path).ok_or_else(|| missing(Path::new(QEMU)))?
+            on_path(&path).ok_or_else(|| ProgramError::Missing(QEMU.into()))?
         };
         let is_root = rustix::process::geteuid().is_root();
         let identity = if is_root { Some(identity(settings)?) } else { None };
@@ -168,28 +181,21 @@ pub(in crate::qemu) fn is_shared_user(settings: &Settings) -> bool {
     rustix::process::geteuid().is_root() && (own == USERS[1] || ids(&users, own).is_none())
 }
 
-fn missing(program: &Path) -> io::Error {
-    let what = format!("{} is not installed: `apt-get install qemu-system-x86`", program.display());
-    io::Error::new(io::ErrorKind::NotFound, what)
-}
-
 fn on_path(path: &std::ffi::OsStr) -> Option<PathBuf> {
     std::env::split_paths(path).map(|dir| dir.join(QEMU)).find(|program| program.is_file())
 }
 
-fn identity(settings: &Settings) -> io::Result<(u32, u32)> {
+fn identity(settings: &Settings) -> Result<(u32, u32), ProgramError> {
     let users = std::fs::read_to_string("/etc/passwd")?;
     let named = settings.user.as_deref();
     let found = match named {
         Some(name) => ids(&users, name),
         None => USERS.iter().find_map(|name| ids(&users, name)),
     };
-    let unknown = || io::Error::other(format!("unknown user `{}`", named.unwrap_or(USERS[1])));
+    let unknown = || ProgramError::UnknownUser(named.unwrap_or(USERS[1]).to_owned());
     let (uid, gid) = found.ok_or_else(unknown)?;
     if uid == 0 {
-        return Err(io::Error::other(
-            "`user` is root: a guest that escapes from QEMU would control the runner host",
-        ));
+        return Err(ProgramError::Root);
     }
     // /dev/kvm belongs to a group, and a change of user keeps only the first of several groups.
     let kvm = if settings.accel == Accel::Tcg { None } else { kvm_group(Path::new(KVM)) };

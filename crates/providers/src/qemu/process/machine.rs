@@ -18,9 +18,12 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use super::command::QemuCommand;
-use super::exec::{QemuProcess, QemuProgram};
+use super::exec::{ProgramError, QemuProcess, QemuProgram};
 use super::qmp::{Event, Qmp, forwarded_port};
+use crate::qemu::accel::AccelError;
+use crate::qemu::egress::EgressError;
 use crate::qemu::image::ImageError;
+use crate::qemu::launch::DiskError;
 use crate::supervised::instance_dir::{CONSOLE_TAIL, InstanceDir};
 use crate::supervised::supervisor::note;
 
@@ -79,15 +82,33 @@ impl fmt::Display for Ending {
     }
 }
 
-/// Why a machine did not boot.
+/// Why a machine did not boot, or could not be frozen.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::qemu) enum BootError {
     #[error("the virtual machine {0}")]
     Ended(Ending),
     #[error("{what} within {}", Pretty(*within))]
     Late { what: &'static str, within: Duration },
+    #[error("QEMU failed to start ({status}): {last_line}")]
+    NotStarted { status: ExitStatus, last_line: String },
+    #[error("QEMU did not respond within {} s", GREETING.as_secs())]
+    NoGreeting,
+    #[error("QEMU exited with {0}")]
+    QuitFailed(ExitStatus),
+    #[error("QEMU could not write the state of the virtual machine")]
+    StateNotWritten,
+    #[error("image `{0}` has been rebuilt in the meantime")]
+    Rebuilt(String),
     #[error(transparent)]
     Image(#[from] ImageError),
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    #[error(transparent)]
+    Accel(#[from] AccelError),
+    #[error(transparent)]
+    Egress(#[from] EgressError),
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -110,7 +131,7 @@ impl Machine {
         runner: &QemuProgram,
         mut command: QemuCommand,
         console: &Console,
-    ) -> io::Result<Self> {
+    ) -> Result<Self, BootError> {
         let monitor = command.monitor()?;
         let out_of_memory = killed_for_memory();
         let mut started = runner.start(&command.arguments, command.passed)?;
@@ -124,12 +145,11 @@ impl Machine {
             Ok(Err(_)) => {
                 let (status, output) = started.output().await?;
                 let last = output.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no output");
-                let last = clean_line(last.as_bytes(), 300);
-                Err(io::Error::other(format!("QEMU failed to start ({status}): {last}")))
+                Err(BootError::NotStarted { status, last_line: clean_line(last.as_bytes(), 300) })
             }
             Err(_) => {
                 started.kill().await;
-                Err(io::Error::other(format!("QEMU did not respond within {} s", GREETING.as_secs())))
+                Err(BootError::NoGreeting)
             }
         }
     }
@@ -214,13 +234,13 @@ impl Machine {
     }
 
     /// Has QEMU complete its files and exit.
-    pub(super) async fn quit(&mut self) -> io::Result<()> {
+    pub(super) async fn quit(&mut self) -> Result<(), BootError> {
         self.qmp.execute("quit", json!({})).await?;
         match timeout(EXIT_TIMEOUT, self.started.child.wait()).await {
             Ok(Ok(status)) if status.success() => Ok(()),
-            Ok(Ok(status)) => Err(io::Error::other(format!("QEMU exited with {status}"))),
-            Ok(Err(error)) => Err(error),
-            Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut)),
+            Ok(Ok(status)) => Err(BootError::QuitFailed(status)),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut).into()),
         }
     }
 

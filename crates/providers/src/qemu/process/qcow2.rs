@@ -6,7 +6,7 @@
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use fs_err as fs;
 
@@ -51,9 +51,22 @@ pub(super) fn new_layer(path: &Path, bytes: u64) -> io::Result<OwnedFd> {
     Ok(file.into_file().into())
 }
 
+/// Why a machine cannot boot from a file.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::qemu) enum Qcow2Error {
+    #[error("{} is not a qcow2 file", .0.display())]
+    OtherFormat(PathBuf),
+    #[error(
+        "{} needs a backing file; merge the two into one disk with `qemu-img convert -O qcow2`", .0.display()
+    )]
+    HasBacking(PathBuf),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
 /// The size of a qcow2 disk as a guest sees it, in bytes. A disk with a backing file is refused: QEMU gets only this
 /// file.
-pub(in crate::qemu) fn virtual_size(path: &Path) -> io::Result<u64> {
+pub(in crate::qemu) fn virtual_size(path: &Path) -> Result<u64, Qcow2Error> {
     let mut file = fs::File::open(path)?;
     let mut fields = [[0_u8; 8]; 4];
     for field in &mut fields {
@@ -61,15 +74,11 @@ pub(in crate::qemu) fn virtual_size(path: &Path) -> io::Result<u64> {
     }
     // Magic and version, offset of the backing file's name, its length with another number, size.
     let [kind, backing, _, size] = fields;
-    let path = path.display();
     if !kind.starts_with(b"QFI\xfb") {
-        return Err(io::Error::other(format!("{path} is not a qcow2 file")));
+        return Err(Qcow2Error::OtherFormat(path.to_owned()));
     }
     if backing != [0; 8] {
-        let what = format!(
-            "{path} needs a backing file; merge the two into one disk with `qemu-img convert -O qcow2`"
-        );
-        return Err(io::Error::other(what));
+        return Err(Qcow2Error::HasBacking(path.to_owned()));
     }
     Ok(u64::from_be_bytes(size))
 }

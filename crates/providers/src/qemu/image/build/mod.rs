@@ -89,6 +89,8 @@ pub enum BuildError {
     DiskTooSmall(u64),
     #[error("apt has no archive of Debian `{suite}` configured: name one with `--mirror URL`")]
     NoSources { suite: String },
+    #[error("{} names no mirror", .0.display())]
+    NoMirror(PathBuf),
     #[error("the packages contain no kernel")]
     NoKernel,
     #[error("{} is not a program that runs on this host ({error})", path.display())]

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use fs_err as fs;
 
+use super::BuildError;
+
 /// Package archives that a build may use, each as one line of `sources.list`.
 pub(super) type Lines = Vec<String>;
 
@@ -25,7 +27,7 @@ struct AptSource {
 }
 
 /// Reads `sources.list` and `sources.list.d` in a folder, usually /etc/apt.
-pub(super) fn of_machine(apt: &Path, suite: &str) -> io::Result<Lines> {
+pub(super) fn of_machine(apt: &Path, suite: &str) -> Result<Lines, BuildError> {
     let mut sources = Vec::new();
     for file in files(apt)? {
         let text = fs::read_to_string(&file)?;
@@ -131,7 +133,7 @@ impl AptSource {
         fits && is_reachable && by_debian && self.components.iter().any(|component| component == "main")
     }
 
-    fn line(&self) -> io::Result<String> {
+    fn line(&self) -> Result<String, BuildError> {
         let uri = match self.uri.strip_prefix("mirror+file:") {
             // A list that only the runner host has; its first entry is sufficient.
             Some(list) => first_of_list(Path::new(list.trim_start_matches("//")))?,
@@ -145,11 +147,11 @@ impl AptSource {
     }
 }
 
-fn first_of_list(path: &Path) -> io::Result<String> {
+fn first_of_list(path: &Path) -> Result<String, BuildError> {
     let text = fs::read_to_string(path)?;
     let first = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#'));
     let word = first.and_then(|line| line.split_whitespace().next());
-    word.map(str::to_owned).ok_or_else(|| io::Error::other(format!("{} names no mirror", path.display())))
+    word.map(str::to_owned).ok_or_else(|| BuildError::NoMirror(path.to_owned()))
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{sleep, timeout};
 
 use super::{BootAttempt, BootedGuest, MountedStore};
+use crate::qemu::launch::DiskError;
 use crate::qemu::process::agent::Identity;
 use crate::qemu::process::command::{DiskFormat, QemuCommand};
 use crate::qemu::process::machine::{BootError, Machine, listen};
@@ -45,7 +46,7 @@ impl BootAttempt<'_> {
         let spec = &self.site.spec;
         let name = spec.launched.instance.as_str();
         let network = &spec.settings.network;
-        let bytes = self.disk_bytes(virtual_size(disk)?)?;
+        let bytes = self.disk_bytes(virtual_size(disk).map_err(DiskError::Unreadable)?)?;
         let own = new_layer(&self.fresh("disk.qcow2")?, bytes)?;
         let below = OwnedFd::from(fs::File::open(disk)?.into_file());
         let mut command = QemuCommand::new(name, &self.hardware, network);

@@ -233,9 +233,8 @@ impl BootAttempt<'_> {
     }
 
     /// The size of the disk: the image's at least, which may have been rebuilt since the launch.
-    fn disk_bytes(&self, image: u64) -> io::Result<u64> {
-        disk_bytes(&self.site.spec.settings, image)
-            .map_err(|too_small| io::Error::other(DiskError::from(too_small)))
+    fn disk_bytes(&self, image: u64) -> Result<u64, DiskError> {
+        Ok(disk_bytes(&self.site.spec.settings, image)?)
     }
 
     /// Writes how the machine booted, and then its address: a machine with an address answers.

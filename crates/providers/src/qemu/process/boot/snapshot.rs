@@ -49,7 +49,7 @@ impl BootAttempt<'_> {
         }
     }
 
-    fn recipe(&self, image: &Image) -> io::Result<Recipe> {
+    fn recipe(&self, image: &Image) -> Result<Recipe, BootError> {
         Ok(Recipe {
             images: self.images(),
             image: image.manifest.name.clone(),

@@ -129,7 +129,7 @@ pub(in crate::qemu::process) fn complete(
 
 /// Writes the state of the guest's devices, which stops it, and has QEMU exit in good order: the disk has to be
 /// complete. A guest that was stopped before would not continue by itself when it is resumed.
-async fn freeze(machine: &mut Machine, template: &Template) -> io::Result<()> {
+async fn freeze(machine: &mut Machine, template: &Template) -> Result<(), BootError> {
     let qmp = &mut machine.qmp;
     qmp.execute("migrate-set-capabilities", capabilities()).await?;
     let state = fs::File::create(template.state())?;
@@ -141,7 +141,7 @@ async fn freeze(machine: &mut Machine, template: &Template) -> io::Result<()> {
             match (event.name.as_str(), event.data["status"].as_str()) {
                 ("MIGRATION", Some("completed")) => return Ok(()),
                 ("MIGRATION", Some("failed" | "cancelled")) => {
-                    return Err(io::Error::other("QEMU could not write the state of the virtual machine"));
+                    return Err(BootError::StateNotWritten);
                 }
                 _ => {}
             }

@@ -80,8 +80,7 @@ impl Recipe {
     fn open_image(&self) -> Result<Image, BootError> {
         let image = Image::open(&self.images, &self.image)?;
         if image.manifest.digest != self.digest {
-            let problem = format!("image `{}` has been rebuilt in the meantime", self.image);
-            return Err(io::Error::other(problem).into());
+            return Err(BootError::Rebuilt(self.image.clone()));
         }
         Ok(image)
     }
