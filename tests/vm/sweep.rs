@@ -1,6 +1,6 @@
 //! Kill -9 at every step of a launch: of the process that takes it, and of those that stand behind it.
 //!
-//! The steps are the places that `halt_point` names. A step stops one process there, once; then somebody is killed, the
+//! The steps are the places that `failpoint` names. A step stops one process there, once; then somebody is killed, the
 //! stopped one goes on if it can, and everything is judged: what lives is listed, the same token makes no second
 //! machine, what is terminated leaves nothing, and the next machine comes up.
 
