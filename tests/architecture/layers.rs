@@ -21,6 +21,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("testkit", &["core", "keys", "ports"]),
     ("harness", &["core", "manager", "ports", "providers", "ssh", "testkit"]),
     ("sim", &["core", "engine", "ports", "testkit"]),
+    ("xtask", &[]),
     // The test kit is optional there: only the tests' own plugin needs it, which no package contains.
     (
         "greenroom",

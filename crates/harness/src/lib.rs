@@ -18,10 +18,14 @@ use std::sync::LazyLock;
 
 /// The program under test.
 ///
-/// Cargo builds it before it runs a test program of the package `greenroom`, and puts it one folder above.
+/// Cargo builds it before it runs a test program of the package `greenroom`, and names it in a variable, as `scripts/test` does. A test
+/// program that is run without either finds that of the build without features, one folder above.
 #[track_caller]
 pub fn driver() -> &'static str {
     static DRIVER: LazyLock<PathBuf> = LazyLock::new(|| {
+        if let Some(named) = std::env::var_os("CARGO_BIN_EXE_greenroom") {
+            return named.into();
+        }
         let test = std::env::current_exe().expect("a test program has a path");
         test.ancestors().nth(2).expect("it is in `deps`").join("greenroom")
     });
