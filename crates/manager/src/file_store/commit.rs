@@ -9,9 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use greenroom_core::event::Event;
 use greenroom_ports::store::StoreError;
 
-use super::crash::crash_point;
-use super::dir::{NOFOLLOW, io_error, list};
-use super::files::{Files, Identity, identify};
+use super::crash_point;
+use super::files::{FileIdentity, Files, NOFOLLOW, identify, io_error, list};
 use super::format::{self, FORMAT, Header, Record};
 use super::view::{Journal, View};
 
@@ -57,7 +56,7 @@ pub(super) fn commit(files: &Files, view: &mut View, events: &[Event]) -> Result
 }
 
 /// Opens the journal that was read, or creates it if there was none.
-fn open(files: &Files, view: &View) -> Result<(File, Identity), StoreError> {
+fn open(files: &Files, view: &View) -> Result<(File, FileIdentity), StoreError> {
     let path = &files.journal;
     let mut how = OpenOptions::new();
     how.read(true).append(true).mode(0o600).custom_flags(NOFOLLOW);

@@ -12,12 +12,10 @@ use std::time::{Duration, SystemTime};
 
 use greenroom_ports::store::StoreError;
 
-use super::crash::crash_point;
-use super::dir::{NOFOLLOW, io_error, make};
-use super::files::{Files, Identity, identify};
+use super::crash_point;
+use super::files::{FileIdentity, Files, NOFOLLOW, identify, io_error, make};
 use super::format::{self, FORMAT, Header};
-use super::history::{segment_name, segments};
-use super::index;
+use super::history::{self, segment_name, segments};
 use super::view::View;
 
 /// New files, written and synced, but not yet active.
@@ -103,7 +101,7 @@ pub(super) fn write_new(path: &Path, bytes: &[u8], sync: Sync) -> Result<Option<
     }
     // RACE: another process may have installed the file between opening and locking it.
     let locked = identify(&file, path)?;
-    if !Identity::at(path)?.is_some_and(|there| there.same_file(locked)) {
+    if !FileIdentity::at(path)?.is_some_and(|there| there.same_file(locked)) {
         return Ok(None);
     }
     let written = file.set_len(0).and_then(|()| file.write_all(bytes));
@@ -119,9 +117,9 @@ pub(super) fn install(
     draft: &PendingCompaction,
 ) -> Result<CommitResult, StoreError> {
     crash_point("store.compact.locked");
-    let there = Identity::at(&files.journal)?;
+    let there = FileIdentity::at(&files.journal)?;
     let (Some(there), Some(journal)) = (there, &view.journal) else { return Ok(CommitResult::Superseded) };
-    let untouched = Identity::at(&files.snapshot)? == view.snapshot;
+    let untouched = FileIdentity::at(&files.snapshot)? == view.snapshot;
     if !untouched || !there.same_file(journal.identity) || there.size < journal.valid {
         return Ok(CommitResult::Superseded);
     }
@@ -152,11 +150,11 @@ fn keep_previous(files: &Files, view: &View) -> Result<(), StoreError> {
 }
 
 /// Gives the journal its name in the history before a new one replaces it, so that it always has a name.
-fn keep_segment(files: &Files, journal: Identity, first: u64, last: u64) -> Result<(), StoreError> {
+fn keep_segment(files: &Files, journal: FileIdentity, first: u64, last: u64) -> Result<(), StoreError> {
     let name = files.history.join(segment_name(first, last));
     // CRASH: a compaction that died after its link left such a name, and the journal has grown since.
     for half_done in segments(&files.history)?.into_iter().filter(|s| s.first == first) {
-        if Identity::at(&half_done.path)?.is_some_and(|there| there.same_file(journal)) {
+        if FileIdentity::at(&half_done.path)?.is_some_and(|there| there.same_file(journal)) {
             remove(&half_done.path)?;
         }
     }
@@ -184,7 +182,7 @@ pub(super) fn prune(files: &Files, days: u32, needed_after: u64) -> Result<(), S
             remove(&segment.path)?;
         }
     }
-    index::prune(&files.history)
+    history::prune_indexes(&files.history)
 }
 
 /// Makes names in the pool's directories durable.

@@ -1,15 +1,23 @@
-//! All events that are still kept.
+//! All events that are still kept, and an index of the jobs in each kept segment.
+//!
+//! The index only saves time. It is written when its segment is, or by the first reader that misses it, and rebuilt if it
+//! is damaged, or belongs to another version, pool or content. It is never synced: a torn one fails its checksum.
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{BufRead, BufReader, ErrorKind};
+use std::io::{self, BufRead, BufReader, ErrorKind};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use greenroom_core::history::{Collector, Part, PartBuilder, Period};
+use greenroom_core::ids::PoolName;
 use greenroom_ports::store::{RecordedEvent, StoreError};
+use serde::{Deserialize, Serialize};
 
-use super::dir::{io_error, list};
-use super::files::{Files, damaged};
-use super::format::{Lines, Record, number};
+use super::compact::{Sync, remove, write_new};
+use super::crash_point;
+use super::files::{Files, damaged, io_error, list};
+use super::format::{Lines, Record, is_sound, number, seal};
 
 /// A journal that was folded into a snapshot and kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,4 +152,149 @@ fn reader(path: &Path) -> Result<Option<BufReader<File>>, StoreError> {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
         Err(e) => Err(io_error("open", path, &e)),
     }
+}
+
+/// The version of `Part`. An index of another one is rebuilt.
+const INDEX_VERSION: u32 = 2;
+/// How many segments a compaction indexes at most. More than one can lack an index after a crash.
+const MOST_INDEXED: usize = 4;
+const INDEX_PREFIX: &str = "jobs-";
+const INDEX_SUFFIX: &str = ".json";
+
+#[derive(Serialize)]
+struct JobIndexOut<'a> {
+    version: u32,
+    pool: &'a PoolName,
+    segment: SegmentContent,
+    part: &'a Part,
+}
+
+#[derive(Deserialize)]
+struct JobIndex {
+    version: u32,
+    pool: PoolName,
+    segment: SegmentContent,
+    part: Part,
+}
+
+/// Identifies the content of a segment, which is never written again once it has its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct SegmentContent {
+    size: u64,
+    modified: (i64, i64),
+}
+
+impl SegmentContent {
+    /// `None`: the segment is gone.
+    fn of(segment: &Path) -> Result<Option<Self>, StoreError> {
+        match std::fs::metadata(segment) {
+            Ok(meta) => Ok(Some(Self { size: meta.size(), modified: (meta.mtime(), meta.mtime_nsec()) })),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(io_error("stat", segment, &e)),
+        }
+    }
+}
+
+/// The index of a segment.
+pub(super) fn index_path(segment: &Segment) -> PathBuf {
+    segment.path.with_file_name(format!("{INDEX_PREFIX}{}-{}{INDEX_SUFFIX}", segment.first, segment.last))
+}
+
+/// Everything that is kept of the pool's jobs, and what could not be read_jobs.
+pub(super) fn collect_jobs(
+    files: &Files,
+    period: Period,
+) -> Result<(Collector, Vec<StoreError>), StoreError> {
+    // RACE: opened before the segments are listed, as in `HistoryReader::open`.
+    let journal = HistoryReader::journal(files)?;
+    let mut collector = Collector::new(period);
+    let mut unreadable = Vec::new();
+    let mut last = 0;
+    for segment in segments(&files.history)? {
+        let (part, problems) = match SegmentContent::of(&segment.path)? {
+            // RACE: it was too old, and deleted meanwhile.
+            None => continue,
+            // CRASH: a compaction that died after its link left a second name for records of another file.
+            Some(_) if segment.first <= last => read_jobs(HistoryReader::segment(segment.clone(), last)),
+            Some(content) => indexed(files, &segment, content),
+        };
+        last = last.max(segment.last);
+        collector.add(part);
+        unreadable.extend(problems);
+    }
+    let (part, problems) = read_jobs(journal.after(last));
+    collector.add(part);
+    unreadable.extend(problems);
+    Ok((collector, unreadable))
+}
+
+/// Writes the indexes that the newest segments lack.
+pub(super) fn index_newest(files: &Files) -> Result<(), StoreError> {
+    for segment in segments(&files.history)?.iter().rev().take(MOST_INDEXED) {
+        if let Some(content) = SegmentContent::of(&segment.path)?
+            && !index_path(segment).exists()
+        {
+            indexed(files, segment, content);
+        }
+    }
+    Ok(())
+}
+
+/// Deletes the indexes whose segments are gone.
+pub(super) fn prune_indexes(history: &Path) -> Result<(), StoreError> {
+    let kept: Vec<PathBuf> = segments(history)?.iter().map(index_path).collect();
+    for name in
+        list(history)?.iter().filter(|name| name.starts_with(INDEX_PREFIX) && name.ends_with(INDEX_SUFFIX))
+    {
+        let path = history.join(name);
+        if !kept.contains(&path) {
+            remove(&path)?;
+        }
+    }
+    Ok(())
+}
+
+/// From the index if it is usable_index; otherwise from the segment, and then the index is written.
+fn indexed(files: &Files, segment: &Segment, content: SegmentContent) -> (Part, Vec<StoreError>) {
+    let path = index_path(segment);
+    if let Some(part) = usable_index(&path, &files.pool, content) {
+        return (part, Vec::new());
+    }
+    let (part, problems) = read_jobs(HistoryReader::segment(segment.clone(), 0));
+    // A damaged segment is read_jobs, and its damage reported, each time. So is one that is still being written.
+    if problems.is_empty() && SegmentContent::of(&segment.path).is_ok_and(|now| now == Some(content)) {
+        let index = JobIndexOut { version: INDEX_VERSION, pool: &files.pool, segment: content, part: &part };
+        if let Err(problem) = write_index(files, &path, &index) {
+            tracing::debug!(pool = %files.pool, "cannot write_index an index of jobs: {problem}");
+        }
+    }
+    (part, problems)
+}
+
+fn usable_index(path: &Path, pool: &PoolName, content: SegmentContent) -> Option<Part> {
+    let bytes = std::fs::read(path).ok()?;
+    let line = bytes.strip_suffix(b"\n").filter(|line| is_sound(line))?;
+    let index: JobIndex = serde_json::from_slice(line).ok()?;
+    let is_current = index.version == INDEX_VERSION && index.pool == *pool && index.segment == content;
+    is_current.then_some(index.part)
+}
+
+fn write_index(files: &Files, path: &Path, index: &JobIndexOut<'_>) -> Result<(), StoreError> {
+    let bytes = seal(index).map_err(|e| io_error("encode", path, &e.into()))?;
+    let fresh = files.history.join("jobs.new");
+    // `None`: another process writes one now. It, or the next reader, comes to this segment too.
+    let Some(_locked) = write_new(&fresh, &bytes, Sync::No)? else { return Ok(()) };
+    crash_point("store.index.written");
+    std::fs::rename(&fresh, path).map_err(|e| io_error("rename", path, &e))
+}
+
+fn read_jobs(events: HistoryReader) -> (Part, Vec<StoreError>) {
+    let (mut part, mut problems) = (PartBuilder::default(), Vec::new());
+    for event in events {
+        match event {
+            Ok(recorded) => part.take(&recorded.event),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    (part.finish(), problems)
 }

@@ -13,7 +13,7 @@ use greenroom_core::time::Pretty;
 use greenroom_ports::store::StoreError;
 use greenroom_system::threads::flock::{self, Kind};
 
-use super::dir::{NOFOLLOW, io_error};
+use super::files::{NOFOLLOW, io_error};
 
 /// The lock, held until dropped.
 #[derive(Debug)]

@@ -7,15 +7,11 @@
 
 mod commit;
 mod compact;
-mod crash;
-mod dir;
 mod files;
 mod format;
 mod history;
-mod index;
 mod lock;
 mod repair;
-mod reserve;
 mod view;
 
 use std::cell::{Cell, RefCell};
@@ -24,10 +20,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use compact::{CommitResult, Contents};
-pub use dir::{DirWarning, StateDir, open_dir};
-use files::{Files, Identity};
-pub use format::FORMAT;
 use greenroom_core::event::Event;
 use greenroom_core::history::Period;
 use greenroom_core::ids::PoolName;
@@ -35,8 +27,13 @@ use greenroom_core::pool::PoolState;
 use greenroom_ports::store::{
     Committed, Decide, Diagnosis, History, JobHistory, OperatorStore, Repaired, Store, StoreError, Stores,
 };
-use history::HistoryReader;
-use view::View;
+
+use self::compact::{CommitResult, Contents};
+pub use self::files::{DirWarning, StateDir, open_dir};
+use self::files::{FileIdentity, Files};
+pub use self::format::FORMAT;
+use self::history::HistoryReader;
+use self::view::View;
 
 /// Settings of the store.
 #[derive(Debug, Clone)]
@@ -76,7 +73,7 @@ pub struct FileStore {
     /// Whether this process has found any recorded state.
     begun: Cell<bool>,
     /// The journal whose name is known to be durable.
-    named: Cell<Option<Identity>>,
+    named: Cell<Option<FileIdentity>>,
 }
 
 impl FileStore {
@@ -152,13 +149,14 @@ impl FileStore {
     /// Tries once: writes the files, and installs them if the pool's files have not changed otherwise.
     async fn compact_once(&self, view: &View) -> Result<CommitResult, StoreError> {
         let Some(journal) = &view.journal else { return Ok(CommitResult::Superseded) };
-        let journal = journal.file.try_clone().map_err(|e| dir::io_error("open", &self.files.journal, &e))?;
+        let journal =
+            journal.file.try_clone().map_err(|e| files::io_error("open", &self.files.journal, &e))?;
         let contents = Contents::of(&self.files, view, view.last)?;
         let files = self.files.clone();
         let drafted = blocking(move || {
             // The journal is made durable before it becomes a segment, so that nothing after it survives a power cut
             // without it.
-            journal.sync_data().map_err(|e| dir::io_error("sync", &files.journal, &e))?;
+            journal.sync_data().map_err(|e| files::io_error("sync", &files.journal, &e))?;
             compact::draft(&files, &contents)
         });
         let Some(draft) = drafted.await? else { return Ok(CommitResult::Superseded) };
@@ -184,10 +182,10 @@ impl Store for FileStore {
             self.remember(early);
         }
         let lock = self.lock().await?;
-        crash::crash_point("store.locked");
+        crash_point("store.locked");
         let (mut view, mut events) = self.decide(&mut *decide)?;
         match self.append(&mut view, &events) {
-            Err(StoreError::Full { .. }) if reserve::give_up(&self.files) => {
+            Err(StoreError::Full { .. }) if files::give_up_reserve(&self.files) => {
                 tracing::warn!(pool = %self.files.pool, "the disk is full: the pool's reserve is used up");
                 (view, events) = self.decide(decide)?;
                 self.append(&mut view, &events)?;
@@ -201,13 +199,13 @@ impl Store for FileStore {
     }
 
     async fn sync(&self) -> Result<(), StoreError> {
-        let Some(there) = Identity::at(&self.files.journal)? else { return Ok(()) };
+        let Some(there) = FileIdentity::at(&self.files.journal)? else { return Ok(()) };
         let names_too = !self.named.get().is_some_and(|named| named.same_file(there));
         let files = self.files.clone();
         blocking(move || {
             let path = &files.journal;
-            let journal = std::fs::File::open(path).map_err(|e| dir::io_error("open", path, &e))?;
-            journal.sync_data().map_err(|e| dir::io_error("sync", path, &e))?;
+            let journal = std::fs::File::open(path).map_err(|e| files::io_error("open", path, &e))?;
+            journal.sync_data().map_err(|e| files::io_error("sync", path, &e))?;
             if names_too { compact::sync_names(&files) } else { Ok(()) }
         })
         .await?;
@@ -216,11 +214,11 @@ impl Store for FileStore {
     }
 
     async fn reserve(&self) -> Result<(), StoreError> {
-        if reserve::is_kept(&self.files) {
+        if files::is_reserve_kept(&self.files) {
             return Ok(());
         }
         let files = self.files.clone();
-        blocking(move || reserve::make(&files)).await
+        blocking(move || files::make_reserve(&files)).await
     }
 
     async fn compact(&self) -> Result<(), StoreError> {
@@ -241,7 +239,7 @@ impl Store for FileStore {
             blocking(move || {
                 compact::sync_names(&files)?;
                 compact::prune(&files, days, view.snapshot_last)?;
-                if let Err(problem) = index::index_newest(&files) {
+                if let Err(problem) = history::index_newest(&files) {
                     tracing::debug!(pool = %files.pool, "cannot index the history: {problem}");
                 }
                 Ok(())
@@ -263,7 +261,7 @@ impl OperatorStore for FileStore {
 
     async fn jobs(&self, period: Period) -> Result<JobHistory, StoreError> {
         let files = self.files.clone();
-        let (collector, mut unreadable) = blocking(move || index::collect(&files, period)).await?;
+        let (collector, mut unreadable) = blocking(move || history::collect_jobs(&files, period)).await?;
         let state = match self.load().await {
             Ok(state) => state,
             Err(error) => {
@@ -283,7 +281,7 @@ impl OperatorStore for FileStore {
 
     fn has_reserve(&self) -> Option<bool> {
         // The first launch makes it, before anything is recorded of an instance.
-        self.files.lock.exists().then(|| reserve::is_kept(&self.files))
+        self.files.lock.exists().then(|| files::is_reserve_kept(&self.files))
     }
 
     async fn repair(&self) -> Result<Option<Repaired>, StoreError> {
@@ -341,3 +339,25 @@ async fn blocking<T: Send + 'static>(
         Err(e) => Err(StoreError::Io { what: format!("the disk operation did not finish: {e}") }),
     }
 }
+
+/// Kills this process (SIGKILL, so nothing is unwound or flushed) if `GREENROOM_CRASH` is `NAME` or `NAME:COUNT` and
+/// this is the `COUNT`th time (from 1) that the place is passed.
+#[cfg(feature = "crash-points")]
+pub(super) fn crash_point(name: &str) {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    static PASSED: AtomicU32 = AtomicU32::new(0);
+    let Ok(order) = std::env::var("GREENROOM_CRASH") else { return };
+    let (place, count) = order.split_once(':').unwrap_or((&order, "1"));
+    if place != name {
+        return;
+    }
+    if count.parse() == Ok(PASSED.fetch_add(1, Ordering::Relaxed) + 1) {
+        let dead = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+        unreachable!("SIGKILL cannot be survived: {dead:?}");
+    }
+}
+
+/// Does nothing without the feature.
+#[cfg(not(feature = "crash-points"))]
+pub(super) fn crash_point(_name: &str) {}

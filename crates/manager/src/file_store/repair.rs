@@ -9,9 +9,8 @@ use greenroom_ports::store::{Diagnosis, Repaired, StoreError};
 
 use super::commit::save_aside;
 use super::compact::{self, Contents, PendingCompaction};
-use super::crash::crash_point;
-use super::dir::{io_error, list, make};
-use super::files::{Files, Identity, damaged};
+use super::crash_point;
+use super::files::{FileIdentity, Files, damaged, io_error, list, make};
 use super::format::{Lines, number};
 use super::history::{segment_name, segments};
 use super::view::{Journal, View};
@@ -20,8 +19,8 @@ use super::view::{Journal, View};
 #[derive(Debug)]
 pub(super) struct PreparedRepair {
     draft: PendingCompaction,
-    snapshot: Option<Identity>,
-    journal: Option<Identity>,
+    snapshot: Option<FileIdentity>,
+    journal: Option<FileIdentity>,
     kept: u64,
     lost: u64,
     side_files: Vec<PathBuf>,
@@ -59,7 +58,7 @@ fn first_damage(path: &Path) -> Result<Option<StoreError>, StoreError> {
 /// Prepares a repair: saves copies aside, writes and syncs new files with the valid prefix. Needs no lock, because a
 /// damaged pool is not written to. `None` if a compaction or another repair is running.
 pub(super) fn prepare(files: &Files) -> Result<Option<PreparedRepair>, StoreError> {
-    let (snapshot, journal) = (Identity::at(&files.snapshot)?, Identity::at(&files.journal)?);
+    let (snapshot, journal) = (FileIdentity::at(&files.snapshot)?, FileIdentity::at(&files.journal)?);
     let view = View::salvage(files)?;
     if let Some((file, found)) = &view.newer {
         return Err(super::files::newer(file, *found));
@@ -122,8 +121,8 @@ pub(super) fn finish(
     prepared: PreparedRepair,
     damage: StoreError,
 ) -> Result<Repaired, StoreError> {
-    let same = Identity::at(&files.snapshot)? == prepared.snapshot
-        && Identity::at(&files.journal)? == prepared.journal;
+    let same = FileIdentity::at(&files.snapshot)? == prepared.snapshot
+        && FileIdentity::at(&files.journal)? == prepared.journal;
     if !same {
         let what = format!("the files in `{}` changed during the repair; run it again", files.dir.display());
         return Err(StoreError::Io { what });

@@ -13,8 +13,7 @@ use greenroom_core::ids::PoolName;
 use greenroom_core::pool::PoolState;
 use greenroom_ports::store::StoreError;
 
-use super::dir::{NOFOLLOW, io_error};
-use super::files::{Files, Identity, damaged, identify, newer, outdated};
+use super::files::{FileIdentity, Files, NOFOLLOW, damaged, identify, io_error, newer, outdated};
 use super::format::{FORMAT, Header, Lines, Record, Snapshot, is_sealed, is_sound, number, version};
 use super::history::segments;
 
@@ -28,7 +27,7 @@ pub(super) struct View {
     pub(super) inapplicable_events: u64,
     /// A file from a newer version, and its format.
     pub(super) newer: Option<(PathBuf, u32)>,
-    pub(super) snapshot: Option<Identity>,
+    pub(super) snapshot: Option<FileIdentity>,
     /// Number of the last record in the snapshot.
     pub(super) snapshot_last: u64,
     pub(super) journal: Option<Journal>,
@@ -39,7 +38,7 @@ pub(super) struct View {
 pub(super) struct Journal {
     /// Kept open, so that its inode cannot be reused for another file.
     pub(super) file: File,
-    pub(super) identity: Identity,
+    pub(super) identity: FileIdentity,
     pub(super) header: Option<Header>,
     /// Bytes up to the end of the last sound line.
     pub(super) valid: u64,
@@ -56,7 +55,7 @@ impl Journal {
     }
 
     /// A new journal.
-    pub(super) fn begun(file: File, identity: Identity, header: Header, length: u64) -> Self {
+    pub(super) fn begun(file: File, identity: FileIdentity, header: Header, length: u64) -> Self {
         Self { file, identity, header: Some(header), valid: length, lines: 1, last: 0 }
     }
 
@@ -135,7 +134,7 @@ impl View {
             None => Self::from_snapshot(files, &files.previous).ok().flatten(),
         };
         let mut view = usable.unwrap_or_else(Self::empty);
-        view.snapshot = Identity::at(&files.snapshot)?;
+        view.snapshot = FileIdentity::at(&files.snapshot)?;
         view.journal = open_journal(&files.journal)?;
         // Unreadable data ends the prefix; the caller already has the error.
         if view.journal.is_none() {
@@ -147,10 +146,10 @@ impl View {
 
     /// True if both paths still name the files that were read.
     fn is_current(&self, files: &Files) -> Result<bool, StoreError> {
-        if Identity::at(&files.snapshot)? != self.snapshot {
+        if FileIdentity::at(&files.snapshot)? != self.snapshot {
             return Ok(false);
         }
-        Ok(match (Identity::at(&files.journal)?, &self.journal) {
+        Ok(match (FileIdentity::at(&files.journal)?, &self.journal) {
             (Some(there), Some(read)) => there.same_file(read.identity) && there.size >= read.valid,
             _ => false,
         })

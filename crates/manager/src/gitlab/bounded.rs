@@ -1,7 +1,11 @@
-//! Parts of a job's response as values of JSON that cannot become larger than intended.
+//! Reads JSON of any size within bounded memory.
+//!
+//! [`Clipped`] leaves out the rest of long strings, so that a script or a variable of any size takes no memory. [`Budget`] reads a
+//! part of a job's response as a value of JSON that cannot become larger than intended.
 
 use std::cell::Cell;
 use std::fmt;
+use std::io::{self, Read};
 
 use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
@@ -217,9 +221,117 @@ impl<'de, F: FnMut(Value, bool) -> bool> Visitor<'de> for Elements<F> {
     }
 }
 
+/// Strings are cut to about this many bytes, as written in JSON, where a character takes up to six.
+pub(super) const LONGEST: usize = 1 << 20;
+/// Values within values. `serde_json` allows as many, but not where it skips a value.
+const DEEPEST: usize = 128;
+
+/// Reads JSON. What it passes on is JSON if the original is.
+#[derive(Debug)]
+pub(super) struct Clipped<R> {
+    inner: R,
+    depth: usize,
+    place: Position,
+}
+
+/// Where the next byte is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Position {
+    Outside,
+    /// In a string of which so many bytes have passed.
+    Text(usize),
+    /// Behind a backslash.
+    Escape(usize),
+    /// Behind `\u`: so many digits are missing, and the value of those before.
+    Digits(usize, u8, u16),
+    /// Behind the first half of a pair of `\u`, which cannot stand alone.
+    Half(usize),
+    /// In the part of a string that is left out.
+    Cut,
+    CutEscape,
+}
+
+impl<R: Read> Clipped<R> {
+    pub(super) const fn new(inner: R) -> Self {
+        Self { inner, depth: 0, place: Position::Outside }
+    }
+
+    /// True if the byte is passed on.
+    fn step(&mut self, byte: u8) -> io::Result<bool> {
+        self.place = match (self.place, byte) {
+            (Position::Outside, b'"') => Position::Text(0),
+            (Position::Outside, b'[' | b'{') => {
+                self.depth += 1;
+                if self.depth > DEEPEST {
+                    return Err(io::Error::from(io::ErrorKind::InvalidData));
+                }
+                Position::Outside
+            }
+            (Position::Outside, b']' | b'}') => {
+                self.depth = self.depth.saturating_sub(1);
+                Position::Outside
+            }
+            (Position::Outside, _) | (Position::Text(_) | Position::Half(_) | Position::Cut, b'"') => {
+                Position::Outside
+            }
+            // A character of several bytes is not cut.
+            (Position::Text(length), byte) if length >= LONGEST && !(0x80..0xc0).contains(&byte) => {
+                self.place = if byte == b'\\' { Position::CutEscape } else { Position::Cut };
+                return Ok(false);
+            }
+            (Position::Text(length) | Position::Half(length), b'\\') => Position::Escape(length + 1),
+            (Position::Escape(length), b'u') => Position::Digits(length + 1, 4, 0),
+            (Position::Text(length) | Position::Half(length) | Position::Escape(length), _) => {
+                Position::Text(length + 1)
+            }
+            (Position::Digits(length, missing, value), byte) => {
+                let digit = char::from(byte).to_digit(16).unwrap_or_default();
+                let value = value << 4 | u16::try_from(digit).unwrap_or_default();
+                match missing {
+                    1 if (0xd800..0xdc00).contains(&value) => Position::Half(length + 1),
+                    1 => Position::Text(length + 1),
+                    _ => Position::Digits(length + 1, missing - 1, value),
+                }
+            }
+            (Position::Cut, b'\\') => {
+                self.place = Position::CutEscape;
+                return Ok(false);
+            }
+            (Position::Cut | Position::CutEscape, _) => {
+                self.place = Position::Cut;
+                return Ok(false);
+            }
+        };
+        Ok(true)
+    }
+}
+
+impl<R: Read> Read for Clipped<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let read = self.inner.read(buffer)?;
+            if read == 0 {
+                return Ok(0);
+            }
+            let mut kept = 0;
+            for at in 0..read {
+                let byte = buffer[at];
+                if self.step(byte)? {
+                    buffer[kept] = byte;
+                    kept += 1;
+                }
+            }
+            if kept > 0 {
+                return Ok(kept);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::{Deserializer, json};
+    use proptest::prelude::*;
+    use serde_json::{Deserializer, Value, json};
 
     use super::*;
 
@@ -272,6 +384,52 @@ mod tests {
         assert_eq!(read(&text, 1), expected[..1]);
         for other in ["1", "-1", "1.5", "true", "null", "\"x\"", "{\"a\":[1]}"] {
             assert!(read(other, 9).is_empty(), "{other}");
+        }
+    }
+
+    fn clipped(text: &[u8]) -> io::Result<Vec<u8>> {
+        let mut passed = Vec::new();
+        Clipped::new(text).read_to_end(&mut passed).map(|_| passed)
+    }
+
+    #[test]
+    fn a_long_string_is_cut_and_what_follows_is_not() {
+        let long = 4 * LONGEST;
+        for unit in ["x", "ä", "𝄞", "\n", "\\", "\"", "\u{1}"] {
+            let text = unit.repeat(long / unit.len());
+            let value = json!({ "script": [text], "after": "x\"\\" });
+            let passed = clipped(value.to_string().as_bytes()).unwrap();
+            assert!(passed.len() < LONGEST + 100, "{unit:?}: {}", passed.len());
+            let read: Value = serde_json::from_slice(&passed).unwrap();
+            assert_eq!(read["after"], value["after"], "{unit:?}");
+            let cut = read["script"][0].as_str().unwrap();
+            assert!(text.starts_with(cut) && cut.len() >= LONGEST / 6 - 1, "{unit:?}: {}", cut.len());
+        }
+    }
+
+    #[test]
+    fn escaped_pairs_are_not_torn() {
+        for ahead in 0..12 {
+            let text = format!("{}{}", "x".repeat(LONGEST - ahead), "\\ud834\\udd1e".repeat(40));
+            let passed = clipped(format!("[\"{text}\", 1]").as_bytes()).unwrap();
+            let read: Value = serde_json::from_slice(&passed).unwrap();
+            assert_eq!(read[1], 1);
+        }
+    }
+
+    #[test]
+    fn nesting_without_end_is_an_error() {
+        let depth = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        assert!(clipped(depth(DEEPEST).as_bytes()).is_ok());
+        assert!(clipped(depth(DEEPEST + 1).as_bytes()).is_err());
+        let brackets = json!(["[".repeat(10 * DEEPEST)]).to_string();
+        assert_eq!(clipped(brackets.as_bytes()).unwrap(), brackets.as_bytes());
+    }
+
+    proptest! {
+        #[test]
+        fn what_has_no_long_string_passes_unchanged(text in r#"[\[\]{}"\\u0-9a-dä ]{0,60}"#) {
+            prop_assert_eq!(clipped(text.as_bytes()).unwrap(), text.as_bytes());
         }
     }
 }

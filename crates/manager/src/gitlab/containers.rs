@@ -9,8 +9,7 @@ use greenroom_core::container::request::{
 use greenroom_core::secret::Secret;
 use serde_json::Value;
 
-use super::bounded::{Budget, Elements};
-use super::clipped::LONGEST;
+use super::bounded::{Budget, Elements, LONGEST};
 
 /// The memory of a variable while it is read: enough to see whether its name or its value is too long.
 const VARIABLE: usize = 3 * LONGEST;

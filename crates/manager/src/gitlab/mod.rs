@@ -5,15 +5,9 @@
 //! author of a pipeline can set variables.
 
 mod bounded;
-mod clipped;
 pub mod config_json;
 mod containers;
 pub mod env;
 pub mod exit;
 pub mod response;
 pub mod stage;
-
-#[cfg(test)]
-mod failing_writes;
-#[cfg(test)]
-mod recorded_tests;

@@ -16,8 +16,7 @@ use greenroom_core::secret::Secret;
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::bounded::{Budget, FieldName};
-use super::clipped::Clipped;
+use super::bounded::{Budget, Clipped, FieldName};
 use super::containers::Collector;
 
 /// GitLab Runner's own default for a job without a timeout.

@@ -4,10 +4,9 @@
 //! socket) before it checks `closed`: one of the two always sees the other. A call sets `used` before it checks
 //! `closed` for the last time, and `cleanup` sets `closed` before it reads `used`.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::{fs, io};
 
 use greenroom_core::attempt::{Closed, End};
 use greenroom_core::ids::{AttemptName, PoolName};
@@ -19,14 +18,12 @@ use greenroom_ports::lock::Lock;
 use greenroom_system::remove;
 use greenroom_system::threads::flock::Kind;
 
-use super::error::{cannot, io as broken};
+use super::attempt_files::{self, CLOSED, JobFile, Origin, Tmpdir, USED};
+use super::files::{self, broken, cannot};
 use super::host::LocalHost;
-use super::job_file::{self, JobFile, Origin, Tmpdir};
 use super::lease::{self, LEASE, Lease, LeaseGuard};
-use super::mark::{self, CLOSED, USED};
-use super::process::Namespaces;
-use super::socket::Sent;
-use super::{files, socket};
+use super::mailboxes::{self, Sent};
+use super::runner::Namespaces;
 
 /// Retries against a process that keeps creating and removing the same directory.
 const ROUNDS: usize = 8;
@@ -75,7 +72,7 @@ impl LocalHost {
         let lock = self.keep(name, file, Kind::Shared);
         job.write(&fresh)?;
         if let Some(order) = &job.record.order {
-            job_file::write_order(&fresh, order)?;
+            attempt_files::write_order(&fresh, order)?;
         }
         if !put_in_place(&fresh, dir)? {
             return Ok(None);
@@ -112,7 +109,7 @@ impl LocalHost {
     }
 
     fn refuse_closed(&self, name: &AttemptName, dir: &Path) -> Result<(), HostError> {
-        match mark::closed(dir).map_err(|e| cannot("examine", dir, e))? {
+        match attempt_files::closed(dir).map_err(|e| cannot("examine", dir, e))? {
             Some(closed) => {
                 self.boxes.forget(name);
                 Err(HostError::Closed { attempt: name.clone(), closed })
@@ -143,7 +140,7 @@ impl LocalHost {
     }
 
     pub(super) fn read_order(&self, name: &AttemptName) -> Result<Option<LaunchOrder>, HostError> {
-        job_file::read_order(&self.state.attempt(name)?)
+        attempt_files::read_order(&self.state.attempt(name)?)
     }
 
     pub(super) fn read_builds_dir(&self, name: &AttemptName) -> Result<Option<String>, HostError> {
@@ -155,19 +152,19 @@ impl LocalHost {
         name: &AttemptName,
         assignment: Option<&Assignment>,
     ) -> Result<(), HostError> {
-        job_file::assign(&self.state.attempt(name)?, assignment)
+        attempt_files::assign(&self.state.attempt(name)?, assignment)
     }
 
     pub(super) fn set_used(&self, name: &AttemptName) -> Result<(), HostError> {
         let dir = self.state.attempt(name)?;
         // RACE: the mark comes first. Otherwise a script could be sent on a grant that was returned as unused.
-        mark::set_used(&dir, self.clock.now()).map_err(|e| cannot("mark", &dir, e))?;
+        attempt_files::set_used(&dir, self.clock.now()).map_err(|e| cannot("mark", &dir, e))?;
         self.refuse_closed(name, &dir)
     }
 
     pub(super) fn find_closed(&self, name: &AttemptName) -> Result<Option<Closed>, HostError> {
         let dir = self.state.attempt(name)?;
-        mark::closed(&dir).map_err(|e| cannot("examine", &dir, e))
+        attempt_files::closed(&dir).map_err(|e| cannot("examine", &dir, e))
     }
 
     pub(super) async fn close(&self, name: &AttemptName, how: End) -> Result<Closing, HostError> {
@@ -179,7 +176,7 @@ impl LocalHost {
             let (fresh, file) = self.make_hidden(name)?;
             let lease = self.keep(name, file, Kind::Shared);
             let closed = Closed::new(self.clock.now(), how);
-            mark::set_closed(&fresh, closed).map_err(|e| cannot("mark", &fresh, e))?;
+            attempt_files::set_closed(&fresh, closed).map_err(|e| cannot("mark", &fresh, e))?;
             if put_in_place(&fresh, &dir)? {
                 return Ok(Closing { lease, record: None, used: false, calls_remain: false });
             }
@@ -213,8 +210,8 @@ impl LocalHost {
 
     fn mark_closed_at(&self, dir: &Path, how: End) -> Result<bool, HostError> {
         let closed = Closed::new(self.clock.now(), how);
-        let used = mark::set_closed(dir, closed).and_then(|()| mark::is_set(dir, USED));
-        job_file::discard_order(dir);
+        let used = attempt_files::set_closed(dir, closed).and_then(|()| attempt_files::is_set(dir, USED));
+        attempt_files::discard_order(dir);
         used.map_err(|e| cannot("mark", dir, e))
     }
 
@@ -233,7 +230,7 @@ impl LocalHost {
     pub(super) async fn forget(&self, name: &AttemptName) -> Result<(), HostError> {
         let dir = self.state.attempt(name)?;
         // A new attempt may have got the name of orphaned builds.
-        let closed = mark::is_set(&dir, CLOSED).map_err(|e| cannot("examine", &dir, e))?;
+        let closed = attempt_files::is_set(&dir, CLOSED).map_err(|e| cannot("examine", &dir, e))?;
         if dir.exists() && !closed {
             return Ok(());
         }
@@ -292,8 +289,8 @@ fn stop_calls(dir: &Path) -> Result<bool, HostError> {
     for entry in fs::read_dir(dir).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let name = entry.file_name();
-        let Some(name) = name.to_str().filter(|name| name.starts_with(socket::STOP)) else { continue };
-        match socket::send(dir, name) {
+        let Some(name) = name.to_str().filter(|name| name.starts_with(mailboxes::STOP)) else { continue };
+        match mailboxes::send(dir, name) {
             Ok(Sent::Alive) => any = true,
             // RACE: a call that is still binding its socket checks `closed` afterwards, and that is set.
             Ok(Sent::NoReceiver) => drop(fs::remove_file(entry.path())),
@@ -304,7 +301,7 @@ fn stop_calls(dir: &Path) -> Result<bool, HostError> {
             }
         }
     }
-    socket::send(dir, socket::INBOX).ok();
+    mailboxes::send(dir, mailboxes::INBOX).ok();
     Ok(any)
 }
 

@@ -1,14 +1,15 @@
-//! The clocks of the runner host.
+//! The clocks of the runner host, and the timeouts and intervals that they are compared with.
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use greenroom_core::time::{BootId, ManagerId, Stamp};
 use greenroom_ports::clock::Clock;
 use greenroom_ports::host_error::HostError;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::error::{cannot, io};
+use super::files::{broken, cannot};
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -25,7 +26,7 @@ impl SystemClock {
         let path = Path::new(BOOT_ID);
         let text = fs::read_to_string(path).map_err(|e| cannot("read", path, e))?;
         let boot = parse_boot_id(&text)
-            .ok_or_else(|| io(format_args!("`{BOOT_ID}` holds `{}`, expected a UUID", text.trim())))?;
+            .ok_or_else(|| broken(format_args!("`{BOOT_ID}` holds `{}`, expected a UUID", text.trim())))?;
         Ok(Self { manager, boot })
     }
 
@@ -56,6 +57,36 @@ fn parse_boot_id(text: &str) -> Option<BootId> {
         return None;
     }
     u64::from_str_radix(&digits, 16).ok().map(BootId)
+}
+
+/// Bounds and intervals; tests shorten them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Times {
+    /// A call waits this long for a lease that the keeper holds. Default 10 s.
+    pub lease_lock_timeout: Duration,
+    /// A call that waits or runs writes the time into its lease this often. Default 60 s.
+    pub lease_renew_interval: Duration,
+    /// The keeper checks this often whether the state directory is still its own. Default 5 s.
+    pub self_check_interval: Duration,
+    /// A started keeper must have detached itself within this time. Default 3 s.
+    pub keeper_start_timeout: Duration,
+    /// Incomplete directories of killed calls are removed at this age. Default 1 h.
+    pub half_made_retention: Duration,
+    /// Attempts without a `prepare` are removed at this age. Default 1 day.
+    pub unprepared_retention: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self {
+            lease_lock_timeout: Duration::from_secs(10),
+            lease_renew_interval: Duration::from_mins(1),
+            self_check_interval: Duration::from_secs(5),
+            keeper_start_timeout: Duration::from_secs(3),
+            half_made_retention: Duration::from_hours(1),
+            unprepared_retention: Duration::from_hours(24),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
-//! Small files, written whole or not at all.
+//! Small files, written whole or not at all, and errors that name the file.
 
+use std::fmt::Display;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use greenroom_ports::host_error::HostError;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 /// Larger files were not written by Greenroom.
@@ -131,6 +133,31 @@ pub(super) fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
+/// `cannot WHAT PATH: WHY`, as an error of the port.
+pub(super) fn cannot(what: &str, path: &Path, error: impl Into<io::Error>) -> HostError {
+    HostError::Io { what: sentence(what, path, error) }
+}
+
+/// The same as text, for other error types and for logs.
+pub(super) fn sentence(what: &str, path: &Path, error: impl Into<io::Error>) -> String {
+    format!("cannot {what} `{}`: {}", path.display(), reason(&error.into()))
+}
+
+pub(super) fn broken(what: impl Display) -> HostError {
+    HostError::Io { what: what.to_string() }
+}
+
+/// Errors that an operator can fix get a text of their own, all others have the system's.
+fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::StorageFull => "its file system is full".to_owned(),
+        io::ErrorKind::QuotaExceeded => "the disk quota is exhausted".to_owned(),
+        io::ErrorKind::ReadOnlyFilesystem => "its file system is read-only".to_owned(),
+        io::ErrorKind::PermissionDenied => format!("not permitted to user {}", super::files::own_uid()),
+        _ => error.to_string(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,5 +182,13 @@ mod tests {
         assert_eq!(one.len(), 32);
         assert!(one.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)));
         assert_ne!(one, two);
+    }
+
+    #[test]
+    fn a_full_and_a_read_only_disk_are_named_as_such() {
+        for (number, reason) in [(28, "its file system is full"), (30, "its file system is read-only")] {
+            let error = sentence("write", Path::new("/x"), io::Error::from_raw_os_error(number));
+            assert_eq!(error, format!("cannot write `/x`: {reason}"));
+        }
     }
 }

@@ -23,17 +23,16 @@ use greenroom_ports::reports::Reports;
 use greenroom_ports::wakeups::{MailboxName, WakeReason, WakeUps};
 use greenroom_system::threads::disk::Lane;
 
-use super::clock::SystemClock;
-use super::keeper_command::KeeperCommand;
+use super::clock::{SystemClock, Times};
+use super::keeper::ReplacementWatch;
 use super::lease::Lease;
-use super::mailboxes::Mailboxes;
-use super::replacement::ReplacementWatch;
-use super::report::ReportHook;
+use super::mailboxes::{self, Mailboxes};
+use super::owner;
+use super::pool_files::ReportHook;
 use super::runner::Runner;
-use super::signals::Signals;
+use super::spawn::KeeperCommand;
 use super::state_dir::StateDir;
-use super::times::Times;
-use super::{owner, socket};
+use super::wait::Signals;
 
 /// What kind of process this is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -134,7 +133,7 @@ impl LocalHost {
 
     /// The mailbox of a pool's keeper: a datagram socket. Any datagram wakes the keeper.
     pub fn mailbox(&self, pool: &PoolName) -> Option<PathBuf> {
-        Some(self.state.pool(pool).ok()?.join(socket::WAKE))
+        Some(self.state.pool(pool).ok()?.join(mailboxes::WAKE))
     }
 
     /// The runner of a driver call, determined on first use.
@@ -239,13 +238,13 @@ impl Leadership for LocalHost {
 impl WakeUps for LocalHost {
     async fn wake_keeper(&self, pool: &PoolName) {
         if let Ok(dir) = self.state.pool(pool) {
-            socket::send(&dir, socket::WAKE).ok();
+            mailboxes::send(&dir, mailboxes::WAKE).ok();
         }
     }
 
     async fn wake_attempt(&self, name: &AttemptName) {
         if let Ok(dir) = self.state.attempt(name) {
-            socket::send(&dir, socket::INBOX).ok();
+            mailboxes::send(&dir, mailboxes::INBOX).ok();
         }
     }
 

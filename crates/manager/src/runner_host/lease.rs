@@ -14,10 +14,8 @@ use greenroom_ports::host_error::HostError;
 use greenroom_ports::lock::Held;
 use greenroom_system::threads::flock::{self, Kind};
 
-use super::clock::SystemClock;
-use super::error::cannot;
-use super::files;
-use super::times::Times;
+use super::clock::{SystemClock, Times};
+use super::files::{self, cannot};
 
 pub(super) const LEASE: &str = "lease";
 

@@ -1,19 +1,25 @@
-//! The mailboxes this process has open, each bound as early as possible.
+//! Mailboxes for wake-ups: datagram sockets with names in the state directory.
 //!
-//! A wake-up that was sent before its mailbox was bound is lost. Nothing depends on it, because every waiter polls the
-//! state once a second. Early binding makes such losses rare.
+//! A mailbox is bound as early as possible. A wake-up that was sent before its mailbox was bound is lost. Nothing depends on
+//! it, because every waiter polls the state once a second. Early binding makes such losses rare.
+//!
+//! A socket address holds 108 bytes and state directories may have longer paths, so every name goes through
+//! `/proc/self/fd/N/`, where N is the opened directory.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use greenroom_core::ids::{AttemptName, PoolName};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::net::RecvFlags;
 
 use super::files;
-use super::socket::{INBOX, Mailbox, STOP, WAKE};
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Address {
@@ -82,5 +88,162 @@ impl Mailboxes {
     /// Closes all mailboxes of the keeper: another keeper may have bound them meanwhile.
     pub(super) fn forget_keepers(&self) {
         self.open.borrow_mut().retain(|address, _| !matches!(address, Address::Keeper(_)));
+    }
+}
+
+/// The keeper's mailbox in a pool's directory.
+pub(super) const WAKE: &str = "wake";
+/// A waiting call's mailbox in its attempt's directory.
+pub(super) const INBOX: &str = "inbox";
+/// Prefix of the mailboxes in which calls of an attempt are told to stop; each call adds a name of its own.
+pub(super) const STOP: &str = "run.";
+
+/// A socket that receives wake-ups.
+#[derive(Debug)]
+pub(super) struct Mailbox {
+    socket: tokio::net::UnixDatagram,
+}
+
+impl Mailbox {
+    /// Binds `dir/name`, and replaces a socket that is already there.
+    pub(super) fn bind(dir: &Path, name: &str) -> io::Result<Self> {
+        let opened = open_dir(dir)?;
+        let fresh = files::beside(name)?;
+        let socket = UnixDatagram::bind(through(&opened, &fresh))?;
+        socket.set_nonblocking(true)?;
+        // RACE: a sender finds the old socket or the new one, never none; a dead socket's file needs no removal.
+        let renamed = rustix::fs::renameat(&opened, fresh.as_str(), &opened, name);
+        if renamed.is_err() {
+            rustix::fs::unlinkat(&opened, fresh.as_str(), AtFlags::empty()).ok();
+        }
+        renamed?;
+        Ok(Self { socket: tokio::net::UnixDatagram::from_std(socket)? })
+    }
+
+    /// Resolves when at least one wake-up has arrived, and takes all that are queued.
+    pub(super) async fn wake_up(&self) -> io::Result<()> {
+        if self.drain()? {
+            return Ok(());
+        }
+        let mut byte = [0];
+        self.socket.recv(&mut byte).await?;
+        self.drain().map(|_| ())
+    }
+
+    fn drain(&self) -> io::Result<bool> {
+        let mut any = false;
+        let mut byte = [0_u8; 1];
+        loop {
+            match rustix::net::recv(&self.socket, &mut byte[..], RecvFlags::DONTWAIT) {
+                Ok(_) => any = true,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => return Ok(any),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Result of sending a wake-up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// A running process has the socket open.
+    Alive,
+    /// No process has the socket open, or there is no socket.
+    NoReceiver,
+}
+
+/// Sends a wake-up to `dir/name` without waiting. A full queue is not an error: it already holds a wake-up.
+pub(super) fn send(dir: &Path, name: &str) -> io::Result<Sent> {
+    let opened = match open_dir(dir) {
+        Ok(opened) => opened,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Sent::NoReceiver),
+        Err(error) => return Err(error),
+    };
+    let socket = UnixDatagram::unbound()?;
+    socket.set_nonblocking(true)?;
+    match socket.connect(through(&opened, name)) {
+        Ok(()) => {}
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            return Ok(Sent::NoReceiver);
+        }
+        Err(error) => return Err(error),
+    }
+    match socket.send(b"!") {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(Sent::NoReceiver),
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+        _ => Ok(Sent::Alive),
+    }
+}
+
+fn open_dir(dir: &Path) -> io::Result<File> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened: OwnedFd = rustix::fs::open(dir, flags, Mode::empty())?;
+    Ok(opened.into())
+}
+
+fn through(dir: &File, name: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_hint_sent_before_the_wait_is_there_and_several_are_one() {
+        let home = tempfile::tempdir().unwrap();
+        let mailbox = Mailbox::bind(home.path(), "wake").unwrap();
+        for _ in 0..500 {
+            assert_eq!(send(home.path(), "wake").unwrap(), Sent::Alive);
+        }
+        mailbox.wake_up().await.unwrap();
+        let more = tokio::time::timeout(Duration::from_millis(30), mailbox.wake_up()).await;
+        assert!(more.is_err(), "one hint stands for all");
+    }
+
+    #[tokio::test]
+    async fn a_dead_sockets_file_is_nobody_and_is_bound_over() {
+        let home = tempfile::tempdir().unwrap();
+        assert_eq!(send(home.path(), "wake").unwrap(), Sent::NoReceiver);
+        drop(Mailbox::bind(home.path(), "wake").unwrap());
+        assert!(home.path().join("wake").exists());
+        assert_eq!(send(home.path(), "wake").unwrap(), Sent::NoReceiver);
+        let again = Mailbox::bind(home.path(), "wake").unwrap();
+        assert_eq!(send(home.path(), "wake").unwrap(), Sent::Alive);
+        again.wake_up().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_path_of_three_hundred_bytes_holds_a_socket() {
+        let home = tempfile::tempdir().unwrap();
+        let deep = home.path().join("d".repeat(150)).join("e".repeat(150));
+        std::fs::create_dir_all(&deep).unwrap();
+        let mailbox = Mailbox::bind(&deep, "inbox").unwrap();
+        assert_eq!(send(&deep, "inbox").unwrap(), Sent::Alive);
+        mailbox.wake_up().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_waiting_mailbox_wakes_within_milliseconds() {
+        let home = tempfile::tempdir().unwrap();
+        let mailbox = Mailbox::bind(home.path(), "wake").unwrap();
+        let mut taken = Vec::new();
+        for _ in 0..100 {
+            let dir = home.path().to_owned();
+            let sender = std::thread::spawn(move || {
+                let sent = Instant::now();
+                send(&dir, "wake").unwrap();
+                sent
+            });
+            mailbox.wake_up().await.unwrap();
+            let woken = Instant::now();
+            taken.push(woken.saturating_duration_since(sender.join().unwrap()));
+        }
+        taken.sort();
+        println!("wake-up: median {:?}, worst of 100 {:?}", taken[50], taken[99]);
+        assert!(taken[50] <= Duration::from_millis(5), "{taken:?}");
     }
 }

@@ -3,11 +3,10 @@
 //! Facts only: `core::attempt` decides whether an attempt has ended. Facts that cannot be determined are `Unknown`.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
+use std::{fs, io};
 
 use greenroom_core::attempt::{AttemptSeen, Closed, Presence};
 use greenroom_core::ids::{AttemptName, InstanceId, PoolName};
@@ -15,12 +14,11 @@ use greenroom_core::time::{BootId, Stamp};
 use greenroom_ports::host_error::HostError;
 
 use super::attempt::remove_if_free;
-use super::error::cannot;
+use super::attempt_files::{self, CLOSED, JobFile, Origin, Readable, Tmpdir, USED};
+use super::files::cannot;
 use super::host::LocalHost;
-use super::job_file::{JobFile, Origin, Readable, Tmpdir};
 use super::lease::{self, modified};
-use super::mark::{self, CLOSED, USED};
-use super::process::{Namespaces, RECHECK_DELAY, presence};
+use super::runner::{Namespaces, RECHECK_DELAY, presence};
 
 /// What an attempt's marks and lease show.
 #[derive(Debug, Clone, Copy)]
@@ -68,7 +66,7 @@ impl LocalHost {
         let listed = super::files::missing_is_none(fs::read_dir(self.state.attempts()));
         let Ok(listed) = listed else { return true };
         let is_open = |entry: io::Result<fs::DirEntry>| {
-            entry.map_or(true, |entry| !mark::is_set(&entry.path(), CLOSED).unwrap_or(false))
+            entry.map_or(true, |entry| !attempt_files::is_set(&entry.path(), CLOSED).unwrap_or(false))
         };
         listed.into_iter().flatten().any(is_open)
     }
@@ -153,8 +151,8 @@ impl LocalHost {
 
     fn find_marks(&self, name: &AttemptName, dir: &Path, known: &fs::Metadata) -> io::Result<Marks> {
         // In this order: once the attempt is closed no new call stays, so a lease that is free after that stays free.
-        let closed = mark::closed(dir)?;
-        let used = mark::is_set(dir, USED)?;
+        let closed = attempt_files::closed(dir)?;
+        let used = attempt_files::is_set(dir, USED)?;
         let lease = lease::status(dir)?;
         let lease_held = lease.is_some_and(|lease| lease.held) && !self.holds_exclusively(name);
         Ok(Marks {

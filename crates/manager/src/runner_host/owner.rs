@@ -1,13 +1,18 @@
-//! The owner of a state directory, and its generations.
+//! The owner of a state directory, its location and its generations.
+//!
+//! The files `owner` and `manager` tell whose instances are launched from the directory, and whose jobs run from it. A copy of a state
+//! directory has the same owner id and instances: two managers would terminate each other's instances. So the directory records the
+//! machine and the inode it was created on.
 //!
 //! Invariant: a nonce in `generations` is on disk before the first launch that carries it, and stays there.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use greenroom_core::ids::{Generation, OwnerId};
 use greenroom_core::time::ManagerId;
@@ -15,16 +20,56 @@ use greenroom_ports::host_error::HostError;
 use greenroom_ports::leadership::Identity;
 use greenroom_system::threads::disk::Lane;
 use greenroom_system::threads::flock::{self, Kind};
+use serde::{Deserialize, Serialize};
 
-use super::error::{cannot, io as broken};
-use super::files::{self, Durable};
-use super::location::DirLocation;
-use super::owner_file::{self, OWNER, OwnerFile, encode, fresh};
+use super::files::{self, Durable, broken, cannot};
 use super::state_dir::StateDir;
+
+pub(super) const OWNER: &str = "owner";
+const MANAGER: &str = "manager";
+
+/// The file `owner`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct OwnerFile {
+    pub(super) owner: OwnerId,
+    pub(super) place: DirLocation,
+}
+
+/// Creates manager and owner of a new directory. Of several concurrent processes one wins, and all read its ids.
+pub(super) fn make_owner(root: &Path) -> io::Result<()> {
+    let id = u32::from_str_radix(&files::random_hex(4)?, 16).map_err(io::Error::other)?;
+    // 0 is none.
+    keep_manager(root, ManagerId(id.max(1)))?;
+    files::put_first(root, OWNER, &new_owner_file(root)?)?;
+    Ok(())
+}
+
+pub(super) fn new_owner_file(root: &Path) -> io::Result<Vec<u8>> {
+    encode_owner(&OwnerFile { owner: OwnerId::new(files::random_hex(8)?), place: DirLocation::of(root)? })
+}
+
+/// Writes the manager of a directory that has no such file.
+pub(super) fn keep_manager(root: &Path, manager: ManagerId) -> io::Result<()> {
+    files::put_first(root, MANAGER, format!("{:08x}\n", manager.0).as_bytes())?;
+    Ok(())
+}
+
+/// The manager of a directory; `None`: an earlier version made it, which took the first 32 bits of the owner's id.
+pub(super) fn read_manager(root: &Path) -> io::Result<Option<ManagerId>> {
+    let Some(text) = files::read(&root.join(MANAGER))? else { return Ok(None) };
+    let digits = std::str::from_utf8(&text).map_err(io::Error::other)?;
+    u32::from_str_radix(digits.trim_ascii(), 16).map(|id| Some(ManagerId(id))).map_err(io::Error::other)
+}
+
+pub(super) fn encode_owner(file: &OwnerFile) -> io::Result<Vec<u8>> {
+    let mut text = serde_json::to_vec_pretty(file)?;
+    text.push(b'\n');
+    Ok(text)
+}
 
 const GENERATIONS: &str = "generations";
 
-fn load(state: &StateDir) -> Result<OwnerFile, HostError> {
+fn load_owner(state: &StateDir) -> Result<OwnerFile, HostError> {
     let path = state.root().join(OWNER);
     let text = files::read(&path).map_err(|e| cannot("read", &path, e))?;
     let text = text.ok_or_else(|| broken(format_args!("`{}` is missing", path.display())))?;
@@ -37,14 +82,14 @@ fn load(state: &StateDir) -> Result<OwnerFile, HostError> {
     })
 }
 
-fn place(state: &StateDir) -> Result<DirLocation, HostError> {
+fn location(state: &StateDir) -> Result<DirLocation, HostError> {
     DirLocation::of(state.root()).map_err(|e| cannot("stat", state.root(), e))
 }
 
 /// Reads the owner of the directory, and compares the current location with the recorded one.
 pub(super) fn identity(state: &StateDir) -> Result<Identity, HostError> {
-    let file = load(state)?;
-    let moved = file.place.differs(&place(state)?).map(|difference| {
+    let file = load_owner(state)?;
+    let moved = file.place.differs(&location(state)?).map(|difference| {
         format!(
             "the state directory `{}` was copied or moved ({difference}): run `greenroom doctor --take-over` \
              if the original no longer exists, or `greenroom doctor --new-owner` if it is still in use",
@@ -64,9 +109,9 @@ impl StateDir {
     /// The manager that works in this directory; 0 if it cannot be read. Another owner changes nothing about it: the attempts
     /// in the directory are its own.
     pub fn manager(&self) -> ManagerId {
-        match owner_file::read_manager(self.root()) {
+        match read_manager(self.root()) {
             Ok(Some(manager)) => manager,
-            Ok(None) => load(self).map(|file| manager_of(&file.owner)).unwrap_or_default(),
+            Ok(None) => load_owner(self).map(|file| manager_of(&file.owner)).unwrap_or_default(),
             Err(problem) => {
                 tracing::warn!("{}", cannot("read", self.root(), problem));
                 ManagerId::default()
@@ -76,8 +121,8 @@ impl StateDir {
 
     /// Records the directory's current location and keeps the owner. Only if the original is gone.
     pub fn take_over(&self) -> Result<OwnerId, HostError> {
-        let file = OwnerFile { owner: load(self)?.owner, place: place(self)? };
-        self.write_owner(&encode(&file))?;
+        let file = OwnerFile { owner: load_owner(self)?.owner, place: location(self)? };
+        self.write_owner(&encode_owner(&file))?;
         Ok(file.owner)
     }
 
@@ -85,10 +130,10 @@ impl StateDir {
     pub fn new_owner(&self) -> Result<OwnerId, HostError> {
         let manager = self.manager();
         if manager != ManagerId::default() {
-            owner_file::keep_manager(self.root(), manager).map_err(|e| cannot("write", self.root(), e))?;
+            keep_manager(self.root(), manager).map_err(|e| cannot("write", self.root(), e))?;
         }
-        self.write_owner(&fresh(self.root()))?;
-        Ok(load(self)?.owner)
+        self.write_owner(&new_owner_file(self.root()))?;
+        Ok(load_owner(self)?.owner)
     }
 
     fn write_owner(&self, text: &io::Result<Vec<u8>>) -> Result<(), HostError> {
@@ -151,6 +196,66 @@ fn append_generation(root: &Path, path: &Path, mut file: File) -> io::Result<Gen
         files::sync_dir(root)?;
     }
     Ok(generation)
+}
+
+const MACHINE_ID: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
+const PRODUCT_UUID: &str = "/sys/class/dmi/id/product_uuid";
+
+/// The identity of a location. Values that could not be read are not compared.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct DirLocation {
+    #[serde(default)]
+    machine_id: Option<String>,
+    /// Readable by root only on most machines.
+    #[serde(default)]
+    product_uuid: Option<String>,
+    inode: u64,
+    /// Nanoseconds since 1970; some file systems do not record it.
+    #[serde(default)]
+    born_ns: Option<u64>,
+}
+
+impl DirLocation {
+    /// The current location of the directory at `root`.
+    pub(super) fn of(root: &Path) -> std::io::Result<Self> {
+        let known = fs::metadata(root)?;
+        let born = known.created().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        Ok(Self {
+            machine_id: MACHINE_ID.iter().find_map(|path| first_line(path)),
+            product_uuid: first_line(PRODUCT_UUID),
+            inode: known.ino(),
+            born_ns: born.and_then(|age| u64::try_from(age.as_nanos()).ok()),
+        })
+    }
+
+    /// The differences between the recorded location and the current one, as text; `None` if there are none.
+    pub(super) fn differs(&self, now: &Self) -> Option<String> {
+        let differences = [
+            // Machine ids are confidential, and job logs show this text: it states only that they differ.
+            another("machine ID", self.machine_id.as_ref(), now.machine_id.as_ref()),
+            another("DMI product UUID", self.product_uuid.as_ref(), now.product_uuid.as_ref()),
+            differing("inode", Some(&self.inode), Some(&now.inode)),
+            differing("birth time", self.born_ns.as_ref(), now.born_ns.as_ref()),
+        ];
+        let found: Vec<String> = differences.into_iter().flatten().collect();
+        (!found.is_empty()).then(|| found.join(", "))
+    }
+}
+
+fn another(what: &str, recorded: Option<&String>, found: Option<&String>) -> Option<String> {
+    (recorded? != found?).then(|| format!("different {what}"))
+}
+
+fn differing<T: PartialEq + Display>(what: &str, recorded: Option<&T>, found: Option<&T>) -> Option<String> {
+    let (recorded, found) = (recorded?, found?);
+    (recorded != found).then(|| format!("{what} {found}, recorded {recorded}"))
+}
+
+/// Ignores the empty machine id that container images often have.
+fn first_line(path: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let line = text.lines().next()?.trim();
+    (!line.is_empty() && line != "uninitialized").then(|| line.to_owned())
 }
 
 #[cfg(test)]
@@ -231,5 +336,29 @@ mod tests {
         file.lock().unwrap();
         let busy = begin(Duration::ZERO).await.unwrap_err().to_string();
         assert!(busy.contains("another process holds its lock"), "{busy}");
+    }
+
+    fn place(machine: Option<&str>, uuid: Option<&str>, inode: u64, born_ns: Option<u64>) -> DirLocation {
+        let (machine_id, product_uuid) = (machine.map(str::to_owned), uuid.map(str::to_owned));
+        DirLocation { machine_id, product_uuid, inode, born_ns }
+    }
+
+    #[test]
+    fn what_one_side_cannot_read_is_not_compared() {
+        let root = place(Some("m"), Some("u"), 7, Some(1));
+        assert_eq!(root.differs(&place(Some("m"), None, 7, Some(1))), None);
+        assert_eq!(root.differs(&place(None, None, 7, None)), None);
+    }
+
+    #[test]
+    fn each_difference_is_named_and_no_machine_id_is_told() {
+        let here = place(Some("m"), Some("u"), 7, Some(1));
+        for (other, expected) in [
+            (place(Some("n"), Some("u"), 7, Some(1)), "different machine ID"),
+            (place(Some("m"), Some("v"), 7, Some(1)), "different DMI product UUID"),
+            (place(Some("m"), Some("u"), 8, Some(2)), "inode 8, recorded 7, birth time 2, recorded 1"),
+        ] {
+            assert_eq!(here.differs(&other).as_deref(), Some(expected));
+        }
     }
 }

@@ -3,17 +3,16 @@
 //! Greenroom's guarantees depend on kernel locks and renames in this directory, so it must lie on a local file system
 //! and belong to one user.
 
-use std::fs;
-use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use greenroom_core::ids::{AttemptName, PoolName};
 use greenroom_ports::host_error::HostError;
 use rustix::fs::{StatVfsMountFlags, statfs, statvfs};
 
-use super::error::{cannot, sentence};
-use super::{files, owner_file};
+use super::files::{self, cannot, sentence};
+use super::owner;
 
 /// Why a directory cannot be the state directory.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -71,7 +70,7 @@ impl StateDir {
         // A directory without an owner may come from a package or a checkout, with a looser mode.
         let tight = fs::Permissions::from_mode(0o700);
         fs::set_permissions(&state.root, tight).map_err(|e| io_at("chmod", &state.root, e))?;
-        owner_file::make(&state.root).map_err(|e| io_at("write `owner` in", &state.root, e))?;
+        owner::make_owner(&state.root).map_err(|e| io_at("write `owner` in", &state.root, e))?;
         Ok(state)
     }
 
@@ -136,12 +135,12 @@ impl StateDir {
 
     /// An attempt's directory. Names are checked again, because some come from files.
     pub(super) fn attempt(&self, name: &AttemptName) -> Result<PathBuf, HostError> {
-        let checked = AttemptName::parse(name.as_str()).map_err(super::error::io)?;
+        let checked = AttemptName::parse(name.as_str()).map_err(super::files::broken)?;
         Ok(self.attempts().join(checked.as_str()))
     }
 
     pub(super) fn pool(&self, name: &PoolName) -> Result<PathBuf, HostError> {
-        let checked = PoolName::parse(name.as_str()).map_err(super::error::io)?;
+        let checked = PoolName::parse(name.as_str()).map_err(super::files::broken)?;
         Ok(self.pools().join(checked.as_str()))
     }
 

@@ -1,14 +1,51 @@
-//! The file `containers` of an attempt: what became of its job's containers.
+//! What is only shown of an attempt: the files `failure`, `containers` and `summary`.
 //!
-//! It is only shown. One that cannot be read counts as missing.
+//! `failure` is the stage that decides how the job ends, if one did not succeed; `containers` the history of the job's containers.
+//! `summary` has one line for each part of the job, and exists only if the pool has `summary = true`. A file that cannot be read
+//! counts as missing, and a line of the summary is left out.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::path::Path;
 
 use greenroom_core::container::account::{ContainerAccount, FailureAccount};
 use greenroom_core::ids::AttemptName;
+use greenroom_core::job_end::StageFailure;
+use greenroom_core::summary::SummaryRow;
 use greenroom_ports::host_error::HostError;
 
-use super::error::cannot;
-use super::files::{self, Durable};
+use super::files::{self, Durable, cannot};
 use super::host::LocalHost;
+
+const FAILURE: &str = "failure";
+
+impl LocalHost {
+    /// Notes why a stage did not succeed, unless a noted failure decides already. An attempt that does not exist stays so.
+    pub fn note_stage_failure(&self, attempt: &AttemptName, failure: &StageFailure) -> Result<(), HostError> {
+        let dir = self.state.attempt(attempt)?;
+        if !dir.is_dir() || self.stage_failure(attempt).is_some_and(|known| known.outweighs(failure)) {
+            return Ok(());
+        }
+        let path = dir.join(FAILURE);
+        let text = serde_json::to_vec(failure).map_err(|e| cannot("write", &path, e))?;
+        files::replace(&dir, FAILURE, &text, Durable::No).map_err(|e| cannot("write", &path, e))
+    }
+
+    /// A stage has succeeded: a noted failure of the same stage is over.
+    pub fn note_stage_success(&self, attempt: &AttemptName, stage: &str) -> Result<(), HostError> {
+        if self.stage_failure(attempt).is_some_and(|known| known.ends_with_success_of(stage)) {
+            let path = self.state.attempt(attempt)?.join(FAILURE);
+            std::fs::remove_file(&path).map_err(|e| cannot("remove", &path, e))?;
+        }
+        Ok(())
+    }
+
+    /// The noted failure of an attempt.
+    pub fn stage_failure(&self, attempt: &AttemptName) -> Option<StageFailure> {
+        let path = self.state.attempt(attempt).ok()?.join(FAILURE);
+        serde_json::from_slice(&files::read(&path).ok()??).ok()
+    }
+}
 
 const CONTAINERS: &str = "containers";
 
@@ -54,6 +91,54 @@ impl LocalHost {
         accounts.sort_by_key(|account| account.at.wall_ms);
         accounts
     }
+}
+
+const SUMMARY: &str = "summary";
+
+impl LocalHost {
+    /// Begins the summary of a job. From here on, each stage adds its row.
+    pub fn begin_summary(&self, attempt: &AttemptName, rows: &[SummaryRow]) -> io::Result<()> {
+        let dir = self.state.attempt(attempt).map_err(io::Error::other)?;
+        let mut text = Vec::new();
+        for row in rows {
+            text.extend(row_line(row)?);
+        }
+        files::replace(&dir, SUMMARY, &text, Durable::No)
+    }
+
+    /// Adds the row of a stage; `false` if the job has no summary. That costs one system call.
+    pub fn add_to_summary(
+        &self,
+        attempt: &AttemptName,
+        row: impl FnOnce() -> SummaryRow,
+    ) -> io::Result<bool> {
+        let path = self.state.attempt(attempt).map_err(io::Error::other)?.join(SUMMARY);
+        let Some(mut file) = files::missing_is_none(OpenOptions::new().append(true).open(path))? else {
+            return Ok(false);
+        };
+        file.write_all(&row_line(&row())?)?;
+        Ok(true)
+    }
+
+    /// The rows so far.
+    pub fn summary(&self, attempt: &AttemptName) -> io::Result<Vec<SummaryRow>> {
+        let path = self.state.attempt(attempt).map_err(io::Error::other)?.join(SUMMARY);
+        read_rows(&path)
+    }
+}
+
+fn row_line(row: &SummaryRow) -> io::Result<Vec<u8>> {
+    let mut row_line = serde_json::to_vec(row)?;
+    row_line.push(b'\n');
+    Ok(row_line)
+}
+
+fn read_rows(path: &Path) -> io::Result<Vec<SummaryRow>> {
+    let text = files::read(path)?.unwrap_or_default();
+    Ok(text
+        .split(|byte| *byte == b'\n')
+        .filter_map(|row_line| serde_json::from_slice(row_line).ok())
+        .collect())
 }
 
 #[cfg(test)]

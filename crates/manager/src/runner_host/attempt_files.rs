@@ -1,24 +1,30 @@
-//! The files `job`, `order` and `assignment` of an attempt.
+//! The files of an attempt: `job`, `order` and `assignment`, and the marks `closed` and `used`.
 //!
 //! `job` and `order` are complete before the directory has its name, and never change. `assignment`, the instance that the job was
 //! given, comes later, under an unused name: a rename over a file would make ext4 begin to write to the disk. A reader
 //! never sees half of a file, unless the machine lost power.
+//!
+//! A mark is a file whose existence carries the information. It is created with O_EXCL and never removed. Its content is only
+//! for operators, ages and messages.
 
 use std::cmp::Ordering;
 use std::fs;
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use greenroom_core::attempt::Closed;
 use greenroom_core::format::{FORMAT, OUTDATED_REMEDY, newer, outdated};
 use greenroom_core::ids::PoolName;
 use greenroom_core::order::LaunchOrder;
+use greenroom_core::time::Stamp;
 use greenroom_ports::attempts::{Assignment, AttemptRecord};
 use greenroom_ports::host_error::HostError;
 use serde::{Deserialize, Serialize};
 
-use super::error::{cannot, io};
-use super::files::{self, Durable};
-use super::process::{Namespaces, ProcessId};
+use super::files::{self, Durable, broken, cannot};
+use super::lease::modified;
+use super::runner::{Namespaces, ProcessId};
 
 const JOB: &str = "job";
 const ORDER: &str = "order";
@@ -170,11 +176,53 @@ fn text(path: &Path) -> Result<Option<Vec<u8>>, HostError> {
 }
 
 fn damaged(path: &Path, problem: &serde_json::Error) -> HostError {
-    io(format_args!("`{}` is damaged: {problem}", path.display()))
+    broken(format_args!("`{}` is damaged: {problem}", path.display()))
+}
+
+pub(super) const CLOSED: &str = "closed";
+pub(super) const USED: &str = "used";
+
+/// Sets the mark `used`; a mark that is already set_mark keeps its first time.
+pub(super) fn set_used(dir: &Path, now: Stamp) -> io::Result<()> {
+    set_mark(dir, USED, &serde_json::to_vec(&now)?)
+}
+
+/// Sets the mark `closed`; a mark that is already set_mark keeps its first time and reason.
+pub(super) fn set_closed(dir: &Path, closed: Closed) -> io::Result<()> {
+    set_mark(dir, CLOSED, &serde_json::to_vec(&closed)?)
+}
+
+fn set_mark(dir: &Path, mark: &str, text: &[u8]) -> io::Result<()> {
+    match files::create_new(&dir.join(mark)) {
+        // CRASH: the mark exists without its text, as on a full disk.
+        Ok(mut file) => {
+            file.write_all(text).ok();
+            Ok(())
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+pub(super) fn is_set(dir: &Path, mark: &str) -> io::Result<bool> {
+    Ok(files::missing_is_none(fs::symlink_metadata(dir.join(mark)))?.is_some())
+}
+
+/// When and why the mark `closed` was set_mark; `None` if it is not.
+///
+/// RACE: a read between the mark's creation and its text returns no reason, and the file's time.
+pub(super) fn closed(dir: &Path) -> io::Result<Option<Closed>> {
+    let path = dir.join(CLOSED);
+    let Some(text) = files::read(&path)? else { return Ok(None) };
+    match serde_json::from_slice(&text) {
+        Ok(closed) => Ok(Some(closed)),
+        Err(_) => fs::metadata(&path).map(|known| Some(Closed { at: modified(&known), how: None })),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use greenroom_core::attempt::End;
     use greenroom_core::container::engine::ContainerEngine;
     use greenroom_core::container::name::{ContainerName, JobContainer, Owner};
     use greenroom_core::endpoint::Endpoint;
@@ -336,5 +384,44 @@ mod tests {
         assert!(JobFile::read(home.path()).unwrap_err().to_string().contains("is damaged"));
         let readable = JobFile::examine(home.path());
         assert!(readable.job.is_some() && readable.assignment.is_none() && readable.problem.is_some());
+    }
+
+    #[test]
+    fn a_mark_keeps_its_first_time_and_reason_and_an_empty_one_counts_too() {
+        let home = tempfile::tempdir().unwrap();
+        let at = |uptime_ms| Stamp { wall_ms: 1, manager: ManagerId(1), boot: BootId(1), uptime_ms };
+        assert_eq!(closed(home.path()).unwrap(), None);
+        let first = Closed::new(at(5), End::Superseded);
+        set_closed(home.path(), first).unwrap();
+        set_closed(home.path(), Closed::new(at(9), End::CleanedUp)).unwrap();
+        assert_eq!(closed(home.path()).unwrap(), Some(first));
+        let whole = fs::read(home.path().join(CLOSED)).unwrap();
+        for length in 0..whole.len() {
+            fs::write(home.path().join(CLOSED), &whole[..length]).unwrap();
+            let cut = closed(home.path()).unwrap().expect("the file is the mark");
+            assert!(cut.how.is_none() && is_set(home.path(), CLOSED).unwrap(), "{length}: {cut:?}");
+        }
+        assert!(!is_set(home.path(), USED).unwrap());
+        set_used(home.path(), at(5)).unwrap();
+        assert!(is_set(home.path(), USED).unwrap());
+    }
+
+    #[test]
+    fn marks_of_format_2_are_read() {
+        let marks: Vec<Closed> = golden::ends()
+            .map(Some)
+            .into_iter()
+            .chain([None])
+            .map(|how| Closed {
+                at: Stamp {
+                    wall_ms: 1_781_524_800_000,
+                    manager: ManagerId(1),
+                    boot: BootId(7),
+                    uptime_ms: 9,
+                },
+                how,
+            })
+            .collect();
+        golden::hold(golden::recorded!("closed.jsonl"), &marks);
     }
 }
