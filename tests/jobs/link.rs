@@ -9,7 +9,7 @@ use greenroom_harness::driver;
 use greenroom_harness::place::{Place, SOON};
 use greenroom_harness::processes::{is_gone, wait_for};
 use greenroom_harness::setting::Setting;
-use greenroom_ssh::link::{Figures, Found, LinkStatus, Survey};
+use greenroom_ssh::link::{Figures, FoundLink, LinkStatus, Survey};
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::process::LiveCall;
 use greenroom_testkit::gitlab_runner::record::{CallRecord, Outcome};
@@ -25,7 +25,7 @@ fn links(place: &Place, instance: &InstanceId) -> Vec<Figures> {
     let dir = place.state_dir.join("links").join("pool");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let seen = runtime.block_on(Survey::query(&dir, Duration::from_secs(10)));
-    let figures = |found: &Found| match &found.answer {
+    let figures = |found: &FoundLink| match &found.answer {
         LinkStatus::Figures(figures) => Some(figures.clone()),
         LinkStatus::Closing | LinkStatus::Unresponsive => None,
     };

@@ -1,8 +1,15 @@
-//! Opens the TCP connection.
+//! Opens the TCP connection, which acknowledges data immediately while it is young.
+//!
+//! After a login, sshd sends several small packets, and until a command runs it leaves them to Nagle's algorithm: each
+//! waits for the acknowledgement of the one before. The kernel delays acknowledgements by 40 ms, which would be half of
+//! the time that a new connection takes. It resets the option for quick acknowledgements whenever data is sent, so the
+//! option is set again before each wait of a young connection.
 
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use greenroom_core::endpoint::{Endpoint, place};
@@ -11,13 +18,13 @@ use greenroom_system::names::look_up;
 use greenroom_system::names::race::{self, Failures};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, sockopt};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::process::Child;
 use tokio::time::timeout;
 
 use super::hop::Hop;
 use super::progress::Progress;
-use super::prompt::Prompt;
 
 /// No descriptor, memory, port, buffer or route is left on the runner host, or its firewall forbids the connection. Not
 /// *no route to host*: this may mean that the instance is gone.
@@ -67,7 +74,7 @@ pub(super) async fn dial(
     at: &str,
     patience: Duration,
     progress: &Progress,
-) -> Result<(Prompt, Wire), ConnectError> {
+) -> Result<(QuickAck, Wire), ConnectError> {
     let found = look_up(hop.address, hop.port).await.map_err(|e| unreachable(at, &e))?;
     let connecting = race::connect(&found, |address, error| progress.tries(address, error));
     let stream = connecting.await.map_err(|failed| none_accepts(at, &failed))?;
@@ -128,14 +135,14 @@ fn is_local(error: &io::Error) -> bool {
     error.raw_os_error().map(Errno::from_raw_os_error).is_some_and(|errno| LOCAL.contains(&errno))
 }
 
-fn tune(stream: TcpStream, patience: Duration) -> std::io::Result<(Prompt, Wire)> {
+fn tune(stream: TcpStream, patience: Duration) -> std::io::Result<(QuickAck, Wire)> {
     stream.set_nodelay(true)?;
     // Optional: a kernel without this socket option still connects.
     let patience = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
     let _optional = sockopt::set_tcp_user_timeout(&stream, patience);
     let stream = stream.into_std()?;
     let wire = Wire::new(stream.try_clone()?.into(), None);
-    Ok((Prompt::new(TcpStream::from_std(stream)?), wire))
+    Ok((QuickAck::new(TcpStream::from_std(stream)?), wire))
 }
 
 /// The text of an I/O error without its number, in lower case.
@@ -144,6 +151,53 @@ pub(super) fn plain(error: &std::io::Error) -> String {
     let text = text.split(" (os error").next().unwrap_or_default();
     let mut chars = text.chars();
     chars.next().map(|first| first.to_lowercase().chain(chars).collect()).unwrap_or_default()
+}
+
+/// There are about fifteen waits from connecting to a running command; an agent's keys or a long banner add some.
+const QUICK_WAITS: u32 = 64;
+
+/// The stream of a connection.
+#[derive(Debug)]
+pub(super) struct QuickAck {
+    stream: TcpStream,
+    /// Remaining waits before which the option is set.
+    left: u32,
+}
+
+impl QuickAck {
+    pub(super) fn new(stream: TcpStream) -> Self {
+        Self { stream, left: QUICK_WAITS }
+    }
+}
+
+impl AsyncRead for QuickAck {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.stream).poll_read(cx, into);
+        if polled.is_pending() && self.left > 0 {
+            self.left -= 1;
+            // Optional: a kernel without this socket option still connects.
+            let _optional = sockopt::set_tcp_quickack(&self.stream, true);
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for QuickAck {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
 }
 
 #[cfg(test)]

@@ -19,13 +19,12 @@ use russh::{ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-use super::background::QUIET;
 use super::login_profile::{Environment, Login, Reached};
-use super::proof::{Awaited, ExitLines, Marks};
+use super::marker_scan::MarkerScan;
 use super::remote::{self, Acknowledged, Marked};
+use super::script_ack::{AwaitedShell, ExitLines, Marks};
 use super::session::Session;
-use super::sift::Sift;
-use super::stop_handle::StopHandle;
+use super::stop::{QUIET, StopHandle};
 
 /// Why reading a stage's output ended.
 pub(super) enum Over {
@@ -39,7 +38,7 @@ pub(super) enum Over {
 }
 
 /// Bytes that are kept of what a guest prints before its script is sent.
-const NOISE: usize = 16 << 10;
+const PREAMBLE: usize = 16 << 10;
 /// A guest that has printed more than this, and has not begun, does not begin.
 const ENDLESS: usize = 1 << 20;
 /// How much of it an error quotes, in bytes.
@@ -50,14 +49,14 @@ const NO_STATUS: &str = "the instance ended the stage without an exit status";
 
 /// The guest's output before its script was sent, in order.
 #[derive(Debug, Default)]
-pub(super) struct Noise {
+pub(super) struct Preamble {
     pub(super) output: Vec<(Stream, Vec<u8>)>,
     size: usize,
 }
 
-impl Noise {
+impl Preamble {
     fn keep(&mut self, stream: Stream, bytes: &[u8]) {
-        let room = NOISE.saturating_sub(self.size);
+        let room = PREAMBLE.saturating_sub(self.size);
         self.size = self.size.saturating_add(bytes.len());
         let kept = &bytes[..bytes.len().min(room)];
         if !kept.is_empty() {
@@ -93,7 +92,7 @@ impl Noise {
 
     /// True if this is more than a profile prints; the rest is not waited for.
     pub(super) fn is_full(&self) -> bool {
-        self.size >= NOISE
+        self.size >= PREAMBLE
     }
 
     /// Its last line, cleaned and shortened.
@@ -117,33 +116,33 @@ enum Unstarted {
 /// environment of a login shell. Only if the stage's shell is silent until it gets its first line: a server may swap
 /// what the two streams have.
 fn came(
-    sift: &mut Sift<StopHandle>,
+    scan: &mut MarkerScan<StopHandle>,
     (stream, bytes): (Stream, &[u8]),
     Marked { first_line, login, .. }: &Marked,
-    noise: &mut Noise,
+    preamble: &mut Preamble,
     environment: &mut Option<Environment>,
 ) {
-    let passed = sift.feed(bytes);
-    if !sift.has_begun() {
-        return noise.keep(stream, &passed);
+    let passed = scan.feed(bytes);
+    if !scan.has_begun() {
+        return preamble.keep(stream, &passed);
     }
-    let (before, after) = passed.split_at(sift.before());
-    noise.keep(stream, before);
+    let (before, after) = passed.split_at(scan.before());
+    preamble.keep(stream, before);
     if let Some(login) = login {
-        *environment = noise.without_environment(login).1;
+        *environment = preamble.without_environment(login).1;
     }
     if first_line.is_some() {
-        *noise = Noise::default();
+        *preamble = Preamble::default();
     }
     // What only looks like a handle is no output, either.
-    if sift.word().is_some() {
-        noise.keep(stream, after);
+    if scan.word().is_some() {
+        preamble.keep(stream, after);
     }
 }
 
 /// How far a start has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum StartStep {
     /// The account's shell has not yet run the command.
     Login,
     /// The login profile is being read.
@@ -152,12 +151,12 @@ enum Step {
     FirstLine,
 }
 
-impl Step {
+impl StartStep {
     /// Why the guest did not begin the stage, after `what`, by what it printed meanwhile.
-    fn blame(self, what: &str, noise: &Noise) -> String {
-        let printed = noise.last_line();
+    fn blame(self, what: &str, preamble: &Preamble) -> String {
+        let printed = preamble.last_line();
         match self {
-            Self::Login if noise.is_empty() => what.to_owned(),
+            Self::Login if preamble.is_empty() => what.to_owned(),
             Self::Profile => format!(
                 "{what}: `/etc/profile` or a profile of the account, such as `~/.profile`, waits, exits or starts \
                  another shell"
@@ -168,7 +167,7 @@ impl Step {
             ),
             Self::FirstLine => {
                 let printed =
-                    if noise.is_empty() { String::new() } else { format!(", and printed `{printed}`") };
+                    if preamble.is_empty() { String::new() } else { format!(", and printed `{printed}`") };
                 format!(
                     "{what}: its shell did not answer its first line{printed}; a file that it reads first, such as that \
                      of `BASH_ENV`, may read standard input, wait, exit or start another program"
@@ -178,12 +177,12 @@ impl Step {
     }
 
     /// The sentence of a session that ended before the shell read the script, which is not the cause.
-    fn too_early(self, end: &StageEnd, noise: &Noise) -> String {
+    fn too_early(self, end: &StageEnd, preamble: &Preamble) -> String {
         let what = format!("the session ended with {end} before the script began");
         match self {
-            Self::FirstLine if noise.is_empty() => what,
-            Self::FirstLine => format!("{what}: {}", noise.last_line()),
-            Self::Login | Self::Profile => self.blame(&what, noise),
+            Self::FirstLine if preamble.is_empty() => what,
+            Self::FirstLine => format!("{what}: {}", preamble.last_line()),
+            Self::Login | Self::Profile => self.blame(&what, preamble),
         }
     }
 }
@@ -192,13 +191,13 @@ impl Step {
 pub(super) struct Guest {
     from: ChannelReadHalf,
     /// Finds the stop handle in standard error.
-    sift: Sift<StopHandle>,
+    scan: MarkerScan<StopHandle>,
     /// The same in standard output, where some servers send both streams.
-    merged: Sift<StopHandle>,
+    merged: MarkerScan<StopHandle>,
     /// The status that a shell in a container prints when it exits.
     exit: Option<ExitLines>,
     /// The shell in a container, until it has read its first line.
-    shell: Option<Awaited>,
+    shell: Option<AwaitedShell>,
     start_by: Instant,
     closed: bool,
 }
@@ -206,13 +205,13 @@ pub(super) struct Guest {
 impl Guest {
     /// Reads a channel on which a command was requested. `start_by`: deadline of its start.
     pub(super) fn new(from: ChannelReadHalf, mark: &str, start_by: Instant) -> Self {
-        let (sift, merged) = (Sift::new(mark), Sift::new(mark));
-        Self { from, sift, merged, exit: None, shell: None, start_by, closed: false }
+        let (scan, merged) = (MarkerScan::new(mark), MarkerScan::new(mark));
+        Self { from, scan, merged, exit: None, shell: None, start_by, closed: false }
     }
 
     /// What stops the stage, if the guest gave it.
     pub(super) fn handle(&self) -> Option<&StopHandle> {
-        self.sift.word().or(self.merged.word())
+        self.scan.word().or(self.merged.word())
     }
 
     /// Expects a shell in a container. When it has exited, the stage ends, before the command does. Returns what is notified
@@ -220,21 +219,21 @@ impl Guest {
     pub(super) fn expect_shell(&mut self, marks: &Marks, within: Duration) -> Rc<Notify> {
         let ready = Rc::new(Notify::new());
         self.exit = Some(ExitLines::new(&marks.exit));
-        self.shell = Some(Awaited::new(marks, within, Rc::clone(&ready)));
+        self.shell = Some(AwaitedShell::new(marks, within, Rc::clone(&ready)));
         ready
     }
 
     /// Waits until the guest may get its input: for the line with the handle, then for the answer to the first line,
-    /// which is sent meanwhile. Only output of the program itself is left in `noise`. Returns the environment of a login
+    /// which is sent meanwhile. Only output of the program itself is left in `preamble`. Returns the environment of a login
     /// shell. `within`: the limit of the start, for the message.
     pub(super) async fn start(
         &mut self,
         session: &Session<'_>,
         to: &ChannelWriteHalf<Msg>,
         (marked, within): (&Marked, Duration),
-        noise: &mut Noise,
+        preamble: &mut Preamble,
     ) -> Result<Option<Environment>, ConnectError> {
-        let mut answer: Option<Sift<Acknowledged>> = None;
+        let mut answer: Option<MarkerScan<Acknowledged>> = None;
         let mut environment = None;
         let cause = loop {
             let Ok(message) = timeout_at(self.start_by, self.from.wait()).await else {
@@ -242,12 +241,14 @@ impl Guest {
             };
             match message {
                 Some(ChannelMsg::Data { data }) => match &mut answer {
-                    Some(answer) => noise.keep(Stream::Stdout, &answer.feed(&data)),
-                    None => came(&mut self.merged, (Stream::Stdout, &data), marked, noise, &mut environment),
+                    Some(answer) => preamble.keep(Stream::Stdout, &answer.feed(&data)),
+                    None => {
+                        came(&mut self.merged, (Stream::Stdout, &data), marked, preamble, &mut environment);
+                    }
                 },
                 Some(ChannelMsg::ExtendedData { data, ext: 1 }) => match &answer {
-                    Some(_) => noise.keep(Stream::Stderr, &data),
-                    None => came(&mut self.sift, (Stream::Stderr, &data), marked, noise, &mut environment),
+                    Some(_) => preamble.keep(Stream::Stderr, &data),
+                    None => came(&mut self.scan, (Stream::Stderr, &data), marked, preamble, &mut environment),
                 },
                 Some(ChannelMsg::ExitStatus { exit_status }) => {
                     break Unstarted::Ended(StageEnd::Exited(exit_status));
@@ -267,7 +268,7 @@ impl Guest {
             }
             if answer.is_none() && self.handle_line_came() {
                 let Some(line) = &marked.first_line else { return Ok(environment) };
-                answer = Some(Sift::new(&line.mark));
+                answer = Some(MarkerScan::new(&line.mark));
                 // A guest that does not read it does not answer.
                 let _sent = to.data_bytes(line.text.expose().clone().into_bytes()).await;
             }
@@ -279,44 +280,45 @@ impl Guest {
                     _ => break Unstarted::Other,
                 }
             }
-            if noise.size > ENDLESS {
+            if preamble.size > ENDLESS {
                 break Unstarted::Endless;
             }
         };
         let step = match (&answer, &marked.login) {
-            (Some(_), _) => Step::FirstLine,
-            (None, Some(login)) => match noise.without_environment(login).0 {
-                Reached::Profile => Step::Profile,
-                Reached::Nothing | Reached::End => Step::Login,
+            (Some(_), _) => StartStep::FirstLine,
+            (None, Some(login)) => match preamble.without_environment(login).0 {
+                Reached::Profile => StartStep::Profile,
+                Reached::Nothing | Reached::End => StartStep::Login,
             },
-            (None, None) => Step::Login,
+            (None, None) => StartStep::Login,
         };
         Err(match cause {
             Unstarted::Late => {
                 let what = format!("the instance did not start the stage within {}", Pretty(within));
-                session.not_started(step.blame(&what, noise), false).await
+                session.not_started(step.blame(&what, preamble), false).await
             }
-            Unstarted::Other => session.not_begun(step.blame("another shell reads the script", noise)),
-            Unstarted::Ended(end) => session.not_begun(step.too_early(&end, noise)),
-            Unstarted::Endless => session
-                .not_begun(step.blame("the instance printed a megabyte and did not start the stage", noise)),
+            Unstarted::Other => session.not_begun(step.blame("another shell reads the script", preamble)),
+            Unstarted::Ended(end) => session.not_begun(step.too_early(&end, preamble)),
+            Unstarted::Endless => session.not_begun(
+                step.blame("the instance printed a megabyte and did not start the stage", preamble),
+            ),
         })
     }
 
     fn handle_line_came(&self) -> bool {
-        self.sift.has_begun() || self.merged.has_begun()
+        self.scan.has_begun() || self.merged.has_begun()
     }
 
     /// Keeps the output of a standby shell; returns when the shell is unusable. A shell that prints too much is not
     /// read until its stage arrives, which stalls only its own connection.
-    pub(super) async fn until_unusable(&mut self, noise: &mut Noise) {
+    pub(super) async fn until_unusable(&mut self, preamble: &mut Preamble) {
         while !self.closed {
-            if noise.is_full() {
+            if preamble.is_full() {
                 std::future::pending::<()>().await;
             }
             match self.from.wait().await {
-                Some(ChannelMsg::Data { data }) => noise.keep(Stream::Stdout, &data),
-                Some(ChannelMsg::ExtendedData { data, ext: 1 }) => noise.keep(Stream::Stderr, &data),
+                Some(ChannelMsg::Data { data }) => preamble.keep(Stream::Stdout, &data),
+                Some(ChannelMsg::ExtendedData { data, ext: 1 }) => preamble.keep(Stream::Stderr, &data),
                 Some(ChannelMsg::WindowAdjusted { .. } | ChannelMsg::Success) => {}
                 Some(_) | None => self.closed = true,
             }

@@ -1,26 +1,36 @@
-//! Connects to a host, directly, through a jump host or by a port-forward.
+//! Connects to a host: directly, through a jump host or by a port-forward.
 //!
 //! Each host on the way is verified by its own recorded key before anything else is sent to it. The jump host only
 //! forwards bytes: they belong to a second SSH session, which it cannot read.
+//!
+//! A port-forward of a cluster's API server reaches a pod, as OpenSSH's `ProxyCommand` would. Only `greenroom-backends` has the
+//! libraries that this needs. So a process of that program makes the forward, and the SSH session runs over a pair of sockets to
+//! it. The process ends with the session, and with this process.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::Stdio;
 
 use greenroom_core::endpoint::{Forward, place};
 use greenroom_core::text::clean_line;
 use greenroom_core::time::Pretty;
 use greenroom_ports::connector::ConnectError;
+use greenroom_ports::forward::{COMMAND, LONGEST, OPEN, Refusal, Request};
+use greenroom_system::process::allowed_variables;
 use russh::client::{self, Handle};
 use russh::keys::PublicKey;
 use russh::{AlgorithmKind, ChannelOpenFailure, Error};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
 
 use super::SshSettings;
 use super::accepted::Accepted;
-use super::algorithms;
-use super::dial::{self, Wire};
-use super::forward;
-use super::greeting::{Greeted, Greeting};
-use super::handler::{CLOSED, Client, Notes, explain};
+use super::client::{CLOSED, Client, Notes, client_config, explain};
+use super::dial::{self, Wire, plain};
 use super::login::{Credential, LoginError};
-use super::progress::Progress;
+use super::progress::{Greeted, Greeting, Progress};
 
 /// The usual reasons of a server that does not greet.
 const TURNED_AWAY: &str = "it penalizes this address (`PerSourcePenalties`), has too many logins in progress \
@@ -63,7 +73,7 @@ trait Pipe: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Pipe for T {}
 
 /// An open transport to a host, before the host has sent anything.
-struct Path {
+struct Transport {
     pipe: Box<dyn Pipe>,
     at: String,
     carrier: Option<Handle<Client>>,
@@ -73,7 +83,7 @@ struct Path {
 impl Way<'_> {
     /// Connects to the host and verifies every key on the way.
     pub(super) async fn reach(&self, progress: &Progress) -> Result<Reached, ConnectError> {
-        let Path { pipe, at, carrier, wire } = self.path(progress).await?;
+        let Transport { pipe, at, carrier, wire } = self.path(progress).await?;
         let (handle, notes) = self.shake_hands(&self.host, &at, pipe, progress).await?;
         Ok(Reached { handle, notes, at, carrier, wire })
     }
@@ -81,13 +91,13 @@ impl Way<'_> {
     /// Connects to the host and returns the key that it presents, without verifying it. Sends nothing else.
     pub(super) async fn presented_key(&self, progress: &Progress) -> Result<PublicKey, ConnectError> {
         // The carrier and the wire are dropped on return.
-        let Path { pipe, at, carrier: _carrier, wire: _wire } = self.path(progress).await?;
+        let Transport { pipe, at, carrier: _carrier, wire: _wire } = self.path(progress).await?;
         let greeting = Greeting::default();
         progress.connected(&greeting);
         let pipe = Greeted::new(pipe, greeting.clone());
         let notes = Notes::default();
         let handler = Client::new(None, notes.clone(), Pretty(self.settings.silence()).to_string());
-        let config = algorithms::config(self.settings, None);
+        let config = client_config(self.settings, None);
         match client::connect_stream(config, pipe, handler).await {
             Ok(_) => {
                 Err(ConnectError::Unreachable { at, problem: "the server presents no host key".to_owned() })
@@ -98,20 +108,20 @@ impl Way<'_> {
         }
     }
 
-    async fn path(&self, progress: &Progress) -> Result<Path, ConnectError> {
+    async fn path(&self, progress: &Progress) -> Result<Transport, ConnectError> {
         let patience = self.settings.silence();
         if let Some(to) = self.forward {
             let at = to.place(self.host.port);
             progress.contacts(&at);
             let program = self.settings.forwarder.as_deref();
-            let (stream, wire) = forward::open(program, to, self.host.port, &at).await?;
-            return Ok(Path { pipe: Box::new(stream), at, carrier: None, wire });
+            let (stream, wire) = open_forward(program, to, self.host.port, &at).await?;
+            return Ok(Transport { pipe: Box::new(stream), at, carrier: None, wire });
         }
         let Some(jump) = &self.jump else {
             let at = place(self.host.address, self.host.port);
             progress.contacts(&at);
             let (stream, wire) = dial::dial(&self.host, &at, patience, progress).await?;
-            return Ok(Path { pipe: Box::new(stream), at, carrier: None, wire });
+            return Ok(Transport { pipe: Box::new(stream), at, carrier: None, wire });
         };
         let first = format!("jump host {}", place(jump.address, jump.port));
         progress.contacts(&first);
@@ -125,7 +135,7 @@ impl Way<'_> {
         // Only the jump host's log shows the origin.
         let opened = carrier.channel_open_direct_tcpip(self.host.address, port, "127.0.0.1", 0).await;
         let channel = opened.map_err(|error| forwarding_error(&error, &at, &first, &notes))?;
-        Ok(Path { pipe: Box::new(channel.into_stream()), at, carrier: Some(carrier), wire })
+        Ok(Transport { pipe: Box::new(channel.into_stream()), at, carrier: Some(carrier), wire })
     }
 
     async fn shake_hands(
@@ -139,7 +149,7 @@ impl Way<'_> {
         let notes = Notes::default();
         let silence = Pretty(self.settings.silence()).to_string();
         let handler = Client::new(Some(accepted.clone()), notes.clone(), silence);
-        let config = algorithms::config(self.settings, Some(&accepted));
+        let config = client_config(self.settings, Some(&accepted));
         let greeting = Greeting::default();
         progress.connected(&greeting);
         match client::connect_stream(config, Greeted::new(pipe, greeting.clone()), handler).await {
@@ -225,4 +235,67 @@ fn not_greeted(at: String, greeting: &Greeting, error: &Error, forwarded: bool) 
         None if cut && !forwarded => ConnectError::TurnedAway { at, problem: TURNED_AWAY.to_owned() },
         _ => ConnectError::Unreachable { at, problem },
     }
+}
+
+/// Maximum length of a reported reason, in characters.
+const MAX_REASON: usize = 300;
+
+/// The environment variables that the process inherits: those of the resolver, of a service account, and those that a
+/// kubeconfig's own program for credentials needs.
+pub(super) const ENVIRONMENT: [&str; 8] = [
+    "HOME",
+    "HOSTALIASES",
+    "KUBERNETES_SERVICE_HOST",
+    "KUBERNETES_SERVICE_PORT",
+    "LOCALDOMAIN",
+    "PATH",
+    "RES_OPTIONS",
+    "TZ",
+];
+
+/// Opens a forward to a port of a pod. `at` names it in errors.
+pub(super) async fn open_forward(
+    program: Option<&Path>,
+    to: &Forward,
+    port: u16,
+    at: &str,
+) -> Result<(UnixStream, Wire), ConnectError> {
+    let fault = |problem: String| ConnectError::HostFault { at: at.to_owned(), problem };
+    let program = program.ok_or_else(|| fault("no program for port-forwards is set".to_owned()))?;
+    let (mut stream, wire) = start_forward(program)
+        .map_err(|error| fault(format!("`{}` cannot be started: {}", program.display(), plain(&error))))?;
+    let request = serde_json::to_string(&Request { to: to.clone(), port });
+    let request = request.map_err(|error| fault(error.to_string()))? + "\n";
+    // A process that has died does not answer either.
+    let _sent = stream.write_all(request.as_bytes()).await;
+    let mut first = [0];
+    let read = stream.read(&mut first).await;
+    if matches!(read, Ok(1)) && first == [OPEN] {
+        return Ok((stream, wire));
+    }
+    let mut answer = if matches!(read, Ok(1)) { first.to_vec() } else { Vec::new() };
+    let _whole = stream.take(LONGEST).read_to_end(&mut answer).await;
+    let clean = |reason: &str| clean_line(reason.as_bytes(), MAX_REASON);
+    Err(match serde_json::from_slice(&answer) {
+        Ok(Refusal::Pod(reason)) => ConnectError::Unreachable { at: at.to_owned(), problem: clean(&reason) },
+        Ok(Refusal::Way(reason)) => fault(clean(&reason)),
+        Err(_) => fault("the process of the port-forward ended without an answer".to_owned()),
+    })
+}
+
+fn start_forward(program: &Path) -> io::Result<(UnixStream, Wire)> {
+    let (own, other) = std::os::unix::net::UnixStream::pair()?;
+    own.set_nonblocking(true)?;
+    let wire = OwnedFd::from(own.try_clone()?);
+    let child: Child = Command::new(program)
+        .arg(COMMAND)
+        .env_clear()
+        .envs(allowed_variables(ENVIRONMENT))
+        .current_dir("/")
+        .stdin(Stdio::from(OwnedFd::from(other.try_clone()?)))
+        .stdout(Stdio::from(OwnedFd::from(other)))
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()?;
+    Ok((UnixStream::from_std(own)?, Wire::new(wire, Some(child))))
 }

@@ -17,9 +17,8 @@ use super::hop::Way;
 use super::login::Credential;
 use super::login_profile::Login;
 use super::progress::Progress;
-use super::quote;
 use super::session::Session;
-use super::{Ssh, hops};
+use super::{Ssh, hops, remote};
 
 /// One for a stage and one to stop it. The standby shell for the next stage starts when the current stage has ended.
 const SESSIONS_OF_A_JOB: u32 = 2;
@@ -80,7 +79,7 @@ impl Ssh {
         (shell, script): (Shell, &str),
         within: Duration,
     ) -> Result<String, ConnectError> {
-        let command = quote::shell(&Login::new(shell)?.plain(script));
+        let command = remote::shell(&Login::new(shell)?.plain(script));
         let session = self.connect(id, at, within).await?;
         let answer = timeout(within, session.brief(&command)).await;
         let answer = answer.unwrap_or_else(|_| Err(session.timed_out(within)));
@@ -113,7 +112,7 @@ impl Ssh {
         // A server may count a session for a moment after its end, so each step uses a connection that had none.
         let session = self.connect(id, at, within).await?;
         let late = |_| session.timed_out(within);
-        let (_, output) = timeout(within, session.brief(&quote::shell(script))).await.map_err(late)??;
+        let (_, output) = timeout(within, session.brief(&remote::shell(script))).await.map_err(late)??;
         session.close().await;
         let session = self.connect(id, at, within).await?;
         let sessions = sessions(&session, within).await;

@@ -8,36 +8,27 @@
 //! and no particular login shell.
 
 mod accepted;
-mod algorithms;
-mod background;
+mod client;
 mod container;
+mod container_start_failure;
 mod dial;
-mod forward;
-mod greeting;
 mod guest;
-mod handler;
 mod hop;
 mod inspect;
 mod keys;
 pub mod link;
 mod login;
 mod login_profile;
+mod marker_scan;
 pub mod output;
-mod password;
 mod progress;
-mod prompt;
-mod proof;
-mod quote;
 mod remote;
 pub mod rsa;
+mod script_ack;
 pub mod server;
 mod session;
-mod sift;
 mod stage;
 mod stop;
-mod stop_handle;
-mod trace;
-mod unread;
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -62,7 +53,7 @@ use self::hop::{Hop, Way};
 pub use self::inspect::{HostKey, Inspected};
 use self::keys::KeyStore;
 use self::login::Credential;
-use self::proof::Proved;
+use self::script_ack::AcknowledgedOutput;
 use self::session::Session;
 use self::stage::Work;
 
@@ -160,7 +151,7 @@ impl Ssh {
         id: &InstanceId,
         at: &Endpoint,
         stage: Stage,
-        output: &mut Proved<'_>,
+        output: &mut AcknowledgedOutput<'_>,
         mut stop: Stop<'_>,
     ) -> Result<StageEnd, ConnectError> {
         let start_within = stage.start_within;
@@ -259,9 +250,9 @@ impl Connector for Ssh {
         output: &mut dyn Output,
         stop: Stop<'_>,
     ) -> Result<StageEnd, ConnectError> {
-        let mut proved = Proved::new(&mut stage, output)?;
-        let end = self.run_as_it_is(id, at, stage, &mut proved, stop).await;
-        proved.end(at.place(), end).await
+        let mut acknowledged = AcknowledgedOutput::new(&mut stage, output)?;
+        let end = self.run_as_it_is(id, at, stage, &mut acknowledged, stop).await;
+        acknowledged.end(at.place(), end).await
     }
 
     async fn begins_stage(

@@ -1,5 +1,8 @@
 //! Logs in with the right key or password.
+//!
+//! A password is sent by the method `password`, or by `keyboard-interactive` where a server has only that.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,19 +11,18 @@ use greenroom_core::endpoint::LoginKey;
 use greenroom_core::ids::InstanceId;
 use greenroom_core::text::clean_line;
 use greenroom_ports::connector::ConnectError;
-use russh::client::{AuthResult, Handle};
+use russh::client::{AuthResult, Handle, KeyboardInteractiveAuthResponse, Prompt};
 use russh::keys::agent::AgentIdentity;
 use russh::keys::agent::client::AgentClient;
 use russh::keys::ssh_key::Fingerprint;
 use russh::keys::{self, Algorithm, HashAlg, PrivateKey, PrivateKeyWithHashAlg, PublicKey};
-use russh::{SendError, Signer};
+use russh::{MethodKind, MethodSet, SendError, Signer};
 use tokio::net::UnixStream;
 
+use super::client::Client;
 use super::dial::plain;
-use super::handler::Client;
 use super::keys::KeyStore;
-use super::password::Password;
-use crate::rsa::{self, RsaKey};
+use super::rsa::{self, RsaKey};
 
 /// Keys of an agent that are tried before servers disconnect (`MaxAuthTries` is 6).
 const AGENT_TRIES: usize = 5;
@@ -272,6 +274,93 @@ async fn judge(handle: &Handle<Client>, answer: AuthResult, key: &PublicKey) -> 
     }))
 }
 
+/// Questions of a server that are answered before it is given up: some ask none first, or show a text.
+const ROUNDS: usize = 4;
+
+/// Never shown.
+pub(super) struct Password(String);
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Password(…)")
+    }
+}
+
+impl Password {
+    pub(super) fn read(path: &Path) -> Result<Self, ConnectError> {
+        let local = |what| ConnectError::Local { what };
+        let text = fs::read_to_string(path).map_err(|error| local(error.to_string()))?;
+        let password = text.strip_suffix('\n').unwrap_or(&text);
+        let password = password.strip_suffix('\r').unwrap_or(password);
+        if password.is_empty() {
+            return Err(local(format!("{} has no password", path.display())));
+        }
+        Ok(Self(password.to_owned()))
+    }
+
+    pub(super) async fn log_in(&self, handle: &mut Handle<Client>, user: &str) -> Result<(), LoginError> {
+        let asked = handle.authenticate_none(user).await.map_err(|_| LoginError::Gone)?;
+        let AuthResult::Failure { remaining_methods: offered, .. } = asked else { return Ok(()) };
+        if offered.contains(&MethodKind::Password) {
+            let answer = handle.authenticate_password(user, self.0.as_str()).await;
+            return match answer.map_err(|_| LoginError::Gone)? {
+                AuthResult::Success => Ok(()),
+                AuthResult::Failure { partial_success: true, .. } => Err(more_than_password()),
+                AuthResult::Failure { remaining_methods, .. } => {
+                    lives(handle, &remaining_methods).await?;
+                    Err(password_refused())
+                }
+            };
+        }
+        if offered.contains(&MethodKind::KeyboardInteractive) {
+            return self.answer(handle, user).await;
+        }
+        lives(handle, &offered).await?;
+        Err(LoginError::Refused("it accepts no passwords".to_owned()))
+    }
+
+    /// Answers one question for a password, and no other.
+    async fn answer(&self, handle: &mut Handle<Client>, user: &str) -> Result<(), LoginError> {
+        let gone = |_| LoginError::Gone;
+        let mut reply = handle.authenticate_keyboard_interactive_start(user, None).await.map_err(gone)?;
+        let mut answered = false;
+        for _ in 0..ROUNDS {
+            let answers = match reply {
+                KeyboardInteractiveAuthResponse::Success => return Ok(()),
+                KeyboardInteractiveAuthResponse::Failure { partial_success: true, .. } => {
+                    return Err(more_than_password());
+                }
+                KeyboardInteractiveAuthResponse::Failure { .. } => return Err(password_refused()),
+                KeyboardInteractiveAuthResponse::InfoRequest { prompts, .. } => match prompts.as_slice() {
+                    [] => Vec::new(),
+                    [Prompt { echo: false, .. }] if !answered => {
+                        answered = true;
+                        vec![self.0.clone()]
+                    }
+                    _ => return Err(more_than_password()),
+                },
+            };
+            reply = handle.authenticate_keyboard_interactive_respond(answers).await.map_err(gone)?;
+        }
+        Err(more_than_password())
+    }
+}
+
+/// russh also returns a failure without methods when the session has ended.
+async fn lives(handle: &Handle<Client>, methods: &MethodSet) -> Result<(), LoginError> {
+    // Its task may need a moment to close the handle.
+    tokio::task::yield_now().await;
+    if methods.is_empty() && handle.is_closed() { Err(LoginError::Gone) } else { Ok(()) }
+}
+
+fn password_refused() -> LoginError {
+    LoginError::Refused("it does not accept the password".to_owned())
+}
+
+fn more_than_password() -> LoginError {
+    LoginError::Refused("it requires more_than_password than the password".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -298,5 +387,23 @@ mod tests {
         assert!(text.contains("id is not a private key"), "{text}");
         let text = read_user_key(Path::new("/nowhere/id")).err().unwrap().to_string();
         assert!(text.contains("/nowhere/id"), "{text}");
+    }
+
+    #[test]
+    fn one_line_break_at_the_end_does_not_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("password");
+        for (text, expected) in [("pw", "pw"), ("pw\n", "pw"), ("pw\r\n", "pw"), (" p w \n\n", " p w \n")] {
+            fs::write(&path, text).unwrap();
+            let password = Password::read(&path).unwrap();
+            assert_eq!(password.0, expected);
+            assert!(!format!("{password:?}").contains("pw"));
+        }
+        for empty in ["", "\n"] {
+            fs::write(&path, empty).unwrap();
+            assert!(Password::read(&path).unwrap_err().to_string().contains("has no password"));
+        }
+        let missing = Password::read(Path::new("/nowhere/password")).unwrap_err().to_string();
+        assert!(missing.contains("/nowhere/password"), "{missing}");
     }
 }

@@ -10,8 +10,7 @@ use greenroom_core::secret::Secret;
 use greenroom_core::text::quoted;
 use greenroom_ports::connector::ConnectError;
 
-use super::quote::shell;
-use super::remote::random_mark;
+use super::remote::{random_mark, shell};
 
 /// A login shell that goes before a command.
 #[derive(Debug)]

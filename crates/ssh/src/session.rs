@@ -9,8 +9,8 @@ use russh::{Channel, ChannelMsg, Disconnect, Error};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
+use super::client::{CLOSED, Client, Notes};
 use super::dial::Wire;
-use super::handler::{CLOSED, Client, Notes};
 use super::hop::{Hop, Reached, Way, login_error};
 use super::progress::Progress;
 use super::remote;

@@ -18,15 +18,12 @@ use russh::client::Msg;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::SshSettings;
-use super::background;
-use super::guest::{Guest, Noise, Over};
+use super::guest::{Guest, Over, Preamble};
 use super::login_profile::Environment;
-use super::proof::{Marks, never_read};
-use super::remote::Marked;
+use super::remote::{Marked, before, probe_prelude};
+use super::script_ack::{Marks, never_read};
 use super::session::Session;
-use super::stop;
-use super::trace::{before, probe_prelude};
+use super::{SshSettings, stop};
 
 /// How much of the script is read at a time.
 const CHUNK: usize = 64 << 10;
@@ -132,14 +129,14 @@ pub(super) async fn run(
     output: &mut dyn Output,
     stop: &mut Stop<'_>,
 ) -> Result<StageEnd, ConnectError> {
-    let mut noise = Noise::default();
+    let mut preamble = Preamble::default();
     let started = tokio::select! {
         biased;
         // What is still starting ends with the connection.
         () = &mut *stop => return Ok(StageEnd::Stopped),
-        started = start(session, &work.marked, work.start_within, &mut noise) => started,
+        started = start(session, &work.marked, work.start_within, &mut preamble) => started,
     };
-    let written = forward(output, noise).await;
+    let written = forward(output, preamble).await;
     let mut begun = started?;
     if let Err(error) = written {
         let _sent = begun.to.close().await;
@@ -148,15 +145,15 @@ pub(super) async fn run(
     carry_on(session, &mut begun, &work.run, output, stop, &Cell::new(false)).await
 }
 
-/// Requests a command, and waits until it may get its input. What it prints until then comes into `noise`.
+/// Requests a command, and waits until it may get its input. What it prints until then comes into `preamble`.
 pub(super) async fn start(
     session: &Session<'_>,
     marked: &Marked,
     within: Duration,
-    noise: &mut Noise,
+    preamble: &mut Preamble,
 ) -> Result<Begun, ConnectError> {
     let mut begun = begin(session, marked, within).await?;
-    match begun.guest.start(session, &begun.to, (marked, within), noise).await {
+    match begun.guest.start(session, &begun.to, (marked, within), preamble).await {
         Ok(environment) => Ok(Begun { environment, ..begun }),
         Err(error) => {
             let _sent = begun.to.close().await;
@@ -167,8 +164,8 @@ pub(super) async fn start(
 
 /// Forwards the guest's earlier output, which belongs to the stage, or shows why there is none. It fits into an empty
 /// pipe.
-pub(super) async fn forward(output: &mut dyn Output, noise: Noise) -> Result<(), ConnectError> {
-    for (stream, bytes) in noise.output {
+pub(super) async fn forward(output: &mut dyn Output, preamble: Preamble) -> Result<(), ConnectError> {
+    for (stream, bytes) in preamble.output {
         let what = |e| ConnectError::Local { what: format!("cannot forward the stage's output: {e}") };
         output.write(stream, &bytes).await.map_err(what)?;
     }
@@ -193,7 +190,7 @@ pub(super) async fn carry_on(
             return Ok(end);
         }
         DriveEnd::Over(Over::Held(end)) => {
-            background::name(session, guest, output).await;
+            stop::name_background(session, guest, output).await;
             let _sent = to.close().await;
             return Ok(end);
         }

@@ -3,7 +3,7 @@
 use greenroom_core::ids::PoolName;
 use greenroom_core::pool::PoolState;
 use greenroom_ports::finding::Finding;
-use greenroom_ssh::link::{Found, LinkStatus, Survey};
+use greenroom_ssh::link::{FoundLink, LinkStatus, Survey};
 
 use super::code;
 use crate::cli::pool::status::links::{end, summary};
@@ -24,7 +24,7 @@ pub(super) fn line(pool: &PoolName, survey: &Survey) -> Option<String> {
     Some(format!("links of pool `{pool}`: {}", summary(links)))
 }
 
-fn unresponsive(pool: &PoolName, instance: &str, link: &Found) -> Finding {
+fn unresponsive(pool: &PoolName, instance: &str, link: &FoundLink) -> Finding {
     let what = format!("the link of instance {instance} of pool `{pool}`{} does not respond", process(link));
     let remedy = match link.pid {
         Some(pid) => format!(
@@ -52,7 +52,7 @@ fn orphaned(pool: &PoolName, state: &PoolState, survey: &Survey) -> Option<Findi
     })
 }
 
-fn process(link: &Found) -> String {
+fn process(link: &FoundLink) -> String {
     link.pid.map_or(String::new(), |pid| format!(" (process {pid})"))
 }
 
@@ -75,7 +75,7 @@ pub(super) mod tests {
     fn problems() -> Survey {
         Survey::from_iter([
             (id(1), found(0, LinkStatus::Unresponsive)),
-            (id(1), Found { pid: None, ..found(1, LinkStatus::Unresponsive) }),
+            (id(1), FoundLink { pid: None, ..found(1, LinkStatus::Unresponsive) }),
             (id(7), found(2, LinkStatus::Closing)),
         ])
     }

@@ -16,13 +16,14 @@ use greenroom_ports::clock::Clock;
 use greenroom_ports::host_error::HostError;
 use greenroom_ports::lock::Lock;
 use greenroom_system::remove;
+use greenroom_system::socket_dir::{WakeUpSent, send_wake_up};
 use greenroom_system::threads::flock::Kind;
 
 use super::attempt_files::{self, CLOSED, JobFile, Origin, Tmpdir, USED};
 use super::files::{self, broken, cannot};
 use super::host::LocalHost;
 use super::lease::{self, LEASE, Lease, LeaseGuard};
-use super::mailboxes::{self, Sent};
+use super::mailboxes;
 use super::runner::Namespaces;
 
 /// Retries against a process that keeps creating and removing the same directory.
@@ -290,10 +291,10 @@ fn stop_calls(dir: &Path) -> Result<bool, HostError> {
         let entry = entry.map_err(failed)?;
         let name = entry.file_name();
         let Some(name) = name.to_str().filter(|name| name.starts_with(mailboxes::STOP)) else { continue };
-        match mailboxes::send(dir, name) {
-            Ok(Sent::Alive) => any = true,
+        match send_wake_up(dir, name) {
+            Ok(WakeUpSent::Alive) => any = true,
             // RACE: a call that is still binding its socket checks `closed` afterwards, and that is set.
-            Ok(Sent::NoReceiver) => drop(fs::remove_file(entry.path())),
+            Ok(WakeUpSent::NoReceiver) => drop(fs::remove_file(entry.path())),
             Err(error) => {
                 // A call that cannot be reached counts as running, in the job's favour.
                 tracing::warn!("{}", cannot("connect to the socket", &entry.path(), error));
@@ -301,7 +302,7 @@ fn stop_calls(dir: &Path) -> Result<bool, HostError> {
             }
         }
     }
-    mailboxes::send(dir, mailboxes::INBOX).ok();
+    send_wake_up(dir, mailboxes::INBOX).ok();
     Ok(any)
 }
 

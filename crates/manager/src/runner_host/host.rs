@@ -4,7 +4,6 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::Child;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -21,6 +20,8 @@ use greenroom_ports::leadership::{Identity, Leadership};
 use greenroom_ports::lock::Lock;
 use greenroom_ports::reports::Reports;
 use greenroom_ports::wakeups::{MailboxName, WakeReason, WakeUps};
+use greenroom_system::process::Children;
+use greenroom_system::socket_dir::send_wake_up;
 use greenroom_system::threads::disk::Lane;
 
 use super::clock::{SystemClock, Times};
@@ -71,7 +72,7 @@ pub struct LocalHost {
     /// The leases that this process holds, to write the time into them.
     pub(super) leases: RefCell<BTreeMap<AttemptName, Weak<Lease>>>,
     pub(super) replacement_watch: RefCell<Option<Rc<ReplacementWatch>>>,
-    pub(super) children: RefCell<Vec<Child>>,
+    pub(super) children: Children,
     pub(super) finished: FinishedAttempts,
     /// What may block, apart from each other: removals of jobs' trees and of TMPDIRs, and syncs.
     pub(super) trees: Lane,
@@ -104,7 +105,7 @@ impl LocalHost {
             boxes: Mailboxes::default(),
             leases: RefCell::default(),
             replacement_watch: RefCell::default(),
-            children: RefCell::default(),
+            children: Children::default(),
             finished: FinishedAttempts::default(),
             trees: Lane::default(),
             tmpdirs: Lane::default(),
@@ -238,13 +239,13 @@ impl Leadership for LocalHost {
 impl WakeUps for LocalHost {
     async fn wake_keeper(&self, pool: &PoolName) {
         if let Ok(dir) = self.state.pool(pool) {
-            mailboxes::send(&dir, mailboxes::WAKE).ok();
+            send_wake_up(&dir, mailboxes::WAKE).ok();
         }
     }
 
     async fn wake_attempt(&self, name: &AttemptName) {
         if let Ok(dir) = self.state.attempt(name) {
-            mailboxes::send(&dir, mailboxes::INBOX).ok();
+            send_wake_up(&dir, mailboxes::INBOX).ok();
         }
     }
 

@@ -2,21 +2,17 @@
 //!
 //! A mailbox is bound as early as possible. A wake-up that was sent before its mailbox was bound is lost. Nothing depends on
 //! it, because every waiter polls the state once a second. Early binding makes such losses rare.
-//!
-//! A socket address holds 108 bytes and state directories may have longer paths, so every name goes through
-//! `/proc/self/fd/N/`, where N is the opened directory.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use greenroom_core::ids::{AttemptName, PoolName};
-use rustix::fs::{AtFlags, Mode, OFlags};
+use greenroom_system::socket_dir::SocketDir;
 use rustix::net::RecvFlags;
 
 use super::files;
@@ -107,14 +103,14 @@ pub(super) struct Mailbox {
 impl Mailbox {
     /// Binds `dir/name`, and replaces a socket that is already there.
     pub(super) fn bind(dir: &Path, name: &str) -> io::Result<Self> {
-        let opened = open_dir(dir)?;
+        let opened = SocketDir::open(dir)?;
         let fresh = files::beside(name)?;
-        let socket = UnixDatagram::bind(through(&opened, &fresh))?;
+        let socket = UnixDatagram::bind(opened.path(&fresh))?;
         socket.set_nonblocking(true)?;
         // RACE: a sender finds the old socket or the new one, never none; a dead socket's file needs no removal.
-        let renamed = rustix::fs::renameat(&opened, fresh.as_str(), &opened, name);
+        let renamed = opened.rename(&fresh, name);
         if renamed.is_err() {
-            rustix::fs::unlinkat(&opened, fresh.as_str(), AtFlags::empty()).ok();
+            opened.remove(&fresh).ok();
         }
         renamed?;
         Ok(Self { socket: tokio::net::UnixDatagram::from_std(socket)? })
@@ -144,51 +140,11 @@ impl Mailbox {
     }
 }
 
-/// Result of sending a wake-up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sent {
-    /// A running process has the socket open.
-    Alive,
-    /// No process has the socket open, or there is no socket.
-    NoReceiver,
-}
-
-/// Sends a wake-up to `dir/name` without waiting. A full queue is not an error: it already holds a wake-up.
-pub(super) fn send(dir: &Path, name: &str) -> io::Result<Sent> {
-    let opened = match open_dir(dir) {
-        Ok(opened) => opened,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Sent::NoReceiver),
-        Err(error) => return Err(error),
-    };
-    let socket = UnixDatagram::unbound()?;
-    socket.set_nonblocking(true)?;
-    match socket.connect(through(&opened, name)) {
-        Ok(()) => {}
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
-            return Ok(Sent::NoReceiver);
-        }
-        Err(error) => return Err(error),
-    }
-    match socket.send(b"!") {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(Sent::NoReceiver),
-        Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
-        _ => Ok(Sent::Alive),
-    }
-}
-
-fn open_dir(dir: &Path) -> io::Result<File> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let opened: OwnedFd = rustix::fs::open(dir, flags, Mode::empty())?;
-    Ok(opened.into())
-}
-
-fn through(dir: &File, name: &str) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()))
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, Instant};
+
+    use greenroom_system::socket_dir::{WakeUpSent, send_wake_up};
 
     use super::*;
 
@@ -197,7 +153,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let mailbox = Mailbox::bind(home.path(), "wake").unwrap();
         for _ in 0..500 {
-            assert_eq!(send(home.path(), "wake").unwrap(), Sent::Alive);
+            assert_eq!(send_wake_up(home.path(), "wake").unwrap(), WakeUpSent::Alive);
         }
         mailbox.wake_up().await.unwrap();
         let more = tokio::time::timeout(Duration::from_millis(30), mailbox.wake_up()).await;
@@ -207,12 +163,12 @@ mod tests {
     #[tokio::test]
     async fn a_dead_sockets_file_is_nobody_and_is_bound_over() {
         let home = tempfile::tempdir().unwrap();
-        assert_eq!(send(home.path(), "wake").unwrap(), Sent::NoReceiver);
+        assert_eq!(send_wake_up(home.path(), "wake").unwrap(), WakeUpSent::NoReceiver);
         drop(Mailbox::bind(home.path(), "wake").unwrap());
         assert!(home.path().join("wake").exists());
-        assert_eq!(send(home.path(), "wake").unwrap(), Sent::NoReceiver);
+        assert_eq!(send_wake_up(home.path(), "wake").unwrap(), WakeUpSent::NoReceiver);
         let again = Mailbox::bind(home.path(), "wake").unwrap();
-        assert_eq!(send(home.path(), "wake").unwrap(), Sent::Alive);
+        assert_eq!(send_wake_up(home.path(), "wake").unwrap(), WakeUpSent::Alive);
         again.wake_up().await.unwrap();
     }
 
@@ -222,7 +178,7 @@ mod tests {
         let deep = home.path().join("d".repeat(150)).join("e".repeat(150));
         std::fs::create_dir_all(&deep).unwrap();
         let mailbox = Mailbox::bind(&deep, "inbox").unwrap();
-        assert_eq!(send(&deep, "inbox").unwrap(), Sent::Alive);
+        assert_eq!(send_wake_up(&deep, "inbox").unwrap(), WakeUpSent::Alive);
         mailbox.wake_up().await.unwrap();
     }
 
@@ -235,7 +191,7 @@ mod tests {
             let dir = home.path().to_owned();
             let sender = std::thread::spawn(move || {
                 let sent = Instant::now();
-                send(&dir, "wake").unwrap();
+                send_wake_up(&dir, "wake").unwrap();
                 sent
             });
             mailbox.wake_up().await.unwrap();

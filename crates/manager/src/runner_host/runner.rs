@@ -6,17 +6,16 @@
 //! Pids are reused. So a process is identified by its pid and its start time, and both are valid only inside the process
 //! namespace they were read in.
 
-use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::fs;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use greenroom_core::attempt::Presence;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use greenroom_system::process::{Stat, has_exited, watch_exit};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open, test_kill_process};
 use serde::{Deserialize, Serialize};
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// Polling interval where the kernel cannot notify.
@@ -52,19 +51,19 @@ impl Runner {
         if namespaces.is_none() {
             return unknown(namespaces);
         }
-        let Ok(call) = stat(getpid().as_raw_pid()) else { return unknown(namespaces) };
+        let Ok(call) = Stat::of(getpid().as_raw_pid()) else { return unknown(namespaces) };
         let eldest = Eldest::of(call);
         // Zero: the parent is outside this process's namespace.
         let Some(parent) = Pid::from_raw(eldest.parent) else { return unknown(namespaces) };
         let fd = pidfd_open(parent, PidfdFlags::empty());
-        let runner = stat(eldest.parent).ok();
+        let runner = Stat::of(eldest.parent).ok();
         // RACE: the runner may die and its pid be reused between reading the parent and the two lines above. If it is
         // still the parent now, it was all the time.
         if runner.is_some_and(|runner| adopted(call, runner)) || !eldest.still_has_parent() {
             return Self { id: None, namespaces, watch: Watch::Gone };
         }
         let id = runner.map(|runner| ProcessId { pid: eldest.parent, start: runner.start });
-        let watch = match (fd.map_err(io::Error::from).and_then(watchable), id) {
+        let watch = match (fd.map_err(io::Error::from).and_then(watch_exit), id) {
             (Ok(fd), _) => Watch::Pidfd(fd),
             (Err(_), Some(id)) => Watch::Poll(id),
             (Err(_), None) => Watch::Never,
@@ -99,11 +98,6 @@ impl Runner {
     }
 }
 
-#[expect(deprecated, reason = "its successor is unsafe; what it asks for, an OwnedFd always keeps")]
-fn watchable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    AsyncFd::with_interest(fd, Interest::READABLE)
-}
-
 /// The process of this call that the runner itself started: the leader of the process group, or this process.
 ///
 /// Read from /proc, because getpgrp and getsid have no number for a group or session outside the namespace.
@@ -116,7 +110,7 @@ struct Eldest {
 impl Eldest {
     fn of(call: Stat) -> Self {
         let own = getpid().as_raw_pid();
-        let leader = if call.group == own { None } else { stat(call.group).ok() };
+        let leader = if call.group == own { None } else { Stat::of(call.group).ok() };
         match leader {
             Some(leader) => Self { pid: call.group, parent: leader.parent },
             // A wrapper that has exited leaves its group but not its parent: then this process's own parent counts.
@@ -125,7 +119,7 @@ impl Eldest {
     }
 
     fn still_has_parent(self) -> bool {
-        stat(self.pid).is_ok_and(|now| now.parent == self.parent)
+        Stat::of(self.pid).is_ok_and(|now| now.parent == self.parent)
     }
 }
 
@@ -141,16 +135,6 @@ fn adopted(call: Stat, parent: Stat) -> bool {
 pub(super) struct ProcessId {
     pub pid: i32,
     /// Clock ticks from boot to its start.
-    pub start: u64,
-}
-
-/// The fields of `/proc/PID/stat` that Greenroom uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stat {
-    /// Zero if it is outside this process's namespace; so are the next two.
-    pub parent: i32,
-    pub group: i32,
-    pub session: i32,
     pub start: u64,
 }
 
@@ -177,35 +161,13 @@ impl Namespaces {
     }
 }
 
-pub(super) fn stat(pid: i32) -> io::Result<Stat> {
-    // One read returns all needed fields together.
-    let mut bytes = [0_u8; 1024];
-    let length = File::open(format!("/proc/{pid}/stat"))?.read(&mut bytes)?;
-    parse(&String::from_utf8_lossy(&bytes[..length]))
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not in the format of proc(5)"))
-}
-
-/// The name in parentheses may contain blanks and parentheses itself, so fields are counted from the last parenthesis.
-fn parse(text: &str) -> Option<Stat> {
-    let (_, fields) = text.rsplit_once(')')?;
-    let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
-    let number = |n: usize| fields.get(n).and_then(|field| field.parse::<i32>().ok());
-    Some(Stat {
-        parent: number(1)?,
-        group: number(2)?,
-        session: number(3)?,
-        start: fields.get(19)?.parse().ok()?,
-    })
-}
-
 /// Checks once. `Gone` is the result of this check only; `core::attempt` decides when it counts.
 pub(super) fn presence(process: ProcessId) -> Presence {
     let Some(pid) = Pid::from_raw(process.pid) else { return Presence::Unknown };
     match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(fd) => {
             // A zombie has ended, although its pid is in use.
-            let mut ended = [PollFd::new(&fd, PollFlags::IN)];
-            if matches!(poll(&mut ended, Some(&Timespec::default())), Ok(1..)) {
+            if has_exited(&fd, Duration::ZERO) {
                 return Presence::Gone;
             }
         }
@@ -218,7 +180,7 @@ pub(super) fn presence(process: ProcessId) -> Presence {
         }
     }
     // The pid is in use. With `hidepid`, its process may be invisible.
-    match stat(process.pid) {
+    match Stat::of(process.pid) {
         Ok(found) if found.start == process.start => Presence::There,
         Ok(_) => Presence::Gone,
         Err(_) => Presence::Unknown,
@@ -232,22 +194,12 @@ pub(super) const RECHECK_DELAY: Duration = Duration::from_millis(20);
 mod tests {
     use std::process::Command;
 
-    use proptest::prelude::*;
-
     use super::*;
-
-    proptest! {
-        #[test]
-        fn any_name_a_process_gives_itself_is_read_over(name in "\\PC{0,15}") {
-            let text = format!("42 ({name}) S 7 42 5 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 1 2 3\n");
-            prop_assert_eq!(parse(&text), Some(Stat { parent: 7, group: 42, session: 5, start: 98765 }));
-        }
-    }
 
     #[test]
     fn a_living_process_is_there_and_an_imposter_with_its_pid_is_not() {
         let own = i32::try_from(std::process::id()).unwrap();
-        let start = stat(own).unwrap().start;
+        let start = Stat::of(own).unwrap().start;
         assert_eq!(presence(ProcessId { pid: own, start }), Presence::There);
         assert_eq!(presence(ProcessId { pid: own, start: start + 1 }), Presence::Gone);
     }
@@ -256,7 +208,7 @@ mod tests {
     fn a_zombie_and_a_reaped_process_are_gone() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
-        let known = ProcessId { pid, start: stat(pid).unwrap().start };
+        let known = ProcessId { pid, start: Stat::of(pid).unwrap().start };
         assert_eq!(presence(known), Presence::There);
         child.kill().unwrap();
         let deadline = std::time::Instant::now() + Duration::from_secs(10);

@@ -1,36 +1,26 @@
 //! Starts a keeper that outlives the call that needed it.
 //!
-//! Three pitfalls (all measured): a child that keeps the runner's pipes makes the stage hang until the child exits; a
-//! child in the caller's session is killed with it; a child that leads a process group cannot call setsid. So the
-//! streams are detached, and the child first calls setsid and confirms that with one byte on a pipe.
-//!
 //! The child's standard input is `spawn.lock`, locked. No second keeper is started until the first one has taken the
 //! keeper's lock (and released `spawn.lock`) or has died.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::Child;
 
 use greenroom_core::time::Pretty;
 use greenroom_ports::host_error::HostError;
+pub use greenroom_system::process::detached_command;
+use greenroom_system::process::{Confirmation, close_input, confirm_start, lead_session, start_detached};
 use greenroom_system::threads::flock::{self, Kind};
-use tokio::io::AsyncReadExt;
-use tokio::net::unix::pipe;
 use tokio::time::timeout;
 
 use super::files::{self, broken, cannot};
 use super::host::LocalHost;
 
 const SPAWN_LOCK: &str = "spawn.lock";
-/// In `/proc/self/fdinfo`.
-const CLOSE_ON_EXEC: u32 = 0o2_000_000;
-
-/// Confirms that the child is detached: a byte that no program prints by accident.
-const DETACHED: u8 = 0x06;
 
 impl LocalHost {
     pub(super) async fn spawn_keeper(&self) -> Result<(), HostError> {
@@ -41,13 +31,13 @@ impl LocalHost {
         if !flock::try_lock(&file, Kind::Exclusive).map_err(failed)? || self.keeper_runs()? {
             return Ok(());
         }
-        self.reap_children();
+        self.children.reap();
         let program = &self.keeper_command.program;
         let (child, confirmation) =
             spawn(&self.keeper_command, file).map_err(|e| cannot("start", program, e))?;
-        self.children.borrow_mut().push(child);
+        self.children.add(child);
         let within = self.times.keeper_start_timeout;
-        match timeout(within, detached(confirmation)).await {
+        match timeout(within, confirmation.arrives()).await {
             Ok(Ok(true)) => Ok(()),
             Ok(Ok(false)) => Err(broken(format_args!(
                 "`{}` exited before it became a keeper: read keeper.log in the state directory",
@@ -68,97 +58,24 @@ impl LocalHost {
         let lock = fs::metadata(self.state.root().join(SPAWN_LOCK));
         let input = rustix::fs::fstat(io::stdin())?;
         if lock.is_ok_and(|lock| (lock.dev(), lock.ino()) == (input.st_dev, input.st_ino)) {
-            rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+            close_input()?;
         }
         Ok(())
     }
-
-    /// Reaps keepers that have exited: they would stay zombies until this process exits.
-    fn reap_children(&self) {
-        self.children.borrow_mut().retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-    }
 }
 
-fn spawn(command: &KeeperCommand, spawn_lock: File) -> io::Result<(Child, pipe::Receiver)> {
-    // Both ends are close-on-exec; the child inherits only its own end, as stdout.
-    let (reader, writer) = io::pipe()?;
-    let child = detached_command(&command.program)?
-        .args(&command.args)
-        .env_clear()
-        .envs(command.environment())
-        .current_dir("/")
-        .stdin(spawn_lock)
-        .stdout(OwnedFd::from(writer))
-        .stderr(Stdio::null())
-        .spawn()?;
-    Ok((child, pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?))
-}
-
-/// A command that starts `program` without the descriptors that this process inherited, except the three standard
-/// streams.
-pub fn detached_command(program: &Path) -> io::Result<Command> {
-    Ok(without(&inherited()?, program))
-}
-
-/// Descriptors that a script around this call left open, perhaps copies of the runner's pipes: a keeper that kept one
-/// would hang the stage. Greenroom's own descriptors are close-on-exec. Only 3 to 9, because shell scripts use no
-/// others.
-fn inherited() -> io::Result<Vec<u32>> {
-    let mut found = Vec::new();
-    for number in 3..=9 {
-        let path = PathBuf::from(format!("/proc/self/fdinfo/{number}"));
-        let Some(text) = files::read(&path)? else { continue };
-        let text = String::from_utf8_lossy(&text).into_owned();
-        let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
-        let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
-        if flags.is_some_and(|flags| flags & CLOSE_ON_EXEC == 0) {
-            found.push(number);
-        }
-    }
-    Ok(found)
-}
-
-/// A command that starts `program` with these descriptors closed. Safe code cannot close descriptors that it has not
-/// opened, so a shell closes them and then executes the program.
-fn without(descriptors: &[u32], program: &Path) -> Command {
-    if descriptors.is_empty() {
-        return Command::new(program);
-    }
-    let closes: Vec<String> = descriptors.iter().map(|number| format!("{number}>&-")).collect();
-    let mut shell = Command::new("/bin/sh");
-    shell.arg("-c").arg(format!("exec \"$0\" \"$@\" {}", closes.join(" "))).arg(program);
-    shell
-}
-
-/// Waits for the child's confirmation; `false` if it died without one.
-async fn detached(mut confirmation: pipe::Receiver) -> io::Result<bool> {
-    let mut buffer = [0_u8; 256];
-    loop {
-        let count = confirmation.read(&mut buffer).await?;
-        if count == 0 {
-            return Ok(false);
-        }
-        if buffer[..count].contains(&DETACHED) {
-            return Ok(true);
-        }
-    }
+fn spawn(command: &KeeperCommand, spawn_lock: File) -> io::Result<(Child, Confirmation)> {
+    let mut start = detached_command(&command.program)?;
+    start.args(&command.args).stdin(spawn_lock);
+    start_detached(start, command.environment())
 }
 
 /// Detaches a keeper, as its first action: creates a session, sends one byte to the parent, then closes the parent's
 /// streams. Only for a keeper that `start_keeper` started. Standard input stays `spawn.lock` until the keeper's lock is
 /// taken.
 pub fn detach() -> io::Result<()> {
-    // EPERM: this process already leads a session (started by hand under setsid).
-    match rustix::process::setsid() {
-        Ok(_) | Err(rustix::io::Errno::PERM) => {}
-        Err(error) => return Err(error.into()),
-    }
-    // The parent may have exited or stopped waiting.
-    rustix::io::write(io::stdout().as_fd(), &[DETACHED]).ok();
-    let null = File::options().read(true).write(true).open("/dev/null")?;
-    rustix::stdio::dup2_stdout(&null)?;
-    rustix::stdio::dup2_stderr(&null)?;
-    Ok(())
+    lead_session()?;
+    confirm_start()
 }
 
 /// The environment of a keeper started in the background. An allow-list, so that unknown variables are left out.

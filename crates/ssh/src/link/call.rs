@@ -1,27 +1,24 @@
 //! Finds the link of a free slot for a call, starts one if there is none, and kills an unresponsive one.
 
-use std::cell::RefCell;
+use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use greenroom_core::endpoint::Endpoint;
 use greenroom_core::ids::InstanceId;
 use greenroom_core::metadata::MetadataAnswers;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use greenroom_system::process::{Children, allowed_variables, has_exited, start_detached};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use tokio::io::AsyncReadExt as _;
-use tokio::net::unix::pipe;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::super::{SshSettings, forward};
-use super::line::Line;
-use super::message::{Ask, LinkSpec, PROTOCOL, Reply, Request};
+use super::super::{SshSettings, hop};
 use super::process::COMMAND;
+use super::protocol::{Envelope, Line, LinkRequest, LinkSpec, PROTOCOL, Reply};
 use super::slot::{Slot, slots};
 
 /// A link accepts a request immediately; one that does not is unresponsive.
@@ -67,7 +64,7 @@ impl fmt::Debug for LinkSettings {
 pub(super) struct Links {
     settings: LinkSettings,
     /// Links that this process has started, to be reaped.
-    children: RefCell<Vec<Child>>,
+    children: Children,
 }
 
 /// An instance, and how a link connects to it.
@@ -81,7 +78,7 @@ pub(super) struct Target<'a> {
 
 impl Links {
     pub(super) fn new(settings: LinkSettings) -> Self {
-        Self { settings, children: RefCell::default() }
+        Self { settings, children: Children::default() }
     }
 
     /// Sends a request to the link of the first free slot, and returns when that link has accepted it. Fails if no link
@@ -89,7 +86,7 @@ impl Links {
     pub(super) async fn call(
         &self,
         target: Target<'_>,
-        ask: Ask,
+        ask: LinkRequest,
         give: &[BorrowedFd<'_>],
     ) -> io::Result<Line> {
         let runner = (self.settings.runner)();
@@ -99,7 +96,7 @@ impl Links {
             .copied()
             .chain(runner.as_ref().filter(|_| wake.is_some()).map(|fd| fd.as_fd()))
             .collect();
-        let request = Request { protocol: PROTOCOL, ask, wake };
+        let request = Envelope { protocol: PROTOCOL, ask, wake };
         let dir = self.dir(target.id);
         let until = Instant::now() + target.within;
         let mut deaths = 0;
@@ -142,7 +139,7 @@ impl Links {
     pub(super) async fn metadata(&self, id: &InstanceId) -> MetadataAnswers {
         let ask = async |slot: Slot| {
             let mut line = Line::new(slot.connect().await.ok()??);
-            line.send(&Request::plain(Ask::Metadata), &[]).await.ok()?;
+            line.send(&Envelope::plain(LinkRequest::Metadata), &[]).await.ok()?;
             match line.receive::<Reply>().await {
                 Ok(Some(Reply::Metadata(answers))) => Some(answers),
                 _ => None,
@@ -179,28 +176,19 @@ impl Links {
 
     /// Starts a link; false if it exited before it accepted calls.
     async fn start(&self, spec: &LinkSpec) -> io::Result<bool> {
-        self.reap();
-        let (reader, writer) = io::pipe()?;
+        self.children.reap();
         let mut command = (self.settings.program)()?;
-        command.arg(COMMAND).env_clear().envs(environment(&spec.at)).current_dir("/");
-        command.stdin(Stdio::piped()).stdout(OwnedFd::from(writer)).stderr(Stdio::null());
-        let mut child = command.spawn()?;
-        // This process's copy of the pipe's end is dropped with the command.
-        drop(command);
+        command.arg(COMMAND).stdin(Stdio::piped());
+        let (mut child, confirmation) = start_detached(command, environment(&spec.at))?;
         if let Some(mut stdin) = child.stdin.take() {
             // Fits into a pipe. A link that has died does not read it.
             let _read = stdin.write_all(&serde_json::to_vec(spec)?);
         }
-        self.children.borrow_mut().push(child);
-        let mut ready = pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?;
-        match timeout(START_WITHIN, ready.read(&mut [0])).await {
-            Ok(read) => Ok(read? == 1),
+        self.children.add(child);
+        match timeout(START_WITHIN, confirmation.arrives()).await {
+            Ok(confirmed) => confirmed,
             Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "a link did not start in time")),
         }
-    }
-
-    fn reap(&self) {
-        self.children.borrow_mut().retain_mut(|child| matches!(child.try_wait(), Ok(None)));
     }
 
     /// Tells the links of an instance to exit, and waits for those without work.
@@ -208,7 +196,7 @@ impl Links {
         for slot in slots(&self.dir(id)) {
             if let Ok(Some(stream)) = slot.connect().await {
                 let mut line = Line::new(stream);
-                let request = Request::plain(Ask::End);
+                let request = Envelope::plain(LinkRequest::End);
                 let _sent = line.send(&request, &[]).await;
                 match timeout(FIRST_ANSWER, line.receive::<Reply>()).await {
                     Ok(_) => drop(timeout(END_WITHIN, line.receive::<Reply>()).await),
@@ -220,14 +208,13 @@ impl Links {
                 sleep(POLL_INTERVAL).await;
             }
         }
-        self.reap();
+        self.children.reap();
     }
 }
 
-fn environment(at: &Endpoint) -> impl Iterator<Item = (&'static str, std::ffi::OsString)> {
-    let of_forwards: &[_] = if at.forward.is_some() { &forward::ENVIRONMENT } else { &[] };
-    let allowed = ALLOWED.iter().chain(of_forwards).copied();
-    allowed.filter_map(|name| Some((name, std::env::var_os(name)?)))
+fn environment(at: &Endpoint) -> impl Iterator<Item = (&'static str, OsString)> {
+    let of_forwards: &[_] = if at.forward.is_some() { &hop::ENVIRONMENT } else { &[] };
+    allowed_variables(ALLOWED.iter().chain(of_forwards).copied())
 }
 
 /// Kills an unresponsive link, and waits until it has exited.
@@ -241,7 +228,6 @@ pub(super) fn kill(line: &Line) {
     }
     if pidfd_send_signal(&link, Signal::KILL).is_ok() {
         // Its slot is free when it has exited, which is fast enough to block for.
-        let second = Timespec { tv_sec: 1, tv_nsec: 0 };
-        let _gone = poll(&mut [PollFd::new(&link, PollFlags::IN)], Some(&second));
+        has_exited(&link, Duration::from_secs(1));
     }
 }

@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use greenroom_core::ids::InstanceId;
 use greenroom_ports::connector::ConnectError;
+use greenroom_system::process::watch_exit;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use super::super::Ssh;
 use super::super::session::Session;
-use super::line::Line;
-use super::message::LinkSpec;
-use super::metadata::Heard;
+use super::metadata::MetadataLog;
+use super::protocol::{Line, LinkSpec};
 use super::shells::{Shells, StandbyLoop};
 use super::slot::{SlotLock, wake_keeper};
 
@@ -56,7 +56,7 @@ pub(super) struct Hub<'a> {
     pub(super) stages: Cell<u64>,
     pub(super) runner: RefCell<Option<Rc<RunnerWatch>>>,
     /// What the instance's metadata service announces.
-    pub(super) heard: Heard,
+    pub(super) metadata: MetadataLog,
 }
 
 impl<'a> Hub<'a> {
@@ -75,7 +75,7 @@ impl<'a> Hub<'a> {
             round_trip: Cell::new(None),
             stages: Cell::new(0),
             runner: RefCell::new(None),
-            heard: Heard::default(),
+            metadata: MetadataLog::default(),
         };
         (hub, standby)
     }
@@ -117,7 +117,7 @@ impl<'a> Hub<'a> {
                 wake_keeper(mailbox);
             }
         };
-        self.heard.listen(session, service, &wake).await;
+        self.metadata.listen(session, service, &wake).await;
     }
 
     async fn stop_left_running(&self, session: &Session<'_>) {
@@ -186,7 +186,7 @@ impl<'a> Hub<'a> {
     pub(super) fn watch_runner(&self, line: &mut Line, wake: Option<PathBuf>, others: usize) {
         let (Some(wake), Some(pidfd)) = (wake, line.take_descriptor(others)) else { return };
         let same_service = line.peer().ok().and_then(|peer| peer.pid()).is_some_and(same_control_group);
-        let Ok(pidfd) = watchable(pidfd) else { return };
+        let Ok(pidfd) = watch_exit(pidfd) else { return };
         *self.runner.borrow_mut() = Some(Rc::new(RunnerWatch { pidfd, wake, same_service }));
         self.changed.notify_waiters();
     }
@@ -223,9 +223,4 @@ fn same_control_group(pid: i32) -> bool {
     let of = |process: &str| std::fs::read(format!("/proc/{process}/cgroup")).ok();
     let own = of("self");
     own.is_some() && own == of(&pid.to_string())
-}
-
-#[expect(deprecated, reason = "its successor is unsafe; what it asks for, an OwnedFd always keeps")]
-fn watchable(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
-    AsyncFd::with_interest(fd, tokio::io::Interest::READABLE)
 }

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::future::ready;
-use std::io::{self, Seek as _, Write as _};
+use std::io::{self, ErrorKind, Seek as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
@@ -18,20 +18,19 @@ use greenroom_core::execution::StageShell;
 use greenroom_core::ids::InstanceId;
 use greenroom_core::metadata::MetadataAnswers;
 use greenroom_ports::connector::{
-    ConnectError, Connector, FirstStage, Mark, Output, Reader, RemoteCommand, Stage, StageEnd, Stop,
+    ConnectError, Connector, FirstStage, Mark, Output, Reader, RemoteCommand, Stage, StageEnd, Stop, Stream,
 };
 use greenroom_ports::provider::InstanceKeys;
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::pipe::{SpliceFlags, splice};
 use tokio::net::unix::pipe;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::super::proof::Proved;
-use super::super::trace::{before, prelude};
+use super::super::remote::{before, prelude};
+use super::super::script_ack::AcknowledgedOutput;
 use super::super::{COMMAND_GRACE, Ssh, dial, stop};
 use super::call::{LinkSettings, Links, Target, kill};
-use super::line::Line;
-use super::message::{Ask, Control, Interpreter, Reply};
-use super::pump::pump;
+use super::protocol::{Control, Interpreter, Line, LinkRequest, Reply};
 
 /// A link acknowledges a stop immediately; on a busy machine, within the grace plus this time.
 const STOP_ACKNOWLEDGED: Duration = Duration::from_millis(800);
@@ -129,10 +128,10 @@ impl Connector for Linked {
         output: &mut dyn Output,
         mut stop: Stop<'_>,
     ) -> Result<StageEnd, ConnectError> {
-        let mut proved = Proved::new(&mut stage, output)?;
+        let mut acknowledged = AcknowledgedOutput::new(&mut stage, output)?;
         let interpreter = |reader: Reader| Interpreter { before: before(&stage, &reader), reader };
-        let marks = proved.marks();
-        let ask = || Ask::Stage {
+        let marks = acknowledged.marks();
+        let ask = || LinkRequest::Stage {
             at: at.clone(),
             interpreter: interpreter(stage.reader.clone()),
             start_within: stage.start_within,
@@ -145,12 +144,12 @@ impl Connector for Linked {
             exit_joined: marks.as_ref().is_some_and(|marks| marks.exit.joined),
         };
         let target = self.target(id, at, stage.start_within);
-        let sent = (&ask as &dyn Fn() -> Ask, &stage.script, stage.stop_grace);
-        let end = match self.by_link(target, sent, &mut proved, &mut stop).await {
+        let sent = (&ask as &dyn Fn() -> LinkRequest, &stage.script, stage.stop_grace);
+        let end = match self.by_link(target, sent, &mut acknowledged, &mut stop).await {
             Some(end) => end,
-            None => self.ssh.run_as_it_is(id, at, stage, &mut proved, stop).await,
+            None => self.ssh.run_as_it_is(id, at, stage, &mut acknowledged, stop).await,
         };
-        proved.end(at.place(), end).await
+        acknowledged.end(at.place(), end).await
     }
 
     /// On a connection of its own: a link's shell may have started before the fault.
@@ -186,7 +185,7 @@ impl Connector for Linked {
 }
 
 /// What is sent to a link for a program: the request, its input, and from TERM to KILL.
-type Sent<'a> = (&'a dyn Fn() -> Ask, &'a File, Duration);
+type Sent<'a> = (&'a dyn Fn() -> LinkRequest, &'a File, Duration);
 
 impl Linked {
     /// Sends the check to the link, which is started if there is none and then connects.
@@ -214,7 +213,7 @@ impl Linked {
                 reader: Reader::Shell(first.shell),
                 before: prelude(first.trace.as_ref()),
             };
-            let ask = Ask::Check { at: at.clone(), within: left, next: first.map(interpreter) };
+            let ask = LinkRequest::Check { at: at.clone(), within: left, next: first.map(interpreter) };
             let Ok(mut line) = self.links.call(self.target(id, at, left), ask, &[]).await else { break };
             match timeout(left + MARGIN, line.receive::<Reply>()).await {
                 Ok(Ok(Some(Reply::Answers))) => return Ok(()),
@@ -251,7 +250,7 @@ impl Linked {
     ) -> Option<Result<StageEnd, ConnectError>> {
         let input = in_memory(command.input.as_bytes()).ok()?;
         let start_within = self.ssh.settings.start_within(&command);
-        let ask = || Ask::Command {
+        let ask = || LinkRequest::Command {
             at: at.clone(),
             text: command.text.to_owned(),
             start_within,
@@ -416,5 +415,50 @@ async fn follow(
                 }
             }
         }
+    }
+}
+
+/// The capacity of a pipe.
+const PIPE: usize = 64 << 10;
+/// Size of a copy where `splice` fails. A pipe with any room has room for a page.
+const PAGE: usize = 4 << 10;
+
+/// Forwards both pipes to their ends.
+pub(super) async fn pump(
+    stdout: &pipe::Receiver,
+    stderr: &pipe::Receiver,
+    output: &mut dyn Output,
+) -> io::Result<()> {
+    let (mut out_ended, mut err_ended) = (false, false);
+    while !(out_ended && err_ended) {
+        tokio::select! {
+            ready = stdout.readable(), if !out_ended => {
+                ready?;
+                out_ended = forward_some(stdout, Stream::Stdout, output).await?;
+            }
+            ready = stderr.readable(), if !err_ended => {
+                ready?;
+                err_ended = forward_some(stderr, Stream::Stderr, output).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Forwards some of a pipe's data; true if the pipe has ended.
+async fn forward_some(pipe: &pipe::Receiver, stream: Stream, output: &mut dyn Output) -> io::Result<bool> {
+    if let Some(sink) = output.descriptor(stream)
+        && let Ok(moved) = splice(pipe, None, sink, None, PIPE, SpliceFlags::NONBLOCK)
+    {
+        return Ok(moved == 0);
+    }
+    // Either the pipe is empty, or the sink is full, has no reader, or is an append-only file. Reading detects the
+    // first case; writing handles the others.
+    let mut page = [0; PAGE];
+    match pipe.try_read(&mut page) {
+        Ok(0) => Ok(true),
+        Ok(size) => output.write(stream, &page[..size]).await.map(|()| false),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+        Err(error) => Err(error),
     }
 }

@@ -11,24 +11,17 @@
 //! an implementation detail of this folder: a call that finds no link starts one.
 
 mod call;
-mod figures;
 mod hub;
-mod line;
 mod linked;
-mod message;
 mod metadata;
-mod note;
-mod open;
 pub mod process;
-mod pump;
+mod protocol;
 mod requests;
 mod shells;
 mod slot;
-mod stage;
 mod status;
 
 pub use self::call::LinkSettings;
 pub use self::linked::Linked;
-pub use self::message::Figures;
-pub use self::open::HeldLocks;
-pub use self::status::{Found, LinkStatus, Survey};
+pub use self::protocol::Figures;
+pub use self::status::{FoundLink, HeldLocks, LinkStatus, Survey};

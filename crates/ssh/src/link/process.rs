@@ -4,7 +4,7 @@
 //! and after SIGTERM or SIGQUIT. A running stage is always finished first. SIGHUP and SIGINT come from a terminal and
 //! are meant for other processes.
 
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use greenroom_ports::clock::Clock;
+use greenroom_system::process::{close_input, confirm_start, lead_session};
 use rustix::fs::Mode;
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use tokio::net::UnixListener;
@@ -19,7 +20,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::super::Ssh;
 use super::hub::Hub;
-use super::message::LinkSpec;
+use super::protocol::LinkSpec;
 use super::slot::{Slot, SlotLock};
 
 /// Keep-alive intervals between two self-checks of the lock file and of the CPU time. Not every interval, because each
@@ -48,8 +49,7 @@ fn begin(clock: Rc<dyn Clock>) -> io::Result<()> {
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     rustix::process::setrlimit(Resource::Core, none)?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    // Fails if this process already leads a session: started by hand.
-    let _own = rustix::process::setsid();
+    lead_session()?;
     let mut spec = Vec::new();
     io::stdin().read_to_end(&mut spec)?;
     let spec: LinkSpec = serde_json::from_slice(&spec)?;
@@ -64,7 +64,8 @@ fn begin(clock: Rc<dyn Clock>) -> io::Result<()> {
 async fn serve(spec: &LinkSpec, slot_lock: &SlotLock) -> io::Result<()> {
     let mut signals = Signals::new()?;
     let listener = slot_lock.listen()?;
-    detach()?;
+    confirm_start()?;
+    close_input()?;
     let ssh = Ssh::new(spec.settings.clone());
     let (hub, standby) = Hub::new(spec, slot_lock);
     let serving = hub.serve(&ssh, standby);
@@ -118,17 +119,6 @@ async fn accept(listener: &UnixListener) -> tokio::net::UnixStream {
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     }
-}
-
-/// Reports to the waiting call that this link accepts calls, and closes the inherited streams.
-fn detach() -> io::Result<()> {
-    let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
-    // The call may have exited.
-    let _reported = io::stdout().write_all(b"+").and_then(|()| io::stdout().flush());
-    rustix::stdio::dup2_stdin(&null)?;
-    rustix::stdio::dup2_stdout(&null)?;
-    rustix::stdio::dup2_stderr(&null)?;
-    Ok(())
 }
 
 /// CPU time of the link, from one self-check to the next.

@@ -1,22 +1,25 @@
-//! Serves the requests of a link's calls.
+//! Serves the requests of a link's calls: checks, figures and stages.
 
+use std::cell::Cell;
+use std::io;
+use std::rc::Rc;
 use std::time::Duration;
 
 use greenroom_core::endpoint::Endpoint;
-use greenroom_ports::connector::ConnectError;
+use greenroom_core::time::Pretty;
+use greenroom_ports::connector::{ConnectError, StageEnd, Step, Stop};
 use serde_json::Value;
 use tokio::net::UnixStream;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use super::super::output::ProcessOutput;
 use super::super::passed;
-use super::super::proof::{ExitMark, Marks};
-use super::super::session::is_refusal;
-use super::figures;
+use super::super::script_ack::{ExitMark, Marks};
+use super::super::session::{Session, is_refusal};
+use super::super::stage::{Input, Run, carry_on, forward};
 use super::hub::Hub;
-use super::line::Line;
-use super::message::{Ask, Interpreter, PROTOCOL, Reply, Request};
-use super::shells::{Next, Program, REFUSED_AGAIN, REFUSED_FOR};
-use super::stage::DESCRIPTORS;
+use super::protocol::{Control, Envelope, Figures, Interpreter, Line, LinkRequest, PROTOCOL, Reply};
+use super::shells::{Next, NoShell, Program, REFUSED_AGAIN, REFUSED_FOR, StandbyShell};
 
 /// A check ends this much after the connection's own limit.
 const OVERLAP: Duration = Duration::from_millis(200);
@@ -33,13 +36,13 @@ impl Hub<'_> {
         let protocol =
             request.get("protocol").and_then(Value::as_u64).and_then(|number| number.try_into().ok());
         let Some::<u32>(protocol) = protocol else { return };
-        let request = match serde_json::from_value::<Request>(request) {
+        let request = match serde_json::from_value::<Envelope>(request) {
             Ok(request) if protocol == PROTOCOL => request,
             _ => return self.turn_away(&line).await,
         };
         // A call that has exited gets no reply.
         let _sent = match request.ask {
-            Ask::End => {
+            LinkRequest::End => {
                 // No other link follows this one.
                 let _noted = self.slot_lock.note(None);
                 self.close();
@@ -47,21 +50,25 @@ impl Hub<'_> {
                 self.over().await;
                 sent
             }
-            Ask::Metadata => line.send(&Reply::Metadata(self.heard.report()), &[]).await,
-            Ask::Show => line.send(&Reply::Shown(figures::of(self).await), &[]).await,
-            Ask::Check { at, .. } | Ask::Stage { at, .. } | Ask::Command { at, .. }
+            LinkRequest::Metadata => line.send(&Reply::Metadata(self.metadata.report()), &[]).await,
+            LinkRequest::Show => line.send(&Reply::Shown(figures(self).await), &[]).await,
+            LinkRequest::Check { at, .. }
+            | LinkRequest::Stage { at, .. }
+            | LinkRequest::Command { at, .. }
                 if self.is_closing() || at != self.spec.at =>
             {
                 return self.turn_away(&line).await;
             }
-            Ask::Check { .. } | Ask::Stage { .. } | Ask::Command { .. } if self.is_busy() => {
+            LinkRequest::Check { .. } | LinkRequest::Stage { .. } | LinkRequest::Command { .. }
+                if self.is_busy() =>
+            {
                 line.send(&Reply::Busy, &[]).await
             }
-            Ask::Check { at, within, next } => {
+            LinkRequest::Check { at, within, next } => {
                 self.watch_runner(&mut line, request.wake, 0);
                 self.answer_check(&line, &at, next, within).await
             }
-            Ask::Stage {
+            LinkRequest::Stage {
                 interpreter,
                 start_within,
                 stop_grace,
@@ -79,7 +86,7 @@ impl Hub<'_> {
                 let program = (Program::Interpreter(interpreter), next, marks);
                 self.run_stage(line, program, start_within, stop_grace).await
             }
-            Ask::Command { text, start_within, stop_grace, .. } => {
+            LinkRequest::Command { text, start_within, stop_grace, .. } => {
                 let program = (Program::Command(text), Next::default(), None);
                 self.run_stage(line, program, start_within, stop_grace).await
             }
@@ -127,4 +134,190 @@ impl Hub<'_> {
         }
         self.ping(session).await
     }
+}
+
+/// Descriptors of a stage: its script, and pipes for its two streams.
+pub(super) const DESCRIPTORS: usize = 3;
+
+/// From TERM to KILL for a stage whose call has exited and no longer waits.
+const ABANDONED_GRACE: Duration = Duration::from_millis(50);
+
+/// Extra time for the connection and for the shell: each has its own limit, whose error is more precise.
+const START_MARGIN: Duration = Duration::from_millis(500);
+
+/// A call's program, what may wait for another stage, and the marks of the lines that its shell prints.
+type Requested = (Program, Next, Option<Marks>);
+
+/// Frees the link when the stage has ended, whatever its result.
+struct Turn<'a, 'b>(&'a Hub<'b>);
+
+impl Drop for Turn<'_, '_> {
+    fn drop(&mut self) {
+        self.0.shells.stage_ended();
+        self.0.changed.notify_waiters();
+    }
+}
+
+impl Hub<'_> {
+    /// Runs a program for a call, and reports its end.
+    pub(super) async fn run_stage(
+        &self,
+        mut line: Line,
+        program: Requested,
+        start_within: Duration,
+        stop_grace: Duration,
+    ) -> io::Result<()> {
+        self.shells.stage_runs.set(true);
+        let turn = Turn(self);
+        self.stages.set(self.stages.get() + 1);
+        line.send(&Reply::Accepted, &[]).await?;
+        let result = self.stage(&mut line, program, start_within, stop_grace).await;
+        if matches!(result, Err(ConnectError::Lost { sent: true, .. })) {
+            // The stage may still be running: its note stays, and the next link stops that session.
+            self.close();
+        }
+        drop(turn);
+        line.send(&result.map_or_else(Reply::Failed, Reply::Ended), &[]).await
+    }
+
+    async fn stage(
+        &self,
+        line: &mut Line,
+        (program, next, marks): Requested,
+        start_within: Duration,
+        stop_grace: Duration,
+    ) -> Result<StageEnd, ConnectError> {
+        let mut descriptor = || {
+            line.next_descriptor().ok_or_else(|| local_error("the request for a stage lacks pipes", &"none"))
+        };
+        let (script, stdout, stderr) = (descriptor()?, descriptor()?, descriptor()?);
+        let mut output = ProcessOutput::to_pipes(stdout, stderr)
+            .map_err(|e| local_error("cannot use the stage's pipes", &e))?;
+        let start_by = Instant::now() + start_within;
+        let connecting = timeout_at(start_by + START_MARGIN, self.session());
+        let session = tokio::select! {
+            biased;
+            session = connecting => session.map_err(|_| self.late(start_within))??,
+            _ = stop_requested(line) => return Ok(StageEnd::Stopped),
+        };
+        let taken = tokio::select! {
+            biased;
+            taken = timeout_at(start_by + START_MARGIN, self.shells.take(program, next, start_within)) => taken,
+            _ = stop_requested(line) => {
+                // A shell that is still starting ends with the connection.
+                self.close();
+                return Ok(StageEnd::Stopped);
+            }
+        };
+        let waiting = match taken {
+            Ok(Some(Ok(waiting))) => waiting,
+            Ok(Some(Err(NoShell { error, preamble }))) => {
+                forward(&mut output, preamble).await?;
+                return Err(error);
+            }
+            Ok(None) => return Err(session.lost(false)),
+            Err(_) => {
+                self.close();
+                let why = format!("the instance did not start the stage within {}", Pretty(start_within));
+                return Err(session.not_started(why, false).await);
+            }
+        };
+        let grace = Rc::new(Cell::new(stop_grace));
+        let input = Input::File(script.into());
+        let settings = &self.spec.settings;
+        let (linger, first_line) = (settings.linger, settings.first_line);
+        let run = Run { input, grace, linger, first_line, marks };
+        // The note that is removed below is this stage's own: a dead link's note stays until its stage has been
+        // stopped.
+        let _noted = self.slot_lock.note(waiting.handle());
+        let end = in_shell(session, line, waiting, &run, &mut output).await;
+        if output.open_line().is_some() {
+            // A call that has exited writes no further line.
+            let _sent = line.send(&Reply::LineOpen, &[]).await;
+        }
+        if !matches!(end, Err(ConnectError::Lost { sent: true, .. })) {
+            let _noted = self.slot_lock.note(None);
+        }
+        end
+    }
+
+    /// The error of a connection that was not ready in time.
+    pub(super) fn late(&self, within: Duration) -> ConnectError {
+        let step = if self.is_connected() { Step::Shell } else { Step::Connect };
+        ConnectError::timed_out_in(step, self.spec.at.place(), within)
+    }
+}
+
+/// Runs a script in a standby shell.
+async fn in_shell(
+    session: &Session<'_>,
+    line: &mut Line,
+    mut waiting: StandbyShell,
+    run: &Run,
+    output: &mut ProcessOutput,
+) -> Result<StageEnd, ConnectError> {
+    let preamble = std::mem::take(&mut waiting.preamble);
+    let reported = line.send(&Reply::Begun, &[]).await.map_err(|e| local_error("the call has exited", &e));
+    let begun = match reported {
+        Ok(()) => forward(output, preamble).await,
+        gone => gone,
+    };
+    if let Err(error) = begun {
+        waiting.dismiss().await;
+        return Err(error);
+    }
+    let mut stop: Stop<'_> = Box::pin(async {
+        if !stop_requested(line).await {
+            run.grace.set(run.grace.get().min(ABANDONED_GRACE));
+        }
+    });
+    carry_on(session, &mut waiting.begun, run, output, &mut stop, &Cell::new(false)).await
+}
+
+fn local_error(what: &str, problem: &dyn std::fmt::Display) -> ConnectError {
+    ConnectError::Local { what: format!("{what}: {problem}") }
+}
+
+/// Resolves when the call requests a stop, or has exited (`false`).
+async fn stop_requested(line: &mut Line) -> bool {
+    match line.receive::<Control>().await {
+        Ok(Some(Control::Stop)) => {
+            // A call without a reply takes this link for dead.
+            let _sent = line.send(&Reply::Stopping, &[]).await;
+            true
+        }
+        Ok(None) | Err(_) => false,
+    }
+}
+
+/// A ping that takes longer is left out, because the querying process waits for only one second.
+const PING_WITHIN: Duration = Duration::from_millis(500);
+
+pub(super) async fn figures(hub: &Hub<'_>) -> Figures {
+    let connected = hub.connected_for();
+    if connected.is_some()
+        && !hub.is_busy()
+        && let Ok(session) = hub.session().await
+    {
+        // Without a reply, the previous figure stays.
+        let _answered = timeout(PING_WITHIN, hub.ping(session)).await;
+    }
+    let whole = |time: u128| u64::try_from(time).unwrap_or(u64::MAX);
+    Figures {
+        pid: std::process::id(),
+        connected_ms: connected.map(|time| whole(time.as_millis())),
+        round_trip_us: hub.round_trip.get().map(|time| whole(time.as_micros())),
+        memory: own_memory(),
+        stages: hub.stages.get(),
+        busy: hub.is_busy(),
+        shell_waits: hub.shells.one_waits.get(),
+    }
+}
+
+/// Anonymous own_memory figures this process, which excludes the program file.
+fn own_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kib << 10)
 }

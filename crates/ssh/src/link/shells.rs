@@ -19,13 +19,13 @@ use greenroom_ports::connector::{ConnectError, Reader};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::super::guest::Noise;
+use super::super::guest::Preamble;
 use super::super::login_profile::Environment;
 use super::super::remote::Marked;
 use super::super::session::{Session, is_refusal};
 use super::super::stage::{self, Begun};
-use super::super::stop_handle::StopHandle;
-use super::message::Interpreter;
+use super::super::stop::StopHandle;
+use super::protocol::Interpreter;
 
 /// Delay before a dead standby shell is replaced; doubled after each further death.
 const FIRST_DELAY: Duration = Duration::from_millis(200);
@@ -69,7 +69,7 @@ pub(super) struct StandbyShell {
     program: Program,
     pub(super) begun: Begun,
     /// Its output so far, which belongs to the stage's output.
-    pub(super) noise: Noise,
+    pub(super) preamble: Preamble,
 }
 
 impl StandbyShell {
@@ -97,10 +97,10 @@ impl StandbyShell {
         within: Duration,
         environment: &RefCell<Option<Environment>>,
     ) -> Result<Self, NoShell> {
-        let mut noise = Noise::default();
+        let mut preamble = Preamble::default();
         let marked = program.marked(environment.borrow().as_ref());
         let begun = match marked {
-            Ok(marked) => stage::start(session, &marked, within, &mut noise).await,
+            Ok(marked) => stage::start(session, &marked, within, &mut preamble).await,
             Err(error) => Err(error),
         };
         match begun {
@@ -108,9 +108,9 @@ impl StandbyShell {
                 if let Some(read) = begun.environment.take() {
                     environment.replace(Some(read));
                 }
-                Ok(Self { program: program.clone(), begun, noise })
+                Ok(Self { program: program.clone(), begun, preamble })
             }
-            Err(error) => Err(NoShell { error, noise }),
+            Err(error) => Err(NoShell { error, preamble }),
         }
     }
 
@@ -121,7 +121,7 @@ impl StandbyShell {
 
     /// Resolves when the shell is unusable.
     async fn until_unusable(&mut self) {
-        self.begun.guest.until_unusable(&mut self.noise).await;
+        self.begun.guest.until_unusable(&mut self.preamble).await;
     }
 
     /// Ends the shell by closing its input. Dropping it would send nothing to the guest.
@@ -133,7 +133,7 @@ impl StandbyShell {
 /// The error of a shell that did not start, and the guest's output.
 pub(super) struct NoShell {
     pub(super) error: ConnectError,
-    pub(super) noise: Noise,
+    pub(super) preamble: Preamble,
 }
 
 /// What may wait for the stages after one.

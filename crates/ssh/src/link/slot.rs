@@ -1,21 +1,23 @@
 //! The directory of an instance's links, with a lock and a socket for each slot.
 //!
-//! The process that holds the lock is the slot's only link. The lock's file holds a note of the running stage, so that
-//! the next link can stop what a dead link left running.
+//! The process that holds the lock is the slot's only link. The lock's file holds the record of the running stage: how to stop the
+//! stage, and when that was last known to be true. So the next link can stop what a dead link left running.
 
+use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
-use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
+use std::{fmt, io};
 
+use greenroom_core::time::{BootId, Stamp};
 use greenroom_ports::clock::Clock;
-use rustix::fs::{Mode, OFlags};
+use greenroom_system::socket_dir::{SocketDir, send_wake_up};
 
-use super::super::stop_handle::StopHandle;
-use super::note::Note;
+use super::super::marker_scan::Marker;
+use super::super::stop::StopHandle;
 
 /// Room for one job on an instance.
 #[derive(Debug, Clone)]
@@ -54,7 +56,7 @@ impl Slot {
     /// Connects to the link of this slot; `None` if there is none.
     pub(super) async fn connect(&self) -> io::Result<Option<tokio::net::UnixStream>> {
         let Some(dir) = open_dir(&self.dir)? else { return Ok(None) };
-        match tokio::net::UnixStream::connect(through(&dir, &self.socket())).await {
+        match tokio::net::UnixStream::connect(dir.path(&self.socket())).await {
             Ok(stream) => Ok(Some(stream)),
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
@@ -106,8 +108,8 @@ impl Slot {
         if let Ok(Some(dir)) = open_dir(&self.dir)
             && self.is_named(lock)
         {
-            let _gone = remove(&dir, &self.socket());
-            let _gone = remove(&dir, &self.fresh_socket());
+            let _gone = dir.remove(&self.socket());
+            let _gone = dir.remove(&self.fresh_socket());
             if !keep_note {
                 let _gone = std::fs::remove_file(self.lock_path());
                 let _others = std::fs::remove_dir(&self.dir);
@@ -137,10 +139,10 @@ impl SlotLock {
     pub(super) fn listen(&self) -> io::Result<tokio::net::UnixListener> {
         let dir = open_dir(&self.slot.dir)?.ok_or(io::ErrorKind::NotFound)?;
         let (name, fresh) = (self.slot.socket(), self.slot.fresh_socket());
-        remove(&dir, &fresh)?;
-        let listener = UnixListener::bind(through(&dir, &fresh))?;
+        dir.remove(&fresh)?;
+        let listener = UnixListener::bind(dir.path(&fresh))?;
         // RACE: a call finds the dead link's socket or this one.
-        rustix::fs::renameat(&dir, fresh.as_str(), &dir, name.as_str())?;
+        dir.rename(&fresh, &name)?;
         listener.set_nonblocking(true)?;
         tokio::net::UnixListener::from_std(listener)
     }
@@ -157,8 +159,8 @@ impl SlotLock {
 
     /// Notes the handle of the running stage, or that there is none.
     pub(super) fn note(&self, handle: Option<&StopHandle>) -> io::Result<()> {
-        let note = handle.map(|handle| Note::new(handle.clone(), self.clock.now()));
-        self.lock.write_all_at(Note::line(note.as_ref()).as_bytes(), 0)
+        let note = handle.map(|handle| StageRecord::new(handle.clone(), self.clock.now()));
+        self.lock.write_all_at(StageRecord::line(note.as_ref()).as_bytes(), 0)
     }
 
     /// Keeps the note of a running stage from going stale.
@@ -171,41 +173,119 @@ impl SlotLock {
 
     /// What stops the stage of the previous, dead link, if it may still be running there.
     pub(super) fn left_running(&self) -> Option<StopHandle> {
-        let mut line = [0; Note::LENGTH];
+        let mut line = [0; StageRecord::LENGTH];
         let length = self.lock.read_at(&mut line, 0).ok()?;
-        let note = Note::parse(std::str::from_utf8(&line[..length]).ok()?)?;
+        let note = StageRecord::parse(std::str::from_utf8(&line[..length]).ok()?)?;
         note.is_recent(self.clock.now()).then_some(note.handle)
     }
 }
 
-/// Wakes the keeper at `mailbox`; a full mailbox already holds a wake-up.
+/// Wakes the keeper at `mailbox`.
 pub(super) fn wake_keeper(mailbox: &Path) {
-    let (Some(dir), Some(name)) = (mailbox.parent(), mailbox.file_name()) else { return };
-    let Ok(Some(dir)) = open_dir(dir) else { return };
-    let Ok(socket) = UnixDatagram::unbound() else { return };
-    let _lost = socket
-        .set_nonblocking(true)
-        .and_then(|()| socket.send_to(b"!", through(&dir, &name.to_string_lossy())));
-}
-
-fn remove(dir: &OwnedFd, name: &str) -> io::Result<()> {
-    match rustix::fs::unlinkat(dir, name, rustix::fs::AtFlags::empty()) {
-        Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
-        Err(error) => Err(error.into()),
+    if let (Some(dir), Some(name)) = (mailbox.parent(), mailbox.file_name().and_then(OsStr::to_str)) {
+        let _lost = send_wake_up(dir, name);
     }
 }
 
-fn open_dir(dir: &Path) -> io::Result<Option<OwnedFd>> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    match rustix::fs::open(dir, flags, Mode::empty()) {
+/// The directory of an instance's links; `None` if there is none.
+fn open_dir(dir: &Path) -> io::Result<Option<SocketDir>> {
+    match SocketDir::open(dir) {
         Ok(opened) => Ok(Some(opened)),
-        Err(rustix::io::Errno::NOENT) => Ok(None),
-        Err(error) => Err(error.into()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
-/// The path of a socket below `dir`: a socket address holds only 108 bytes, and state directories may have longer
-/// paths.
-fn through(dir: &OwnedFd, name: &str) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()))
+/// Age from which a dead link's note is ignored: the session has ended with its job, and its number may have been
+/// reused.
+const STALE_AFTER: Duration = Duration::from_mins(10);
+
+/// Written as one line of `LENGTH` bytes: the handle, the boot, and the milliseconds since that boot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct StageRecord {
+    pub(super) handle: StopHandle,
+    boot: BootId,
+    uptime_ms: u64,
+}
+
+impl StageRecord {
+    /// The same for each note, and for none: the next one covers it.
+    pub(super) const LENGTH: usize = StopHandle::LONGEST + 1 + 20 + 1 + 20 + 1;
+
+    pub(super) fn new(handle: StopHandle, now: Stamp) -> Self {
+        Self { handle, boot: now.boot, uptime_ms: now.uptime_ms }
+    }
+
+    /// `None` if the line has no note.
+    pub(super) fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split_ascii_whitespace();
+        let handle = StopHandle::parse(words.next()?.as_bytes())?;
+        let boot = BootId(words.next()?.parse().ok()?);
+        Some(Self { handle, boot, uptime_ms: words.next()?.parse().ok()? })
+    }
+
+    /// True if its stage may still be running. A reboot of the runner host ends all stages.
+    pub(super) fn is_recent(&self, now: Stamp) -> bool {
+        let age = Duration::from_millis(now.uptime_ms.saturating_sub(self.uptime_ms));
+        self.boot == now.boot && age < STALE_AFTER
+    }
+
+    /// The bytes of a note, or of none.
+    pub(super) fn line(note: Option<&Self>) -> String {
+        let words = note.map(ToString::to_string).unwrap_or_default();
+        format!("{words:<width$}\n", width = Self::LENGTH - 1)
+    }
+}
+
+impl fmt::Display for StageRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.handle, self.boot.0, self.uptime_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use greenroom_core::time::ManagerId;
+
+    use super::*;
+
+    const MIN_MS: u64 = 60_000;
+
+    fn at(boot: u64, uptime_ms: u64, wall_ms: i64) -> Stamp {
+        Stamp { wall_ms, manager: ManagerId(0), boot: BootId(boot), uptime_ms }
+    }
+
+    fn note(now: Stamp) -> StageRecord {
+        StageRecord::new(StopHandle::parse(b"4711").unwrap(), now)
+    }
+
+    #[test]
+    fn a_note_is_read_as_it_was_written_and_each_line_covers_the_one_before() {
+        let longest = StageRecord::new(StopHandle::parse(b"4294967295").unwrap(), at(u64::MAX, u64::MAX, 0));
+        for note in [note(at(1, 2, 3)), longest] {
+            let line = StageRecord::line(Some(&note));
+            assert_eq!(line.len(), StageRecord::LENGTH);
+            assert_eq!(StageRecord::parse(&line), Some(note));
+        }
+        assert_eq!(StageRecord::line(None).len(), StageRecord::LENGTH);
+        for line in [StageRecord::line(None).as_str(), "", "4711", "4711 1", "4711 1 x", "1 1 1"] {
+            assert_eq!(StageRecord::parse(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_note_goes_stale_by_the_boot_clock_or_with_a_reboot() {
+        let noted = note(at(1, MIN_MS, 0));
+        for (now, recent) in [
+            (at(1, MIN_MS, 0), true),
+            (at(1, 10 * MIN_MS, i64::MAX), true),
+            (at(1, 10 * MIN_MS, i64::MIN), true),
+            (at(1, 11 * MIN_MS, 0), false),
+            (at(1, 11 * MIN_MS, i64::MIN), false),
+            (at(2, MIN_MS, 0), false),
+            (at(2, 0, 0), false),
+        ] {
+            assert_eq!(noted.is_recent(now), recent, "{now:?}");
+        }
+    }
 }

@@ -2,5 +2,4 @@
 
 pub mod admission;
 pub mod peer;
-mod session;
-mod spool;
+mod program;

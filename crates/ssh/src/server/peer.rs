@@ -13,7 +13,7 @@ use russh::server::{Auth, Config, Handler, Msg, PublicKeyOffer, Session, Verifie
 use russh::{Channel, ChannelId, ChannelWriteHalf, MethodKind, MethodSet, Pty, Sig, SshId};
 use tokio::process::Command;
 
-use super::session::{Back, Running};
+use super::program::{Back, RunningProgram};
 
 /// Programs and waiting channels of one connection.
 const MOST_CHANNELS: usize = 100;
@@ -56,7 +56,7 @@ pub struct Peer<M> {
     key: PublicKey,
     /// Channels that do not run a program yet.
     opened: HashMap<ChannelId, ChannelWriteHalf<Msg>>,
-    running: HashMap<ChannelId, Running>,
+    running: HashMap<ChannelId, RunningProgram>,
 }
 
 impl<M> std::fmt::Debug for Peer<M> {
@@ -85,7 +85,7 @@ impl<M: Machine> Peer<M> {
     ) -> Result<(), russh::Error> {
         let Some(writer) = self.opened.remove(&channel) else { return session.channel_failure(channel) };
         let back = Back { channel, writer, handle: session.handle() };
-        match Running::start(&*self.machine, command, back) {
+        match RunningProgram::start(&*self.machine, command, back) {
             Ok(running) => {
                 self.running.insert(channel, running);
                 session.channel_success(channel)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use greenroom_core::ids::InstanceId;
 use greenroom_core::time::Stamp;
-use greenroom_ssh::link::{Figures, Found, LinkStatus};
+use greenroom_ssh::link::{Figures, FoundLink, LinkStatus};
 use serde::Serialize;
 
 use crate::cli::fields;
@@ -36,7 +36,7 @@ pub(super) struct LinkView {
 }
 
 impl LinkView {
-    pub(super) fn of(found: &Found, when: &When) -> Self {
+    pub(super) fn of(found: &FoundLink, when: &When) -> Self {
         let (state, figures) = match &found.answer {
             LinkStatus::Figures(figures) => (state(figures), Some(figures)),
             LinkStatus::Closing => ("closing", None),
@@ -75,7 +75,7 @@ pub(in crate::cli) fn end(pid: u32) -> String {
 }
 
 /// Their number, their memory, and how many do not respond.
-pub(in crate::cli) fn summary<'a>(links: impl Iterator<Item = &'a Found>) -> String {
+pub(in crate::cli) fn summary<'a>(links: impl Iterator<Item = &'a FoundLink>) -> String {
     let answers: Vec<&LinkStatus> = links.map(|link| &link.answer).collect();
     if answers.is_empty() {
         return "none".to_owned();
@@ -206,8 +206,8 @@ pub(in crate::cli) mod tests {
         }
     }
 
-    pub(in crate::cli) fn found(slot: u32, answer: LinkStatus) -> Found {
-        Found { slot, pid: Some(4711 + slot), answer }
+    pub(in crate::cli) fn found(slot: u32, answer: LinkStatus) -> FoundLink {
+        FoundLink { slot, pid: Some(4711 + slot), answer }
     }
 
     /// Three instances: one is busy on two slots of three, one has a link that hangs, one boots.

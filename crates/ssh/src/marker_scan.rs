@@ -1,9 +1,9 @@
-//! Finds a random mark in the guest's standard error, with the word after it.
+//! Finds a random mark in the guest's output, with the word after it.
 
 use std::borrow::Cow;
 
 /// What follows a mark, up to the end of its line.
-pub(super) trait Word: Sized {
+pub(super) trait Marker: Sized {
     /// The length of the longest word.
     const LONGEST: usize;
 
@@ -13,7 +13,7 @@ pub(super) trait Word: Sized {
 
 /// Removes the line with the mark from the guest's standard error and passes on the rest.
 #[derive(Debug)]
-pub(super) struct Sift<W> {
+pub(super) struct MarkerScan<W> {
     mark: Vec<u8>,
     /// Might be the beginning of the marked line.
     held: Vec<u8>,
@@ -24,7 +24,7 @@ pub(super) struct Sift<W> {
     word: Option<W>,
 }
 
-impl<W: Word> Sift<W> {
+impl<W: Marker> MarkerScan<W> {
     /// Maximum length of a word with an optional carriage return and a newline.
     const LONGEST_WORD: usize = W::LONGEST + 2;
 
@@ -103,7 +103,7 @@ mod tests {
     #[derive(Debug)]
     struct Number(String);
 
-    impl Word for Number {
+    impl Marker for Number {
         const LONGEST: usize = 10;
 
         fn parse(word: &[u8]) -> Option<Self> {
@@ -113,14 +113,14 @@ mod tests {
     }
 
     /// The output after feeding `pieces` in order, and the handle.
-    fn sifted(pieces: &[&[u8]]) -> (Vec<u8>, Option<String>) {
-        let mut sift = Sift::<Number>::new("MARK-");
+    fn scanned(pieces: &[&[u8]]) -> (Vec<u8>, Option<String>) {
+        let mut scan = MarkerScan::<Number>::new("MARK-");
         let mut output = Vec::new();
         for piece in pieces {
-            output.extend_from_slice(&sift.feed(piece));
+            output.extend_from_slice(&scan.feed(piece));
         }
-        output.extend(sift.rest());
-        (output, sift.word().map(|word| word.0.clone()))
+        output.extend(scan.rest());
+        (output, scan.word().map(|word| word.0.clone()))
     }
 
     #[test]
@@ -139,20 +139,20 @@ mod tests {
         for (input, output, handle) in cases {
             let handle = handle.map(str::to_owned);
             let text = String::from_utf8_lossy(input);
-            assert_eq!(sifted(&[input]), (output.to_vec(), handle.clone()), "{text:?}");
+            assert_eq!(scanned(&[input]), (output.to_vec(), handle.clone()), "{text:?}");
             let bytes: Vec<&[u8]> = input.chunks(1).collect();
-            assert_eq!(sifted(&bytes), (output.to_vec(), handle), "{text:?}, byte by byte");
+            assert_eq!(scanned(&bytes), (output.to_vec(), handle), "{text:?}, byte by byte");
         }
     }
 
     #[test]
     fn output_is_not_held_back_for_long() {
-        let mut sift = Sift::<Number>::new("MARK-");
-        assert_eq!(sift.feed(b"a prompt> ").as_ref(), b"a prompt> ");
-        assert_eq!(sift.feed(b"MA").as_ref(), b"");
-        assert_eq!(sift.feed(b"Y").as_ref(), b"MAY");
+        let mut scan = MarkerScan::<Number>::new("MARK-");
+        assert_eq!(scan.feed(b"a prompt> ").as_ref(), b"a prompt> ");
+        assert_eq!(scan.feed(b"MA").as_ref(), b"");
+        assert_eq!(scan.feed(b"Y").as_ref(), b"MAY");
         let long = format!("MARK-{}", "1".repeat(Number::LONGEST + 2));
-        assert_eq!(sift.feed(long.as_bytes()).as_ref(), long.as_bytes());
+        assert_eq!(scan.feed(long.as_bytes()).as_ref(), long.as_bytes());
     }
 
     proptest! {
@@ -169,7 +169,7 @@ mod tests {
                 rest = remaining;
             }
             pieces.push(rest);
-            prop_assert_eq!(sifted(&pieces), (format!("{before}\n{after}").into_bytes(), Some("77".to_owned())));
+            prop_assert_eq!(scanned(&pieces), (format!("{before}\n{after}").into_bytes(), Some("77".to_owned())));
         }
     }
 }

@@ -24,9 +24,9 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::container_start_failure::{StartFailure, start_failure};
+use super::marker_scan::{Marker, MarkerScan};
 use super::remote::random_mark;
-use super::sift::{Sift, Word};
-use super::unread::{Unread, unread};
 
 /// How much of a script is searched at a time.
 const CHUNK: usize = 64 << 10;
@@ -37,7 +37,7 @@ const NAMED_AFTER: u32 = 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Escapes(bool);
 
-impl Word for Escapes {
+impl Marker for Escapes {
     const LONGEST: usize = 1;
 
     fn parse(word: &[u8]) -> Option<Self> {
@@ -51,7 +51,7 @@ impl Word for Escapes {
 
 /// The line by which a shell shows that it reads a script, and later its exit status. It changes neither `$?` nor a
 /// variable, and a trap of the script's own replaces its trap.
-fn proving(mark: &str, exit: &ExitMark) -> String {
+fn acknowledging(mark: &str, exit: &ExitMark) -> String {
     let (begin, rest) = mark.split_at(mark.len() / 2);
     let echo = |known| format!("echo {begin}\"\"{rest}{known} >&2");
     let ExitMark { mark, joined } = exit;
@@ -74,7 +74,7 @@ pub(super) struct ExitMark {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ExitStatus(u8);
 
-impl Word for ExitStatus {
+impl Marker for ExitStatus {
     const LONGEST: usize = 3;
 
     fn parse(word: &[u8]) -> Option<Self> {
@@ -92,28 +92,28 @@ pub(super) struct Marks {
 
 /// Waits until a shell in a container has read its first line.
 #[derive(Debug)]
-pub(super) struct Awaited {
-    sift: Sift<Escapes>,
+pub(super) struct AwaitedShell {
+    scan: MarkerScan<Escapes>,
     stream: Stream,
     ready: Rc<Notify>,
     /// When the job's log says what is waited for.
     name_at: Option<Instant>,
 }
 
-impl Awaited {
+impl AwaitedShell {
     /// `ready` is notified once.
     pub(super) fn new(Marks { ready: mark, exit }: &Marks, within: Duration, ready: Rc<Notify>) -> Self {
         let name_at = Some(Instant::now() + within / NAMED_AFTER);
-        Self { sift: Sift::new(mark), stream: exit.stream(), ready, name_at }
+        Self { scan: MarkerScan::new(mark), stream: exit.stream(), ready, name_at }
     }
 
     /// Looks for the shell's line in the output, in which it stays.
     pub(super) fn see(&mut self, stream: Stream, bytes: &[u8]) {
-        if stream != self.stream || self.sift.has_begun() {
+        if stream != self.stream || self.scan.has_begun() {
             return;
         }
-        self.sift.feed(bytes);
-        if self.sift.word().is_some() {
+        self.scan.feed(bytes);
+        if self.scan.word().is_some() {
             self.name_at = None;
             self.ready.notify_one();
         }
@@ -141,14 +141,14 @@ impl ExitMark {
 /// engine's client ends only when the container has been cleaned up.
 #[derive(Debug)]
 pub(super) struct ExitLines {
-    stdout: Sift<ExitStatus>,
+    stdout: MarkerScan<ExitStatus>,
     /// `None`: standard output is the only stream.
-    stderr: Option<Sift<ExitStatus>>,
+    stderr: Option<MarkerScan<ExitStatus>>,
 }
 
 impl ExitLines {
     pub(super) fn new(ExitMark { mark, joined }: &ExitMark) -> Self {
-        Self { stdout: Sift::new(mark), stderr: (!joined).then(|| Sift::new(mark)) }
+        Self { stdout: MarkerScan::new(mark), stderr: (!joined).then(|| MarkerScan::new(mark)) }
     }
 
     /// Returns the part that is output.
@@ -172,20 +172,20 @@ impl ExitLines {
 
     /// Returns the bytes that are still held back when the output ends.
     pub(super) fn rest(&mut self) -> [(Stream, Vec<u8>); 2] {
-        let stderr = self.stderr.as_mut().map(Sift::rest).unwrap_or_default();
+        let stderr = self.stderr.as_mut().map(MarkerScan::rest).unwrap_or_default();
         [(Stream::Stdout, self.stdout.rest()), (Stream::Stderr, stderr)]
     }
 }
 
 /// The output of a stage, from which the shell's line is taken out.
-pub(super) struct Proved<'a> {
+pub(super) struct AcknowledgedOutput<'a> {
     output: &'a mut dyn Output,
     /// `None`: the script runs on the instance itself.
-    container: Option<InContainer>,
+    container: Option<ContainerScript>,
 }
 
-struct InContainer {
-    sift: Sift<Escapes>,
+struct ContainerScript {
+    scan: MarkerScan<Escapes>,
     script: File,
     /// Where the job's own text begins in it.
     begins_at: u64,
@@ -194,7 +194,7 @@ struct InContainer {
     before: Tail,
 }
 
-impl<'a> Proved<'a> {
+impl<'a> AcknowledgedOutput<'a> {
     /// Puts before a stage's script what it needs there.
     pub(super) fn new(stage: &mut Stage, output: &'a mut dyn Output) -> Result<Self, ConnectError> {
         let mut before = String::new();
@@ -206,7 +206,7 @@ impl<'a> Proved<'a> {
             let exit = ExitMark { mark: exit, joined: !stage.separate_stderr };
             let ready = random_mark("shell")?;
             // The first line: `stage` sends it alone.
-            before.push_str(&proving(&ready, &exit));
+            before.push_str(&acknowledging(&ready, &exit));
             marks = Some(Marks { ready, exit });
         }
         if stage.open_umask && !is_pwsh {
@@ -220,8 +220,8 @@ impl<'a> Proved<'a> {
         let container = match marks {
             Some(marks) => {
                 let script = stage.script.try_clone().map_err(cannot)?;
-                Some(InContainer {
-                    sift: Sift::new(&marks.ready),
+                Some(ContainerScript {
+                    scan: MarkerScan::new(&marks.ready),
                     script,
                     begins_at: before.len() as u64,
                     marks,
@@ -244,7 +244,7 @@ impl<'a> Proved<'a> {
         at: String,
         end: Result<StageEnd, ConnectError>,
     ) -> Result<StageEnd, ConnectError> {
-        let Self { output, container: Some(InContainer { mut sift, script, begins_at, marks, before }) } =
+        let Self { output, container: Some(ContainerScript { mut scan, script, begins_at, marks, before }) } =
             self
         else {
             return end;
@@ -252,8 +252,8 @@ impl<'a> Proved<'a> {
         let end = end?;
         let cannot =
             |e: io::Error| ConnectError::Local { what: format!("cannot forward the stage's output: {e}") };
-        output.write(marks.exit.stream(), &sift.rest()).await.map_err(cannot)?;
-        match (sift.word(), end) {
+        output.write(marks.exit.stream(), &scan.rest()).await.map_err(cannot)?;
+        match (scan.word(), end) {
             (_, StageEnd::Stopped) => Ok(StageEnd::Stopped),
             (None, StageEnd::Impossible(why)) => Ok(StageEnd::Impossible(why)),
             (Some(Escapes(known)), end) => {
@@ -263,9 +263,9 @@ impl<'a> Proved<'a> {
                 }
                 Ok(end)
             }
-            (None, end) => match unread(&end, &before.text()) {
-                Unread::ByJob(why) => Ok(StageEnd::Impossible(why)),
-                Unread::Unknown { why, if_ran, by_image } => {
+            (None, end) => match start_failure(&end, &before.text()) {
+                StartFailure::ByJob(why) => Ok(StageEnd::Impossible(why)),
+                StartFailure::Unknown { why, if_ran, by_image } => {
                     Err(ConnectError::NoContainer { at, why, if_ran, by_image })
                 }
             },
@@ -292,15 +292,15 @@ const NO_ESCAPES: &str = "greenroom: the image's shell, such as dash, cannot rea
      set the variable FF_POSIXLY_CORRECT_ESCAPES to `true`, or use an image with bash";
 
 #[async_trait(?Send)]
-impl Output for Proved<'_> {
+impl Output for AcknowledgedOutput<'_> {
     async fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
-        let Some(InContainer { sift, marks, before, .. }) = &mut self.container else {
+        let Some(ContainerScript { scan, marks, before, .. }) = &mut self.container else {
             return self.output.write(stream, bytes).await;
         };
-        if sift.has_begun() {
+        if scan.has_begun() {
             return self.output.write(stream, bytes).await;
         }
-        let passed = if stream == marks.exit.stream() { sift.feed(bytes) } else { bytes.into() };
+        let passed = if stream == marks.exit.stream() { scan.feed(bytes) } else { bytes.into() };
         before.write(stream, &passed).await?;
         self.output.write(stream, &passed).await
     }
@@ -319,7 +319,7 @@ impl Output for Proved<'_> {
 
     /// The bytes before the line have to be seen.
     fn descriptor(&self, stream: Stream) -> Option<BorrowedFd<'_>> {
-        let seen = self.container.as_ref().is_none_or(|container| container.sift.has_begun());
+        let seen = self.container.as_ref().is_none_or(|container| container.scan.has_begun());
         self.output.descriptor(stream).filter(|_| seen)
     }
 }
@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn each_shell_prints_the_mark_and_whether_it_knows_the_quotes() {
         for sh in shells() {
-            let script = proving(MARK, &exit_mark(false)) + "echo $? $-; set; exit 3\n";
+            let script = acknowledging(MARK, &exit_mark(false)) + "echo $? $-; set; exit 3\n";
             let plain = read_by(sh, "echo $? $-; set; exit 3\n");
             let ended = read_by(sh, &script);
             assert_eq!(ended.status.code(), Some(3), "{sh:?}");
@@ -397,7 +397,7 @@ mod tests {
             assert_eq!(own(stdout), own(&plain.stdout), "{sh:?}");
         }
         assert!(
-            !proving(MARK, &exit_mark(true)).contains(MARK),
+            !acknowledging(MARK, &exit_mark(true)).contains(MARK),
             "what repeats its input does not print the mark"
         );
     }
@@ -406,7 +406,7 @@ mod tests {
     fn both_streams_of_a_script_are_one_unless_they_are_to_stay_apart() {
         for sh in shells() {
             for joined in [true, false] {
-                let script = proving(MARK, &exit_mark(joined)) + "echo a; echo b >&2; echo c; exit 3\n";
+                let script = acknowledging(MARK, &exit_mark(joined)) + "echo a; echo b >&2; echo c; exit 3\n";
                 let ended = read_by(sh, &script);
                 let (out, err) =
                     (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
@@ -435,7 +435,7 @@ mod tests {
             ] {
                 for joined in [true, false] {
                     let exit = exit_mark(joined);
-                    let ended = read_by(sh, &(proving(MARK, &exit) + script));
+                    let ended = read_by(sh, &(acknowledging(MARK, &exit) + script));
                     let code = ended.status.code().unwrap();
                     let mut lines = ExitLines::new(&exit);
                     lines.feed(Stream::Stdout, &ended.stdout);
@@ -445,7 +445,7 @@ mod tests {
                 }
             }
             for script in ["exec sh -c 'exit 7'\n", "trap 'echo own' EXIT; exit 7\n", "exec >&-; exit 7\n"] {
-                let ended = read_by(sh, &(proving(MARK, &exit_mark(false)) + script));
+                let ended = read_by(sh, &(acknowledging(MARK, &exit_mark(false)) + script));
                 assert_eq!(ended.status.code(), Some(7), "{sh:?} {script}");
                 assert!(!ended.stdout.contains(&0x1e), "{sh:?} {script}");
             }
@@ -488,7 +488,7 @@ mod tests {
         {
             let mut stage = stage("id\n", reader, open);
             let mut sink = Tail::default();
-            Proved::new(&mut stage, &mut sink).unwrap();
+            AcknowledgedOutput::new(&mut stage, &mut sink).unwrap();
             assert_eq!(text(&mut stage.script), expected);
         }
     }
@@ -501,14 +501,14 @@ mod tests {
     ) -> (Result<StageEnd, ConnectError>, String) {
         let mut stage = in_container(script);
         let mut sink = Tail::default();
-        let mut proved = Proved::new(&mut stage, &mut sink).unwrap();
+        let mut acknowledged = AcknowledgedOutput::new(&mut stage, &mut sink).unwrap();
         let first = text(&mut stage.script);
         let first = first.strip_suffix(script).unwrap();
         let mark = first.split("echo ").nth(1).unwrap().split("1 >&2").next().unwrap().replace("\"\"", "");
         for byte in say(&mark).as_bytes() {
-            proved.write(Stream::Stderr, &[*byte]).await.unwrap();
+            acknowledged.write(Stream::Stderr, &[*byte]).await.unwrap();
         }
-        let end = proved.end("here".to_owned(), Ok(end)).await;
+        let end = acknowledged.end("here".to_owned(), Ok(end)).await;
         (end, sink.text())
     }
 

@@ -6,11 +6,11 @@ use greenroom_core::text::clean_line;
 use greenroom_ports::connector::StageEnd;
 
 use super::container::NOT_STARTED;
-use super::proof::NOT_READ;
+use super::script_ack::NOT_READ;
 
 /// What ended the container, and a sentence.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Unread {
+pub(super) enum StartFailure {
     /// The image or its settings.
     ByJob(String),
     /// The engine or the guest, or the container. `if_ran`: the sentence if the container has run; `by_image`: and if the
@@ -29,7 +29,7 @@ const REMEDY: &str =
 const LONGEST: usize = 400;
 
 /// Judges the end of a container by its status, and by its output and the engine's.
-pub(super) fn unread(end: &StageEnd, output: &str) -> Unread {
+pub(super) fn start_failure(end: &StageEnd, output: &str) -> StartFailure {
     let status = match end {
         StageEnd::Exited(status) => *status,
         // The client's own end: a signal in the container is a status of the client.
@@ -37,11 +37,11 @@ pub(super) fn unread(end: &StageEnd, output: &str) -> Unread {
             let late = output.lines().rev().find(|line| line.contains(NOT_STARTED));
             let client = || format!("the engine's client ended with {end}");
             let why = late.map_or_else(client, |error| shown(error.trim_start_matches("Error: ")));
-            return Unread::Unknown { why, if_ran: ended(end), by_image: false };
+            return StartFailure::Unknown { why, if_ran: ended(end), by_image: false };
         }
     };
     if status == 0 {
-        return Unread::ByJob(format!(
+        return StartFailure::ByJob(format!(
             "the image's entrypoint did not start a shell, or a file that the shell reads first ended it; {REMEDY}"
         ));
     }
@@ -57,7 +57,7 @@ pub(super) fn unread(end: &StageEnd, output: &str) -> Unread {
             || (line.starts_with("exec /") && line.contains(": "))
     });
     if let Some((line, fault)) = start.and_then(|line| Some((line, image_fault(line)?))) {
-        return Unread::Unknown { why: shown(line), if_ran: fault, by_image: true };
+        return StartFailure::Unknown { why: shown(line), if_ran: fault, by_image: true };
     }
     let has_no_shell =
         matches!(status, 126 | 127) || said(&|line| line.contains("shell not found")).is_some();
@@ -69,7 +69,7 @@ pub(super) fn unread(end: &StageEnd, output: &str) -> Unread {
         Some(line) => shown(line),
         None => format!("the engine's client ended with {end}"),
     };
-    Unread::Unknown { why, if_ran, by_image: false }
+    StartFailure::Unknown { why, if_ran, by_image: false }
 }
 
 fn ended(end: &StageEnd) -> String {
@@ -128,9 +128,9 @@ mod tests {
 
     /// The sentence if the job is to blame.
     fn job(end: &StageEnd, output: &str) -> String {
-        match unread(end, output) {
-            Unread::ByJob(why) => why,
-            Unread::Unknown { if_ran, .. } => if_ran,
+        match start_failure(end, output) {
+            StartFailure::ByJob(why) => why,
+            StartFailure::Unknown { if_ran, .. } => if_ran,
         }
     }
 
@@ -140,8 +140,8 @@ mod tests {
         let shim = "Error response from daemon: failed to start shim: exec: \"containerd-shim-runc-v2\": executable file \
                     not found in $PATH: unknown\n";
         for output in [shim, "exec /bin/sh: exec format error\n"] {
-            let found = unread(&StageEnd::Exited(1), output);
-            assert!(matches!(found, Unread::Unknown { by_image: true, .. }), "{found:?}");
+            let found = start_failure(&StageEnd::Exited(1), output);
+            assert!(matches!(found, StartFailure::Unknown { by_image: true, .. }), "{found:?}");
         }
     }
 
@@ -265,7 +265,7 @@ mod tests {
                 "Error: the container engine did not start the container within 60 s\n",
             ),
         ] {
-            let Unread::Unknown { why, by_image: false, .. } = unread(&end, output) else {
+            let StartFailure::Unknown { why, by_image: false, .. } = start_failure(&end, output) else {
                 panic!("{output}")
             };
             assert!(output.is_empty() || output.contains(&why), "{output}: {why}");

@@ -1,8 +1,12 @@
-//! Messages between a call and a link.
+//! The protocol between a call and a link: messages, and the Unix stream that carries them.
 //!
 //! Each message is one line of JSON, and descriptors travel beside it. A link of another version of this program
 //! understands a request's protocol number, whatever else the request contains.
 
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,7 +14,14 @@ use greenroom_core::endpoint::Endpoint;
 use greenroom_core::metadata::MetadataAnswers;
 use greenroom_core::time::millis;
 use greenroom_ports::connector::{ConnectError, Reader, StageEnd};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
 
 /// Must be raised with every change of these messages.
 pub(super) const PROTOCOL: u32 = 6;
@@ -34,17 +45,17 @@ pub(super) struct LinkSpec {
 
 /// The first message of a conversation.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Request {
+pub(super) struct Envelope {
     pub(super) protocol: u32,
-    pub(super) ask: Ask,
+    pub(super) ask: LinkRequest,
     /// The keeper's mailbox, to report that the runner has exited. The runner's pidfd is the last of the descriptors.
     #[serde(default)]
     pub(super) wake: Option<PathBuf>,
 }
 
-impl Request {
+impl Envelope {
     /// A request without a runner.
-    pub(super) fn plain(ask: Ask) -> Self {
+    pub(super) fn plain(ask: LinkRequest) -> Self {
         Self { protocol: PROTOCOL, ask, wake: None }
     }
 }
@@ -52,7 +63,7 @@ impl Request {
 /// The requested action.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Ask {
+pub(super) enum LinkRequest {
     /// Check that the instance responds now.
     Check {
         at: Endpoint,
@@ -176,6 +187,117 @@ pub struct Figures {
     pub shell_waits: bool,
 }
 
+/// Maximum length of a message, in bytes.
+const LONGEST: usize = 64 << 10;
+/// Maximum number of descriptors in a message.
+const MOST_DESCRIPTORS: usize = 4;
+
+/// One end of a conversation.
+#[derive(Debug)]
+pub(super) struct Line {
+    stream: UnixStream,
+    received: Vec<u8>,
+    descriptors: VecDeque<OwnedFd>,
+}
+
+impl Line {
+    pub(super) fn new(stream: UnixStream) -> Self {
+        Self { stream, received: Vec::new(), descriptors: VecDeque::new() }
+    }
+
+    /// Credentials of the process at the other end. On the connecting side, that is the process that listens.
+    pub(super) fn peer(&self) -> io::Result<tokio::net::unix::UCred> {
+        self.stream.peer_cred()
+    }
+
+    /// Sends a message, with copies of descriptors.
+    pub(super) async fn send(&self, message: &impl Serialize, give: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut text = serde_json::to_vec(message)?;
+        text.push(b'\n');
+        let mut sent = 0;
+        while sent < text.len() {
+            let rest = &text[sent..];
+            // The descriptors go with the first byte.
+            let give = if sent == 0 { give } else { &[] };
+            sent += self.stream.async_io(Interest::WRITABLE, || send_some(&self.stream, rest, give)).await?;
+        }
+        Ok(())
+    }
+
+    /// Receives the next message; `None` if the other end has closed. Dropping the future loses no data.
+    pub(super) async fn receive<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
+        loop {
+            if let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
+                let rest = self.received.split_off(end + 1);
+                let text = std::mem::replace(&mut self.received, rest);
+                return Ok(Some(serde_json::from_slice(&text)?));
+            }
+            if self.received.len() > LONGEST {
+                return Err(io::Error::new(ErrorKind::InvalidData, "a message is too long"));
+            }
+            let (received, descriptors) = (&mut self.received, &mut self.descriptors);
+            let stream = &self.stream;
+            let count =
+                stream.async_io(Interest::READABLE, || receive_some(stream, received, descriptors)).await;
+            match count {
+                Ok(0) => return Ok(None),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The next received descriptor.
+    pub(super) fn next_descriptor(&mut self) -> Option<OwnedFd> {
+        self.descriptors.pop_front()
+    }
+
+    /// Takes the descriptor that follows `others` earlier ones, which stay.
+    pub(super) fn take_descriptor(&mut self, others: usize) -> Option<OwnedFd> {
+        self.descriptors.remove(others)
+    }
+
+    /// True if the other end has closed. Does not wait.
+    pub(super) fn is_over(&self) -> bool {
+        let mut byte = [0];
+        let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        match rustix::net::recv(&self.stream, &mut byte[..], peek) {
+            Ok((_, 0)) => true,
+            Ok(_) => false,
+            Err(error) => error != rustix::io::Errno::AGAIN,
+        }
+    }
+}
+
+fn send_some(stream: &UnixStream, bytes: &[u8], give: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !give.is_empty() && !control.push(SendAncillaryMessage::ScmRights(give)) {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "too many descriptors for a message"));
+    }
+    Ok(sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?)
+}
+
+fn receive_some(
+    stream: &UnixStream,
+    received: &mut Vec<u8>,
+    descriptors: &mut VecDeque<OwnedFd>,
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut bytes = [0; 4096];
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let count = recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)?.bytes;
+    received.extend_from_slice(&bytes[..count]);
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(new) = message {
+            descriptors.extend(new);
+        }
+    }
+    Ok(count)
+}
+
 #[cfg(test)]
 mod tests {
     use greenroom_core::container::name::ContainerName;
@@ -191,7 +313,7 @@ mod tests {
         serde_json::from_str(text).unwrap()
     }
 
-    fn requests() -> Vec<Request> {
+    fn requests() -> Vec<Envelope> {
         let (within, stop_grace) = (Duration::from_secs(10), Duration::from_secs(5));
         let interpreter =
             Interpreter { reader: Reader::Shell(Shell::Bash.into()), before: "cd /builds".to_owned() };
@@ -200,10 +322,10 @@ mod tests {
         let name = ContainerName::parse("greenroom-a1").unwrap().into();
         let container = Interpreter { reader: Reader::Container(name), before: String::new() };
         let asks = [
-            Ask::Check { at: endpoint(), within, next: None },
-            Ask::Check { at: endpoint(), within, next: Some(interpreter.clone()) },
-            Ask::Check { at: endpoint(), within, next: Some(login) },
-            Ask::Stage {
+            LinkRequest::Check { at: endpoint(), within, next: None },
+            LinkRequest::Check { at: endpoint(), within, next: Some(interpreter.clone()) },
+            LinkRequest::Check { at: endpoint(), within, next: Some(login) },
+            LinkRequest::Stage {
                 at: endpoint(),
                 interpreter: interpreter.clone(),
                 start_within: within,
@@ -214,7 +336,7 @@ mod tests {
                 exit_mark: None,
                 exit_joined: false,
             },
-            Ask::Stage {
+            LinkRequest::Stage {
                 at: endpoint(),
                 interpreter: interpreter.clone(),
                 start_within: within,
@@ -225,7 +347,7 @@ mod tests {
                 exit_mark: None,
                 exit_joined: false,
             },
-            Ask::Stage {
+            LinkRequest::Stage {
                 at: endpoint(),
                 interpreter,
                 start_within: within,
@@ -236,7 +358,7 @@ mod tests {
                 exit_mark: None,
                 exit_joined: false,
             },
-            Ask::Stage {
+            LinkRequest::Stage {
                 at: endpoint(),
                 interpreter: container,
                 start_within: within,
@@ -247,13 +369,18 @@ mod tests {
                 exit_mark: Some("greenroom-exit-1-".to_owned()),
                 exit_joined: true,
             },
-            Ask::Command { at: endpoint(), text: "exec sh".to_owned(), start_within: within, stop_grace },
-            Ask::Show,
-            Ask::Metadata,
-            Ask::End,
+            LinkRequest::Command {
+                at: endpoint(),
+                text: "exec sh".to_owned(),
+                start_within: within,
+                stop_grace,
+            },
+            LinkRequest::Show,
+            LinkRequest::Metadata,
+            LinkRequest::End,
         ];
-        let mut all: Vec<Request> = asks.into_iter().map(Request::plain).collect();
-        all.push(Request { wake: Some("/run/keeper".into()), ..Request::plain(Ask::Show) });
+        let mut all: Vec<Envelope> = asks.into_iter().map(Envelope::plain).collect();
+        all.push(Envelope { wake: Some("/run/keeper".into()), ..Envelope::plain(LinkRequest::Show) });
         all
     }
 
@@ -313,7 +440,7 @@ mod tests {
         hold(REQUESTS, &requests());
         hold(REPLIES, &replies());
         hold(recorded!("link-controls.jsonl"), &[Control::Stop]);
-        covers::<Ask>(REQUESTS, r#""?""#);
+        covers::<LinkRequest>(REQUESTS, r#""?""#);
         covers::<Reply>(REPLIES, r#""?""#);
         covers::<StageEnd>(REPLIES, r#""?""#);
         covers::<ConnectError>(REPLIES, r#""?""#);
