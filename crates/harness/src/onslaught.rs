@@ -11,7 +11,7 @@ use greenroom_testkit::gitlab_runner::record::Outcome;
 use crate::place::Place;
 use crate::processes::Kind;
 
-/// What is killed, and when. `GREENROOM_SEED` replays a seed.
+/// The processes to kill, and the moments. `GREENROOM_SEED` replays a seed.
 #[derive(Debug)]
 pub struct Onslaught {
     /// The arguments of `cargo test` that repeat it.
@@ -34,14 +34,16 @@ impl Onslaught {
     /// Returns the number of the last job. No failure was attributed to a script.
     #[track_caller]
     pub fn on(&self, place: &Place) -> u64 {
-        let (seed, kills) = (number("GREENROOM_SEED", 1), number("GREENROOM_KILLS", self.kills));
+        let seed = number("GREENROOM_SEED", 1);
+        let kills = number("GREENROOM_KILLS", self.kills);
         let replay =
             format!("replay: GREENROOM_SEED={seed} GREENROOM_KILLS={kills} cargo test {}", self.test);
         eprintln!("{replay}");
         // As far as the machine's timing allows, a seed kills the same processes in the same order.
         let mut dice = Dice::new(seed);
         let runner = place.runner();
-        let (mut killed, mut id) = (0, 0);
+        let mut killed = 0;
+        let mut id = 0;
         let mut victims = BTreeMap::<Kind, u64>::new();
         let deadline =
             Instant::now() + Duration::from_mins(1) + self.patience * kills.try_into().unwrap_or(u32::MAX);

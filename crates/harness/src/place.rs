@@ -76,7 +76,8 @@ impl Drop for Service {
 impl Place {
     pub(crate) fn new(setting: Setting) -> Self {
         let home = tempfile::Builder::new().prefix("greenroom-jobs-").tempdir().expect("a directory");
-        let (state_dir, config) = (home.path().join("state"), home.path().join("greenroom.toml"));
+        let state_dir = home.path().join("state");
+        let config = home.path().join("greenroom.toml");
         let place = Self { home, state_dir, config, setting };
         place.write_config(&place.setting.text(&place.state_dir));
         place
@@ -110,7 +111,7 @@ impl Place {
         self.runner_with(Path::new(driver()))
     }
 
-    /// The same with another driver.
+    /// A runner that calls another driver.
     pub fn runner_with(&self, driver: &Path) -> Runner {
         let config = self.config.to_str().expect("temporary directories have plain names");
         let mut runner = Runner::new(driver, self.path()).with_global_args(&["--config", config]);
@@ -128,7 +129,7 @@ impl Place {
         self.keep_with(Path::new(driver()))
     }
 
-    /// The same with another driver.
+    /// A keeper of another driver, in the foreground.
     pub fn keep_with(&self, driver: &Path) -> Service {
         let log = self.path().join(format!("service-{}.log", std::process::id()));
         let stderr = std::fs::File::create(&log).expect("a log");
@@ -162,16 +163,17 @@ impl Place {
         self.greenroom_of(Path::new(driver()), arguments)
     }
 
-    /// The same, of another driver.
+    /// Runs a command of another driver to its end.
     pub fn greenroom_of(&self, driver: &Path, arguments: &[&str]) -> Output {
         self.command_of(driver, arguments).output().expect("the driver starts")
     }
 
-    /// The same, which must succeed; returns its output.
+    /// Runs another `greenroom` command, which must succeed; returns its output.
     #[track_caller]
     pub fn order(&self, arguments: &[&str]) -> String {
         let output = self.greenroom(arguments);
-        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let out = String::from_utf8_lossy(&output.stdout);
+        let err = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "greenroom {arguments:?}: {}\n{out}{err}", output.status);
         out.into_owned()
     }
@@ -255,7 +257,7 @@ impl Place {
         self.processes().into_iter().filter(|process| process.kind == kind).collect()
     }
 
-    /// What jobs have left on instances: everything but the one shell that waits for the next stage.
+    /// The processes that jobs have left on instances: everything but the one shell that waits for the next stage.
     pub fn left_by_jobs(&self) -> Vec<Process> {
         let mut left = self.of_kind(Kind::Guest);
         if let Some(waiting) = left.iter().position(|process| process.arguments == ["bash"]) {
@@ -387,7 +389,7 @@ impl Place {
         self.wait_until_quiet_but(0);
     }
 
-    /// The same, but for this many slots.
+    /// Waits until no job waits and calls hold this many slots.
     #[track_caller]
     pub fn wait_until_quiet_but(&self, held: usize) {
         wait_for("peace", self.setting.patience, || {

@@ -184,7 +184,8 @@ pub fn of(path: &Path) -> Vec<Process> {
         if !inside || !is_itself(pid, started) {
             continue;
         }
-        let (line, environment) = (read("cmdline"), read("environ"));
+        let line = read("cmdline");
+        let environment = read("environ");
         let arguments = words(&line);
         let guest = contains(&environment, b"GREENROOM_LOCAL_INSTANCE=");
         let kind = kind(&arguments, guest);

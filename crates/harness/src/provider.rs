@@ -39,7 +39,7 @@ pub enum Behaviour {
     LosesAnswer,
 }
 
-/// What a part of the suite requires, beside the trait, and not every provider or fixture has.
+/// A requirement of a part of the suite, beside the trait, that not every provider or fixture meets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
     Fault(Behaviour),
@@ -51,14 +51,14 @@ pub enum Part {
     OwnAddress,
 }
 
-/// What the suite needs of a provider beyond the trait.
+/// The needs of the suite beyond the trait of a provider.
 pub trait Fixture {
     fn pool(&self) -> PoolName;
     /// A new provider without memory, over the same instances. `None`: it lacks this fault.
     fn provider(&self, behaviour: &Behaviour) -> Option<Rc<dyn Provider>>;
     fn clock(&self) -> Rc<dyn Clock>;
     fn keys(&self) -> InstanceKeys;
-    /// How long an instance may take from launch to an open port.
+    /// Limit from the launch of an instance to its open port.
     fn boot_deadline(&self) -> Duration;
     /// Ends an instance without the provider, like a power cut. False: it lacks that.
     fn break_instance(&self, id: &InstanceId) -> bool;
@@ -68,7 +68,7 @@ pub trait Fixture {
     }
     /// The instances that really run, independent of the provider.
     fn living(&self) -> BTreeSet<String>;
-    /// The same after a list: only a list may tell which instance a machine belongs to.
+    /// The instances that really run, after a list: only a list may tell which instance a machine belongs to.
     fn named(&self, living: BTreeSet<String>) -> BTreeSet<String> {
         living
     }
@@ -130,11 +130,13 @@ pub async fn until<T>(what: &str, within: Duration, mut look: impl AsyncFnMut() 
 const GENERATION: &str = "c0ffee";
 
 pub fn request(fixture: &dyn Fixture, number: u32) -> LaunchRequest {
-    let (pool, generation) = (fixture.pool(), Generation::new(GENERATION));
+    let pool = fixture.pool();
+    let generation = Generation::new(GENERATION);
     let instance = InstanceId::launched(&pool, &generation, number);
     let tags = Tags { pool, owner: OwnerId::new("00000000000000a1"), generation, number };
     let offering = good(fixture).capabilities().offerings.first().cloned();
-    let (token, keys) = (format!("{instance}-1"), fixture.keys());
+    let token = format!("{instance}-1");
+    let keys = fixture.keys();
     LaunchRequest {
         token,
         instance,
@@ -265,7 +267,8 @@ pub async fn a_launched_instance_is_listed_and_answers(fixture: &dyn Fixture) {
 }
 
 pub async fn the_same_token_never_makes_a_second_instance(fixture: &dyn Fixture) {
-    let (one, other) = (good(fixture), good(fixture));
+    let one = good(fixture);
+    let other = good(fixture);
     let request = request(fixture, 1);
     let (a, b, c) = tokio::join!(one.launch(&request), other.launch(&request), one.launch(&request));
     [a, b, c].into_iter().for_each(Result::unwrap);
@@ -322,12 +325,14 @@ pub async fn a_list_says_when_it_began_and_is_sorted(fixture: &dyn Fixture) {
 
 pub async fn terminate_goes_on_until_nothing_is_found(fixture: &dyn Fixture) {
     let provider = good(fixture);
-    let (kept, ended) = (request(fixture, 1), request(fixture, 2));
+    let kept = request(fixture, 1);
+    let ended = request(fixture, 2);
     for request in [&kept, &ended] {
         provider.launch(request).await.unwrap();
         running(fixture, &*provider, &request.instance).await;
     }
-    let (begun, pace) = (Instant::now(), Pace::watch());
+    let begun = Instant::now();
+    let pace = Pace::watch();
     provider.terminate(&ended.instance).await.unwrap();
     let took = begun.elapsed();
     assert!(took < pace.stretched(Duration::from_secs(1)), "terminate waits: {took:?}");
@@ -350,7 +355,8 @@ pub async fn what_does_not_exist_is_not_found(fixture: &dyn Fixture) {
 pub async fn a_booting_instance_is_listed_and_has_no_address_yet(fixture: &dyn Fixture) {
     let Some(provider) = faulty(fixture, &Behaviour::SlowBoot) else { return };
     let request = request(fixture, 1);
-    let (begun, pace) = (Instant::now(), Pace::watch());
+    let begun = Instant::now();
+    let pace = Pace::watch();
     provider.launch(&request).await.unwrap();
     let launched = begun.elapsed();
     let seen = listed(&*provider, &fixture.pool()).await;
@@ -521,7 +527,8 @@ pub async fn the_console_tells_of_the_boot(fixture: &dyn Fixture) {
 
 pub async fn resources_are_everything_of_the_pool_and_are_deleted_one_by_one(fixture: &dyn Fixture) {
     let provider = good(fixture);
-    let (own, mut foreign) = (request(fixture, 1), request(fixture, 2));
+    let own = request(fixture, 1);
+    let mut foreign = request(fixture, 2);
     foreign.tags.owner = OwnerId::new("00000000000000b2");
     for request in [&own, &foreign] {
         provider.launch(request).await.unwrap();

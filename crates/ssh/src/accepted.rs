@@ -11,7 +11,7 @@ use russh::keys::ssh_key::certificate::CertType;
 use russh::keys::ssh_key::{self, Fingerprint};
 use russh::keys::{Algorithm, Certificate, HashAlg, PublicKey, PublicKeyOrCertificate};
 
-/// What a host has to present.
+/// The key or the certificate that a host has to present.
 #[derive(Debug, Clone)]
 pub(super) enum Accepted {
     Key(PublicKey),
@@ -24,6 +24,24 @@ pub(super) enum Accepted {
 pub(super) struct Authorities {
     keys: Vec<PublicKey>,
     names: Vec<String>,
+}
+
+/// Why a recorded host key cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RecordedKeyError {
+    #[error("the {role} recorded for {at} is not in OpenSSH format (`ssh-ed25519 AAAA…`)")]
+    Format { role: &'static str, at: String },
+    #[error(
+        "the {role} recorded for {at} is of type `{algorithm}`, which is not supported: record an ssh-ed25519 or ECDSA \
+         key"
+    )]
+    Algorithm { role: &'static str, at: String, algorithm: Algorithm },
+}
+
+impl From<RecordedKeyError> for ConnectError {
+    fn from(error: RecordedKeyError) -> Self {
+        Self::Local { what: error.to_string() }
+    }
 }
 
 /// A host has proven to have another key than an accepted one.
@@ -48,7 +66,7 @@ pub(super) enum CertificateFault {
     ForUsers,
     #[error("the certificate is signed by {0}")]
     OtherAuthority(Fingerprint),
-    /// In seconds since 1970, as the time of its end.
+    /// The time, in seconds since 1970; so is the next one.
     #[error("the certificate is valid only from {} on", moment(*.0))]
     NotYetValid(u64),
     #[error("the certificate expired at {}", moment(*.0))]
@@ -65,15 +83,17 @@ pub(super) enum CertificateFault {
 
 impl Accepted {
     /// Reads the host key of an endpoint: a public key, or lines `@cert-authority NAME[,NAME…] KEY`.
-    pub(super) fn read(text: &str, at: &str) -> Result<Self, ConnectError> {
+    pub(super) fn read(text: &str, at: &str) -> Result<Self, RecordedKeyError> {
         let text = text.trim();
         if !text.starts_with(AUTHORITY) {
             return public_key(text, "host key", at).map(Self::Key);
         }
-        let (mut keys, mut names) = (Vec::new(), Vec::new());
+        let mut keys = Vec::new();
+        let mut names = Vec::new();
         for line in text.lines() {
             let mut words = line.splitn(3, ' ').skip(1);
-            let (listed, key) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+            let listed = words.next().unwrap_or_default();
+            let key = words.next().unwrap_or_default();
             keys.push(public_key(key, "key of a certificate authority", at)?);
             names = listed.split(',').filter(|name| !name.is_empty()).map(ToOwned::to_owned).collect();
         }
@@ -96,7 +116,7 @@ impl Accepted {
         }
     }
 
-    /// What is expected, for messages.
+    /// The expected key or certificate, for messages.
     pub(super) fn expected(&self) -> String {
         match self {
             Self::Key(key) => key.fingerprint(HashAlg::Sha256).to_string(),
@@ -162,17 +182,12 @@ fn moment(seconds: u64) -> String {
 }
 
 /// Reads a key of a kind that can be verified.
-fn public_key(text: &str, what: &str, at: &str) -> Result<PublicKey, ConnectError> {
-    let local = |what| ConnectError::Local { what };
-    let key = PublicKey::from_openssh(text.trim()).map_err(|_| {
-        local(format!("the {what} recorded for {at} is not in OpenSSH format (`ssh-ed25519 AAAA…`)"))
-    })?;
+fn public_key(text: &str, role: &'static str, at: &str) -> Result<PublicKey, RecordedKeyError> {
+    let key = PublicKey::from_openssh(text.trim())
+        .map_err(|_| RecordedKeyError::Format { role, at: at.to_owned() })?;
     match key.algorithm() {
         Algorithm::Ed25519 | Algorithm::Ecdsa { .. } => Ok(key),
-        other => Err(local(format!(
-            "the {what} recorded for {at} is of type `{other}`, which is not supported: record an ssh-ed25519 or \
-             ECDSA key"
-        ))),
+        algorithm => Err(RecordedKeyError::Algorithm { role, at: at.to_owned(), algorithm }),
     }
 }
 
@@ -199,7 +214,8 @@ mod tests {
 
     fn signed_as(kind: CertType, by: &PrivateKey, change: impl Fn(&mut Builder)) -> Certificate {
         let key = made();
-        let (from, to) = (NOW - 30, NOW + 30);
+        let from = NOW - 30;
+        let to = NOW + 30;
         let mut builder =
             Builder::new_with_random_nonce(&mut safe_rng(), key.public_key(), from, to).unwrap();
         builder.cert_type(kind).unwrap();
@@ -225,7 +241,9 @@ mod tests {
 
     #[test]
     fn a_certificate_counts_while_it_is_valid_and_for_its_own_host() {
-        let (first, second, other) = (made(), made(), made());
+        let first = made();
+        let second = made();
+        let other = made();
         let known = authorities(&[&first, &second]);
         let plain = |builder: &mut Builder| {
             builder.valid_principal("m0").unwrap().valid_principal("m1").unwrap();

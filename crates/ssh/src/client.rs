@@ -14,13 +14,13 @@ use tokio::time::timeout;
 use super::accepted::Accepted;
 use super::{SshSettings, dial};
 
-/// How often waiting tasks check for the connection's end, in case they missed its notification.
+/// Interval at which waiting tasks check for the connection's end, in case they missed its notification.
 const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Why a connection ended that another party has closed, for messages.
 pub(super) const CLOSED: &str = "the instance closed the connection";
 
-/// What the session's task has learnt, for the tasks that wait for the session.
+/// The facts that the session's task has learnt, for the tasks that wait for the session.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Notes(Arc<Board>);
 
@@ -34,7 +34,7 @@ struct Board {
 struct Learnt {
     /// A host key that is not accepted.
     other_key: Option<PublicKey>,
-    /// What the host presents instead of an accepted one, for messages.
+    /// The key that the host presents instead of an accepted one, for messages.
     presented: Option<String>,
     ended: Option<String>,
 }
@@ -48,7 +48,7 @@ impl Notes {
         self.learnt().other_key.clone()
     }
 
-    /// What the host presents instead of an accepted key.
+    /// The key that the host presents instead of an accepted one, for messages.
     pub(super) fn presented(&self) -> Option<String> {
         self.learnt().presented.clone()
     }
@@ -74,7 +74,7 @@ pub(super) struct Client {
     /// `None` accepts no host key, to learn which one the host presents.
     accepted: Option<Accepted>,
     notes: Notes,
-    /// How long a connection may be silent, for the message.
+    /// Limit of a connection's silence, for the message.
     silence: String,
 }
 

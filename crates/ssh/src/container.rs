@@ -16,7 +16,7 @@ use greenroom_core::container::name::{ContainerName, EngineContainer};
 use greenroom_core::container::place::EnginePlace;
 use greenroom_core::text::quoted;
 
-/// What differs between the engines in the commands of a stage.
+/// The parts of a stage's commands that differ between the engines.
 struct Dialect {
     /// The end of the name of the engine's file, which has the number of the container's first process (`pid`) or of the
     /// container itself (`id`).
@@ -97,7 +97,7 @@ fn lock(name: &ContainerName) -> String {
     format!("\"{}/{name}.lock\"", EnginePlace::of(name).dir())
 }
 
-/// What a container adds to the command that stops its stage.
+/// The parts that a container adds to the command that stops its stage.
 #[derive(Default)]
 pub(super) struct Additions {
     pub(super) functions: String,
@@ -128,7 +128,7 @@ pub(super) fn additions(container: &EngineContainer) -> Additions {
     }
 }
 
-/// What the guard prints when it ends a start.
+/// The message of the guard when it ends a start.
 pub(super) const NOT_STARTED: &str = "the container engine did not start the container within";
 
 /// Shell commands that go before a start: its limit.
@@ -140,7 +140,8 @@ pub(super) fn limit(within: Duration) -> String {
 /// first of all the engine's client, `k`. Afterwards the container is ended if the connection's process, `q`, has gone: no
 /// signal reaches the container from there. The guard ends with the lock, so that a stop can wait for it, too.
 fn guard(container: &EngineContainer) -> String {
-    let (functions, lock) = (functions(container), lock(&container.name));
+    let functions = functions(container);
+    let lock = lock(&container.name);
     let Dialect { over, after, .. } = dialect(container.engine);
     let dir = EnginePlace::of(&container.name).dir();
     format!(
@@ -172,10 +173,13 @@ fn guard(container: &EngineContainer) -> String {
 /// ended, and a start kills the container that it finds. Only an older one: a slow start whose stage was given up meanwhile
 /// would kill the next stage's.
 pub(super) fn start(container: &EngineContainer) -> String {
-    let (functions, guard) = (functions(container), quoted(&guard(container)));
+    let functions = functions(container);
+    let guard = quoted(&guard(container));
     let (Dialect { before, start, .. }, name) = (dialect(container.engine), &container.name);
-    let (place, lock) = (EnginePlace::of(name), lock(name));
-    let (dir, revive) = (place.dir(), place.revives());
+    let place = EnginePlace::of(name);
+    let lock = lock(name);
+    let dir = place.dir();
+    let revive = place.revives();
     let script = place.runs(
         "q=$q s=$s w=$w; ",
         &format!(

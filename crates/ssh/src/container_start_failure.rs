@@ -8,7 +8,7 @@ use greenroom_ports::connector::StageEnd;
 use super::container::NOT_STARTED;
 use super::script_ack::NOT_READ;
 
-/// What ended the container, and a sentence.
+/// The cause of a container's end before a shell read the script, with its sentence.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum StartFailure {
     /// The image or its settings.
@@ -20,7 +20,7 @@ pub(super) enum StartFailure {
 
 /// Podman's client exits with one of these for its own errors and for those of its runtime, and Docker's with 1.
 const ENGINE: [u32; 3] = [125, 126, 127];
-/// How Docker's client begins its own errors.
+/// The beginnings of the Docker client's own errors.
 const DOCKERS: [&str; 3] =
     ["Error response from daemon: ", "Cannot connect to the Docker daemon", "Error: No such container: "];
 const NO_ENTRYPOINT: &str = "set `entrypoint: [\"\"]` for the image";

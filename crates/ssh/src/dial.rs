@@ -14,8 +14,7 @@ use std::time::Duration;
 
 use greenroom_core::endpoint::{Endpoint, place};
 use greenroom_ports::connector::ConnectError;
-use greenroom_system::names::look_up;
-use greenroom_system::names::race::{self, Failures};
+use greenroom_system::names::{self, ConnectFailures, look_up};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, sockopt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -76,7 +75,7 @@ pub(super) async fn dial(
     progress: &Progress,
 ) -> Result<(QuickAck, Wire), ConnectError> {
     let found = look_up(hop.address, hop.port).await.map_err(|e| unreachable(at, &e))?;
-    let connecting = race::connect(&found, |address, error| progress.tries(address, error));
+    let connecting = names::connect(&found, |address, error| progress.tries(address, error));
     let stream = connecting.await.map_err(|failed| none_accepts(at, &failed))?;
     tune(stream, patience).map_err(|e| unreachable(at, &e))
 }
@@ -87,11 +86,12 @@ pub(super) async fn probe_port(at: &Endpoint, within: Duration) -> Result<(), Co
     if at.forward.is_some() {
         return Ok(());
     }
-    let (name, progress) = (place(&at.address, at.port), Progress::default());
+    let name = place(&at.address, at.port);
+    let progress = Progress::default();
     progress.contacts(&name);
     let connecting = async {
         let found = look_up(&at.address, at.port).await.map_err(|e| unreachable(&name, &e))?;
-        let connecting = race::connect(&found, |address, error| progress.tries(address, error));
+        let connecting = names::connect(&found, |address, error| progress.tries(address, error));
         connecting.await.map(drop).map_err(|failed| none_accepts(&name, &failed))
     };
     timeout(within, connecting).await.map_err(|_| progress.timed_out(within))?
@@ -106,7 +106,7 @@ fn unreachable(at: &str, error: &io::Error) -> ConnectError {
 }
 
 /// No address accepts. The runner host is at fault only if each error is its own.
-fn none_accepts(at: &str, failed: &Failures) -> ConnectError {
+fn none_accepts(at: &str, failed: &ConnectFailures) -> ConnectError {
     let at = at.to_owned();
     let problem = match failed.as_slice() {
         [] => "the name has no address".to_owned(),
@@ -229,7 +229,7 @@ mod tests {
     }
 
     /// Addresses 192.0.2.1, 192.0.2.2, …, with these errors.
-    fn failed(errors: &[Errno]) -> Failures {
+    fn failed(errors: &[Errno]) -> ConnectFailures {
         let error = |errno: &Errno| io::Error::from_raw_os_error(errno.raw_os_error());
         let each = errors.iter().zip(1..);
         each.map(|(errno, last)| (SocketAddr::from(([192, 0, 2, last], 22)), error(errno))).collect()

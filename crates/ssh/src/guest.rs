@@ -41,7 +41,7 @@ pub(super) enum Over {
 const PREAMBLE: usize = 16 << 10;
 /// A guest that has printed more than this, and has not begun, does not begin.
 const ENDLESS: usize = 1 << 20;
-/// How much of it an error quotes, in bytes.
+/// Bytes of the preamble that an error quotes.
 const QUOTED: usize = 80;
 
 const NO_COMMANDS: &str = "the instance does not run commands for this user";
@@ -103,7 +103,7 @@ impl Preamble {
     }
 }
 
-/// Why a start is over without a shell.
+/// Why a start ended without a shell.
 enum Unstarted {
     Late,
     Ended(StageEnd),
@@ -115,9 +115,10 @@ enum Unstarted {
 /// Handles output that may have the line with the handle. What comes before it is not the stage's: a profile's, and the
 /// environment of a login shell. Only if the stage's shell is silent until it gets its first line: a server may swap
 /// what the two streams have.
-fn came(
+fn take_handle_line(
     scan: &mut MarkerScan<StopHandle>,
-    (stream, bytes): (Stream, &[u8]),
+    stream: Stream,
+    bytes: &[u8],
     Marked { first_line, login, .. }: &Marked,
     preamble: &mut Preamble,
     environment: &mut Option<Environment>,
@@ -140,7 +141,7 @@ fn came(
     }
 }
 
-/// How far a start has come.
+/// The step that a start has reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StartStep {
     /// The account's shell has not yet run the command.
@@ -192,7 +193,7 @@ pub(super) struct Guest {
     from: ChannelReadHalf,
     /// Finds the stop handle in standard error.
     scan: MarkerScan<StopHandle>,
-    /// The same in standard output, where some servers send both streams.
+    /// Finds the stop handle in standard output, where some servers send both streams.
     merged: MarkerScan<StopHandle>,
     /// The status that a shell in a container prints when it exits.
     exit: Option<ExitLines>,
@@ -205,11 +206,12 @@ pub(super) struct Guest {
 impl Guest {
     /// Reads a channel on which a command was requested. `start_by`: deadline of its start.
     pub(super) fn new(from: ChannelReadHalf, mark: &str, start_by: Instant) -> Self {
-        let (scan, merged) = (MarkerScan::new(mark), MarkerScan::new(mark));
+        let scan = MarkerScan::new(mark);
+        let merged = MarkerScan::new(mark);
         Self { from, scan, merged, exit: None, shell: None, start_by, closed: false }
     }
 
-    /// What stops the stage, if the guest gave it.
+    /// The handle that stops the stage, if the guest gave it.
     pub(super) fn handle(&self) -> Option<&StopHandle> {
         self.scan.word().or(self.merged.word())
     }
@@ -230,7 +232,8 @@ impl Guest {
         &mut self,
         session: &Session<'_>,
         to: &ChannelWriteHalf<Msg>,
-        (marked, within): (&Marked, Duration),
+        marked: &Marked,
+        within: Duration,
         preamble: &mut Preamble,
     ) -> Result<Option<Environment>, ConnectError> {
         let mut answer: Option<MarkerScan<Acknowledged>> = None;
@@ -243,12 +246,26 @@ impl Guest {
                 Some(ChannelMsg::Data { data }) => match &mut answer {
                     Some(answer) => preamble.keep(Stream::Stdout, &answer.feed(&data)),
                     None => {
-                        came(&mut self.merged, (Stream::Stdout, &data), marked, preamble, &mut environment);
+                        take_handle_line(
+                            &mut self.merged,
+                            Stream::Stdout,
+                            &data,
+                            marked,
+                            preamble,
+                            &mut environment,
+                        );
                     }
                 },
                 Some(ChannelMsg::ExtendedData { data, ext: 1 }) => match &answer {
                     Some(_) => preamble.keep(Stream::Stderr, &data),
-                    None => came(&mut self.scan, (Stream::Stderr, &data), marked, preamble, &mut environment),
+                    None => take_handle_line(
+                        &mut self.scan,
+                        Stream::Stderr,
+                        &data,
+                        marked,
+                        preamble,
+                        &mut environment,
+                    ),
                 },
                 Some(ChannelMsg::ExitStatus { exit_status }) => {
                     break Unstarted::Ended(StageEnd::Exited(exit_status));

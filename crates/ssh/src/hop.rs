@@ -51,7 +51,7 @@ pub(super) struct Hop<'a> {
     pub(super) address: &'a str,
     pub(super) port: u16,
     pub(super) user: &'a str,
-    /// As an endpoint has it.
+    /// The host key, as an endpoint records it.
     pub(super) host_key: &'a str,
     pub(super) credential: Credential,
 }
@@ -157,20 +157,42 @@ impl Way<'_> {
                 progress.verified();
                 Ok((handle, notes))
             }
-            Err(error) => {
-                let forwarded = self.forward.is_some();
-                Err(handshake_failed(at, &accepted, &notes, (&error, &greeting, forwarded)))
+            Err(error) => Err(self.handshake_failed(at.to_owned(), &accepted, &notes, &error, &greeting)),
+        }
+    }
+
+    /// The error of a handshake. A host key that is not accepted explains it, whatever the library says.
+    fn handshake_failed(
+        &self,
+        at: String,
+        accepted: &Accepted,
+        notes: &Notes,
+        error: &Error,
+        greeting: &Greeting,
+    ) -> ConnectError {
+        let expected = accepted.expected();
+        if let Some(found) = notes.presented() {
+            return ConnectError::HostKey { at, expected, found };
+        }
+        match error {
+            Error::NoCommonAlgo { kind: AlgorithmKind::Key, theirs, .. } => {
+                let found = format!("none {} (the host has {})", accepted.kind(), theirs.join(", "));
+                ConnectError::HostKey { at, expected, found: clean_line(found.as_bytes(), 200) }
             }
+            error => not_greeted(at, greeting, error, self.forward.is_some()),
         }
     }
 }
 
+/// A failed login, as an error of the port.
 pub(super) fn login_error(problem: LoginError, at: &str, user: &str, notes: &Notes) -> ConnectError {
     let at = at.to_owned();
     match problem {
-        LoginError::Refused(problem) => ConnectError::Refused { at, user: user.to_owned(), problem },
+        LoginError::Refused(refusal) => {
+            ConnectError::Refused { at, user: user.to_owned(), problem: refusal.to_string() }
+        }
         LoginError::Gone => ConnectError::Lost { at, problem: notes.ended(), sent: false },
-        LoginError::Local(what) => ConnectError::Local { what },
+        LoginError::Credential(error) => error.into(),
     }
 }
 
@@ -189,26 +211,6 @@ fn forwarding_error(error: &Error, at: &str, jump: &str, notes: &Notes) -> Conne
             }
         }
         _ => ConnectError::Lost { at: jump.to_owned(), problem: notes.ended(), sent: false },
-    }
-}
-
-fn handshake_failed(
-    at: &str,
-    accepted: &Accepted,
-    notes: &Notes,
-    (error, greeting, forwarded): (&Error, &Greeting, bool),
-) -> ConnectError {
-    let expected = accepted.expected();
-    let at = at.to_owned();
-    if let Some(found) = notes.presented() {
-        return ConnectError::HostKey { at, expected, found };
-    }
-    match error {
-        Error::NoCommonAlgo { kind: AlgorithmKind::Key, theirs, .. } => {
-            let found = format!("none {} (the host has {})", accepted.kind(), theirs.join(", "));
-            ConnectError::HostKey { at, expected, found: clean_line(found.as_bytes(), 200) }
-        }
-        error => not_greeted(at, greeting, error, forwarded),
     }
 }
 

@@ -26,9 +26,9 @@ const SESSIONS_OF_A_JOB: u32 = 2;
 /// A host's public key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostKey {
-    /// In OpenSSH format, without a comment.
+    /// The key in OpenSSH format, without a comment.
     pub line: String,
-    /// As `ssh-keygen -l` shows it: `SHA256:…`.
+    /// The fingerprint as `ssh-keygen -l` shows it: `SHA256:…`.
     pub fingerprint: String,
 }
 
@@ -44,10 +44,10 @@ impl HostKey {
     }
 }
 
-/// How a host would serve jobs.
+/// A host's fitness for jobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inspected {
-    /// From requesting a shell to its end: the overhead of each stage.
+    /// Time from the request of a shell to its end: the overhead of each stage.
     pub shell: Duration,
     /// The script's output on both streams.
     pub said: String,
@@ -133,7 +133,7 @@ impl HostKeys for Ssh {
     }
 }
 
-/// How many of a job's sessions one connection can hold.
+/// The number of a job's sessions that one connection can hold.
 async fn sessions(session: &Session<'_>, within: Duration) -> u32 {
     let mut held = Vec::new();
     for _ in 0..SESSIONS_OF_A_JOB {

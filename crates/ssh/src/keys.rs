@@ -4,7 +4,7 @@
 //! OpenSSH format, mode 0600. The folder of an instance appears complete or not at all.
 
 use std::fmt::Write as _;
-use std::io::{ErrorKind, Write as _};
+use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -12,12 +12,36 @@ use fs_err as fs;
 use fs_err::os::unix::fs::OpenOptionsExt;
 use greenroom_core::ids::InstanceId;
 use greenroom_ports::connector::ConnectError;
+use greenroom_system::random_hex;
 use russh::keys::key::safe_rng;
 use russh::keys::ssh_key::LineEnding;
-use russh::keys::{Algorithm, PrivateKey};
+use russh::keys::{Algorithm, PrivateKey, ssh_key};
 
 const CLIENT: &str = "client_key";
 const HOST: &str = "host_key";
+
+/// Why an instance's keys cannot be read or stored.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum KeyStoreError {
+    #[error("cannot store keys for `{instance}`: {source}")]
+    Store { instance: InstanceId, source: io::Error },
+    #[error("no key for instance `{instance}` in {}", .folder.display())]
+    Missing { instance: InstanceId, folder: PathBuf },
+    #[error(transparent)]
+    Read(#[from] io::Error),
+    #[error("{} is not a private key: {source}", .file.display())]
+    NotAKey { file: PathBuf, source: ssh_key::Error },
+    #[error("cannot write a key in OpenSSH format: {0}")]
+    PublicKey(#[source] ssh_key::Error),
+    #[error("cannot write a host key in OpenSSH format: {0}")]
+    HostKey(#[source] ssh_key::Error),
+}
+
+impl From<KeyStoreError> for ConnectError {
+    fn from(error: KeyStoreError) -> Self {
+        Self::Local { what: error.to_string() }
+    }
+}
 
 /// The folder of all keys.
 #[derive(Debug, Clone)]
@@ -38,9 +62,9 @@ impl KeyStore {
     }
 
     /// Reads the keys of an instance, or generates them.
-    pub(super) fn obtain(&self, id: &InstanceId) -> Result<Pair, ConnectError> {
+    pub(super) fn obtain(&self, id: &InstanceId) -> Result<Pair, KeyStoreError> {
         let folder = self.folder(id);
-        let failed = |e| ConnectError::Local { what: format!("cannot store keys for `{id}`: {e}") };
+        let failed = |source| KeyStoreError::Store { instance: id.clone(), source };
         if let Some(pair) = read_pair(&folder)? {
             // The call that made them may have failed, or be running still, before it synced the folder's name.
             self.sync().map_err(failed)?;
@@ -52,7 +76,7 @@ impl KeyStore {
     }
 
     /// The login key of an existing instance.
-    pub(super) fn client_key(&self, id: &InstanceId) -> Result<PrivateKey, ConnectError> {
+    pub(super) fn client_key(&self, id: &InstanceId) -> Result<PrivateKey, KeyStoreError> {
         let folder = self.folder(id);
         read(&folder.join(CLIENT))?.ok_or_else(|| missing(id, &folder))
     }
@@ -78,16 +102,16 @@ impl KeyStore {
         self.dir.join(folder_name(id))
     }
 
-    fn make(&self, id: &InstanceId) -> std::io::Result<()> {
+    fn make(&self, id: &InstanceId) -> io::Result<()> {
         private_dir(&self.dir)?;
-        let unfinished = self.dir.join(format!("{UNFINISHED}{}.{:016x}", folder_name(id), random()?));
+        let unfinished = self.dir.join(format!("{UNFINISHED}{}.{}", folder_name(id), random_hex(8)?));
         // On a full disk, the part that fitted goes.
         self.fill(&unfinished, id).inspect_err(|_| drop(fs::remove_dir_all(&unfinished)))?;
         self.sync()
     }
 
     /// Puts two new keys into a folder and gives it its name.
-    fn fill(&self, unfinished: &Path, id: &InstanceId) -> std::io::Result<()> {
+    fn fill(&self, unfinished: &Path, id: &InstanceId) -> io::Result<()> {
         std::fs::DirBuilder::new().mode(0o700).create(unfinished)?;
         write(&unfinished.join(CLIENT), &fresh()?)?;
         write(&unfinished.join(HOST), &fresh()?)?;
@@ -102,7 +126,7 @@ impl KeyStore {
     }
 
     /// CRASH: an instance must never outlive its keys, so they are on disk before it is launched.
-    fn sync(&self) -> std::io::Result<()> {
+    fn sync(&self) -> io::Result<()> {
         fs::File::open(&self.dir)?.sync_all()
     }
 }
@@ -110,30 +134,26 @@ impl KeyStore {
 const UNFINISHED: &str = ".new-";
 
 impl Pair {
-    pub(super) fn authorized_key(&self) -> Result<String, ConnectError> {
+    pub(super) fn authorized_key(&self) -> Result<String, KeyStoreError> {
         public_text(&self.client)
     }
 
-    pub(super) fn host_key(&self) -> Result<String, ConnectError> {
-        Ok(self.host.to_openssh(LineEnding::LF).map_err(|e| unusable("a host key", &e))?.to_string())
+    pub(super) fn host_key(&self) -> Result<String, KeyStoreError> {
+        Ok(self.host.to_openssh(LineEnding::LF).map_err(KeyStoreError::HostKey)?.to_string())
     }
 
-    pub(super) fn host_key_public(&self) -> Result<String, ConnectError> {
+    pub(super) fn host_key_public(&self) -> Result<String, KeyStoreError> {
         public_text(&self.host)
     }
 }
 
 /// The public half in OpenSSH format.
-fn public_text(key: &PrivateKey) -> Result<String, ConnectError> {
-    key.public_key().to_openssh().map_err(|e| unusable("a key", &e))
+fn public_text(key: &PrivateKey) -> Result<String, KeyStoreError> {
+    key.public_key().to_openssh().map_err(KeyStoreError::PublicKey)
 }
 
-fn unusable(what: &str, error: &dyn std::fmt::Display) -> ConnectError {
-    ConnectError::Local { what: format!("cannot write {what} in OpenSSH format: {error}") }
-}
-
-fn missing(id: &InstanceId, folder: &Path) -> ConnectError {
-    ConnectError::Local { what: format!("no key for instance `{id}` in {}", folder.display()) }
+fn missing(id: &InstanceId, folder: &Path) -> KeyStoreError {
+    KeyStoreError::Missing { instance: id.clone(), folder: folder.to_owned() }
 }
 
 /// Names of launched instances are used unchanged. An operator's name for a host may contain anything; bytes that could
@@ -150,7 +170,7 @@ pub(super) fn folder_name(id: &InstanceId) -> String {
     if name.is_empty() { "%".to_owned() } else { name }
 }
 
-fn private_dir(dir: &Path) -> std::io::Result<()> {
+fn private_dir(dir: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().mode(0o700).recursive(true).create(dir)?;
     let mode = fs::metadata(dir)?.permissions().mode();
     if mode & 0o077 != 0 {
@@ -159,38 +179,32 @@ fn private_dir(dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-fn fresh() -> std::io::Result<PrivateKey> {
-    PrivateKey::random(&mut safe_rng(), Algorithm::Ed25519).map_err(std::io::Error::other)
+fn fresh() -> io::Result<PrivateKey> {
+    PrivateKey::random(&mut safe_rng(), Algorithm::Ed25519).map_err(io::Error::other)
 }
 
-fn random() -> std::io::Result<u64> {
-    let mut bytes = [0; 8];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    Ok(u64::from_ne_bytes(bytes))
-}
-
-fn write(path: &Path, key: &PrivateKey) -> std::io::Result<()> {
-    let text = key.to_openssh(LineEnding::LF).map_err(std::io::Error::other)?;
+fn write(path: &Path, key: &PrivateKey) -> io::Result<()> {
+    let text = key.to_openssh(LineEnding::LF).map_err(io::Error::other)?;
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()
 }
 
-fn read_pair(folder: &Path) -> Result<Option<Pair>, ConnectError> {
+fn read_pair(folder: &Path) -> Result<Option<Pair>, KeyStoreError> {
     let client = read(&folder.join(CLIENT))?;
     let host = read(&folder.join(HOST))?;
     Ok(client.zip(host).map(|(client, host)| Pair { client, host }))
 }
 
-fn read(path: &Path) -> Result<Option<PrivateKey>, ConnectError> {
+fn read(path: &Path) -> Result<Option<PrivateKey>, KeyStoreError> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(ConnectError::Local { what: error.to_string() }),
+        Err(error) => return Err(error.into()),
     };
     PrivateKey::from_openssh(&text)
         .map(Some)
-        .map_err(|e| ConnectError::Local { what: format!("{} is not a private key: {e}", path.display()) })
+        .map_err(|source| KeyStoreError::NotAKey { file: path.to_owned(), source })
 }
 
 #[cfg(test)]

@@ -45,13 +45,13 @@ use greenroom_ports::connector::{
 };
 use greenroom_ports::provider::InstanceKeys;
 use greenroom_ports::tail::Tail;
-use greenroom_system::threads::disk::Lane;
+use greenroom_system::threads::disk::BlockingPool;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use self::hop::{Hop, Way};
 pub use self::inspect::{HostKey, Inspected};
-use self::keys::KeyStore;
+use self::keys::{KeyStore, KeyStoreError};
 use self::login::Credential;
 use self::script_ack::AcknowledgedOutput;
 use self::session::Session;
@@ -77,7 +77,7 @@ pub struct SshSettings {
     /// without output, the stage ends and the output is closed. Default 10 s.
     #[serde(with = "millis")]
     pub linger: Duration,
-    /// How long the shell in a container may take to read its first line, after the container has started. Then the stage ends
+    /// Limit for the shell in a container to read its first line, after the container has started. Then the stage ends
     /// as the job's own fault. The job log names the wait after a twentieth. Default 10 min: entrypoints may be slow.
     #[serde(with = "millis", default = "first_line", skip_serializing_if = "is_first_line")]
     pub first_line: Duration,
@@ -112,7 +112,7 @@ impl SshSettings {
         command.start_within.max(self.connect_timeout).min(command.within)
     }
 
-    /// How long a connection may be silent before it counts as lost.
+    /// Silence after which a connection counts as lost.
     fn silence(&self) -> Duration {
         self.keepalive * self.keepalive_misses.max(1).saturating_add(1)
     }
@@ -123,17 +123,17 @@ impl SshSettings {
 pub struct Ssh {
     settings: SshSettings,
     keys: KeyStore,
-    disk: Lane,
+    disk: BlockingPool,
 }
 
 /// The longest time that stopping a stage takes beyond its grace, on a responsive instance.
 pub const STOP_MARGIN: Duration = stop::MARGIN;
-/// From TERM to KILL for an operator's command that timed out.
+/// Time from TERM to KILL for an operator's command that timed out.
 pub(crate) const COMMAND_GRACE: Duration = Duration::from_secs(1);
 
 impl Ssh {
     pub fn new(settings: SshSettings) -> Self {
-        Self { keys: KeyStore::new(settings.keys_dir.clone()), disk: Lane::default(), settings }
+        Self { keys: KeyStore::new(settings.keys_dir.clone()), disk: BlockingPool::default(), settings }
     }
 
     async fn connect<'a>(
@@ -215,9 +215,11 @@ fn hops(endpoint: &Endpoint, credential: Credential) -> Result<(Hop<'_>, Option<
 impl Connector for Ssh {
     async fn keys(&self, id: &InstanceId) -> Result<InstanceKeys, ConnectError> {
         // Fresh keys are synced to the disk.
-        let (keys, instance, folder) = (self.keys.clone(), id.clone(), self.keys.folder(id));
+        let keys = self.keys.clone();
+        let instance = id.clone();
+        let folder = self.keys.folder(id);
         let obtained = self.disk.run(&folder, move || Ok(keys.obtain(&instance))).await;
-        let pair = obtained.map_err(|error| ConnectError::Local { what: error.to_string() })??;
+        let pair = obtained.map_err(KeyStoreError::Read)??;
         Ok(InstanceKeys {
             authorized_key: pair.authorized_key()?,
             host_key: pair.host_key()?,

@@ -3,6 +3,7 @@
 //! A password is sent by the method `password`, or by `keyboard-interactive` where a server has only that.
 
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,18 +17,18 @@ use russh::keys::agent::AgentIdentity;
 use russh::keys::agent::client::AgentClient;
 use russh::keys::ssh_key::Fingerprint;
 use russh::keys::{self, Algorithm, HashAlg, PrivateKey, PrivateKeyWithHashAlg, PublicKey};
-use russh::{MethodKind, MethodSet, SendError, Signer};
+use russh::{AgentAuthError, MethodKind, MethodSet, SendError, Signer};
 use tokio::net::UnixStream;
 
 use super::client::Client;
 use super::dial::plain;
 use super::keys::KeyStore;
-use super::rsa::{self, RsaKey};
+use super::rsa::{self, RsaKey, RsaKeyError};
 
 /// Keys of an agent that are tried before servers disconnect (`MaxAuthTries` is 6).
 const AGENT_TRIES: usize = 5;
 
-/// What a login uses.
+/// The key, password or agent of a login.
 pub(super) enum Credential {
     Key(Arc<PrivateKey>),
     Rsa(Box<RsaKey>),
@@ -42,29 +43,89 @@ pub(super) enum Credential {
 
 /// Why a login failed.
 pub(super) enum LoginError {
-    /// The instance refused the login.
-    Refused(String),
+    /// The host refused it.
+    Refused(LoginRefusal),
     /// The session ended meanwhile.
     Gone,
-    Local(String),
+    /// The runner host cannot use the credential.
+    Credential(CredentialError),
 }
 
-/// An ssh-agent that cannot be used.
+/// Why a host refused a login.
 #[derive(Debug, thiserror::Error)]
-enum AgentError {
-    #[error("cannot reach the ssh-agent at {}: {}", .socket.display(), plain(.source))]
-    Unreachable { socket: PathBuf, source: std::io::Error },
-    #[error("the ssh-agent does not respond: {0}")]
-    Silent(#[source] keys::Error),
-    #[error("the ssh-agent holds no keys")]
-    Empty,
-    #[error("the ssh-agent does not hold the key {0}")]
-    Lacks(Fingerprint),
+pub(super) enum LoginRefusal {
+    #[error("it does not accept the key {0}")]
+    Key(Fingerprint),
+    #[error("it requires more than the key {0}")]
+    MoreThanKey(Fingerprint),
+    #[error("it does not accept the password")]
+    Password,
+    #[error("it requires more than the password")]
+    MoreThanPassword,
+    #[error("it accepts no passwords")]
+    NoPasswords,
 }
 
-impl From<AgentError> for LoginError {
-    fn from(error: AgentError) -> Self {
-        Self::Local(error.to_string())
+/// Why a key, a password or an ssh-agent of the runner host cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CredentialError {
+    #[error(transparent)]
+    Read(#[from] io::Error),
+    #[error(
+        "{} is {why}: add it to an ssh-agent and name the agent's socket, or use an Ed25519 key (`ssh-keygen -t ed25519`)",
+        .file.display()
+    )]
+    Unsupported {
+        file: PathBuf,
+        #[source]
+        why: UnsupportedKey,
+    },
+    #[error("{} is not a private key: {}", .file.display(), clean_line(.source.to_string().as_bytes(), 120))]
+    NotAKey { file: PathBuf, source: Box<keys::Error> },
+    #[error("{} has no password", .file.display())]
+    NoPassword { file: PathBuf },
+    #[error("the RSA key {0} does not sign: its numbers do not belong together")]
+    RsaNumbers(Fingerprint),
+    #[error("no key for the login")]
+    None,
+    #[error("the key to select from the ssh-agent is not in OpenSSH format (`ssh-ed25519 AAAA…`)")]
+    SelectedKey,
+    #[error("cannot reach the ssh-agent at {}: {}", .socket.display(), plain(.source))]
+    AgentUnreachable { socket: PathBuf, source: io::Error },
+    #[error("the ssh-agent does not respond: {0}")]
+    AgentSilent(#[source] Box<keys::Error>),
+    #[error("the ssh-agent holds no keys")]
+    AgentEmpty,
+    #[error("the ssh-agent does not hold the key {0}")]
+    AgentLacks(Fingerprint),
+    #[error("the ssh-agent did not sign with {key}: {source}")]
+    AgentRefused { key: Fingerprint, source: Box<AgentAuthError> },
+}
+
+/// The kind of a private key that is not read from a file.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum UnsupportedKey {
+    #[error("an RSA key, which Greenroom cannot read from a file ({0})")]
+    Rsa(#[source] RsaKeyError),
+    #[error(
+        "a key with a passphrase, which Greenroom cannot read from a file (there is no terminal to type it)"
+    )]
+    Passphrase,
+    #[error(
+        "a key of type `{0}`, which Greenroom cannot read from a file (only Ed25519, ECDSA and RSA keys are supported)"
+    )]
+    Algorithm(Algorithm),
+}
+
+impl From<CredentialError> for ConnectError {
+    fn from(error: CredentialError) -> Self {
+        Self::Local { what: error.to_string() }
+    }
+}
+
+impl From<CredentialError> for LoginError {
+    fn from(error: CredentialError) -> Self {
+        Self::Credential(error)
     }
 }
 
@@ -77,12 +138,12 @@ impl Credential {
     ) -> Result<Self, ConnectError> {
         match given {
             None => Ok(Self::Key(Arc::new(keys.client_key(id)?))),
-            Some(given) => Self::of(given),
+            Some(given) => Ok(Self::of(given)?),
         }
     }
 
     /// A given key or password.
-    pub(super) fn of(given: &LoginKey) -> Result<Self, ConnectError> {
+    pub(super) fn of(given: &LoginKey) -> Result<Self, CredentialError> {
         match given {
             LoginKey::File(path) => read_user_key(path),
             LoginKey::Password(path) => Ok(Self::Password(Password::read(path)?)),
@@ -102,14 +163,15 @@ impl Credential {
             }
             Self::Rsa(key) => {
                 let hash = rsa_hash(handle).await?;
-                let (public, mut signer) = (key.public().clone(), RsaSigner(key));
+                let public = key.public().clone();
+                let mut signer = RsaSigner(key);
                 match handle.authenticate_publickey_with(user, public, Some(hash), &mut signer).await {
                     Ok(answer) => judge(handle, answer, key.public()).await,
                     Err(SignError::Gone) => Err(LoginError::Gone),
-                    Err(SignError::Failed) => Err(LoginError::Local(format!(
-                        "the RSA key {} does not sign: its numbers do not belong together",
-                        key.public().fingerprint(HashAlg::Sha256)
-                    ))),
+                    Err(SignError::Failed) => {
+                        let fingerprint = key.public().fingerprint(HashAlg::Sha256);
+                        Err(CredentialError::RsaNumbers(fingerprint).into())
+                    }
                 }
             }
             Self::Password(password) => password.log_in(handle, user).await,
@@ -125,16 +187,13 @@ impl Credential {
                 }
                 Err(last)
             }
-            Self::None => Err(LoginError::Local("no key for the login".to_owned())),
+            Self::None => Err(CredentialError::None.into()),
         }
     }
 }
 
-fn parse_wanted(key: &str) -> Result<PublicKey, ConnectError> {
-    PublicKey::from_openssh(key.trim()).map_err(|_| ConnectError::Local {
-        what: "the key to select from the ssh-agent is not in OpenSSH format (`ssh-ed25519 AAAA…`)"
-            .to_owned(),
-    })
+fn parse_wanted(key: &str) -> Result<PublicKey, CredentialError> {
+    PublicKey::from_openssh(key.trim()).map_err(|_| CredentialError::SelectedKey)
 }
 
 /// The hash for signatures of RSA keys that the server prefers.
@@ -177,37 +236,24 @@ impl Signer for RsaSigner<'_> {
 }
 
 /// Reads an Ed25519, ECDSA or RSA key.
-fn read_user_key(path: &Path) -> Result<Credential, ConnectError> {
-    let local = |what| ConnectError::Local { what };
-    let text = fs::read_to_string(path).map_err(|e| local(e.to_string()))?;
-    let file = path.display();
-    let instead = |kind: &str, why: &str| {
-        local(format!(
-            "{file} is {kind}, which Greenroom cannot read from a file ({why}): add it to an ssh-agent and \
-             name the agent's socket, or use an Ed25519 key (`ssh-keygen -t ed25519`)"
-        ))
-    };
+fn read_user_key(path: &Path) -> Result<Credential, CredentialError> {
+    let text = fs::read_to_string(path)?;
+    let file = || path.to_owned();
+    let unsupported = |why| CredentialError::Unsupported { file: file(), why };
     match rsa::read(&text) {
         Some(Ok(key)) => return Ok(Credential::Rsa(Box::new(key))),
-        Some(Err(why)) => return Err(instead("an RSA key", &why.to_string())),
+        Some(Err(why)) => return Err(unsupported(UnsupportedKey::Rsa(why))),
         None => {}
     }
-    let passphrase = || instead("a key with a passphrase", "there is no terminal to type it");
     let key = match keys::decode_secret_key(&text, None) {
         Ok(key) => key,
-        Err(keys::Error::KeyIsEncrypted) => return Err(passphrase()),
-        Err(_) if text.contains("ENCRYPTED") => return Err(passphrase()),
-        Err(error) => {
-            let message = clean_line(error.to_string().as_bytes(), 120);
-            return Err(local(format!("{file} is not a private key: {message}")));
-        }
+        Err(keys::Error::KeyIsEncrypted) => return Err(unsupported(UnsupportedKey::Passphrase)),
+        Err(_) if text.contains("ENCRYPTED") => return Err(unsupported(UnsupportedKey::Passphrase)),
+        Err(source) => return Err(CredentialError::NotAKey { file: file(), source: Box::new(source) }),
     };
     match key.algorithm() {
         Algorithm::Ed25519 | Algorithm::Ecdsa { .. } => Ok(Credential::Key(Arc::new(key))),
-        other => Err(instead(
-            &format!("a key of type `{other}`"),
-            "only Ed25519, ECDSA and RSA keys are supported",
-        )),
+        other => Err(unsupported(UnsupportedKey::Algorithm(other))),
     }
 }
 
@@ -215,16 +261,20 @@ fn read_user_key(path: &Path) -> Result<Credential, ConnectError> {
 struct Agent(AgentClient<UnixStream>);
 
 impl Agent {
-    async fn open(socket: &Path) -> Result<Self, AgentError> {
+    async fn open(socket: &Path) -> Result<Self, CredentialError> {
         let stream = UnixStream::connect(socket).await;
-        let stream =
-            stream.map_err(|source| AgentError::Unreachable { socket: socket.to_owned(), source })?;
+        let stream = stream
+            .map_err(|source| CredentialError::AgentUnreachable { socket: socket.to_owned(), source })?;
         Ok(Self(AgentClient::connect(stream)))
     }
 
     /// The keys to try, in the agent's order.
-    async fn keys(&mut self, only: Option<&PublicKey>) -> Result<Vec<PublicKey>, AgentError> {
-        let held = self.0.request_identities().await.map_err(AgentError::Silent)?;
+    async fn keys(&mut self, only: Option<&PublicKey>) -> Result<Vec<PublicKey>, CredentialError> {
+        let held = self
+            .0
+            .request_identities()
+            .await
+            .map_err(|error| CredentialError::AgentSilent(Box::new(error)))?;
         let held = held.iter().map(|identity| identity.public_key().into_owned());
         let keys: Vec<PublicKey> = match only {
             Some(only) => held.filter(|key| key.key_data() == only.key_data()).collect(),
@@ -232,8 +282,8 @@ impl Agent {
         };
         match (keys.is_empty(), only) {
             (false, _) => Ok(keys),
-            (true, None) => Err(AgentError::Empty),
-            (true, Some(only)) => Err(AgentError::Lacks(only.fingerprint(HashAlg::Sha256))),
+            (true, None) => Err(CredentialError::AgentEmpty),
+            (true, Some(only)) => Err(CredentialError::AgentLacks(only.fingerprint(HashAlg::Sha256))),
         }
     }
 
@@ -249,10 +299,10 @@ impl Agent {
         };
         match handle.authenticate_publickey_with(user, key.clone(), hash, &mut self.0).await {
             Ok(answer) => judge(handle, answer, &key).await,
-            Err(error) => Err(LoginError::Local(format!(
-                "the ssh-agent did not sign with {}: {error}",
-                key.fingerprint(HashAlg::Sha256)
-            ))),
+            Err(source) => {
+                let key = key.fingerprint(HashAlg::Sha256);
+                Err(CredentialError::AgentRefused { key, source: Box::new(source) }.into())
+            }
         }
     }
 }
@@ -268,9 +318,9 @@ async fn judge(handle: &Handle<Client>, answer: AuthResult, key: &PublicKey) -> 
     }
     let key = key.fingerprint(HashAlg::Sha256);
     Err(LoginError::Refused(if partial_success {
-        format!("it requires more than the key {key}")
+        LoginRefusal::MoreThanKey(key)
     } else {
-        format!("it does not accept the key {key}")
+        LoginRefusal::Key(key)
     }))
 }
 
@@ -287,13 +337,12 @@ impl fmt::Debug for Password {
 }
 
 impl Password {
-    pub(super) fn read(path: &Path) -> Result<Self, ConnectError> {
-        let local = |what| ConnectError::Local { what };
-        let text = fs::read_to_string(path).map_err(|error| local(error.to_string()))?;
+    pub(super) fn read(path: &Path) -> Result<Self, CredentialError> {
+        let text = fs::read_to_string(path)?;
         let password = text.strip_suffix('\n').unwrap_or(&text);
         let password = password.strip_suffix('\r').unwrap_or(password);
         if password.is_empty() {
-            return Err(local(format!("{} has no password", path.display())));
+            return Err(CredentialError::NoPassword { file: path.to_owned() });
         }
         Ok(Self(password.to_owned()))
     }
@@ -305,10 +354,12 @@ impl Password {
             let answer = handle.authenticate_password(user, self.0.as_str()).await;
             return match answer.map_err(|_| LoginError::Gone)? {
                 AuthResult::Success => Ok(()),
-                AuthResult::Failure { partial_success: true, .. } => Err(more_than_password()),
+                AuthResult::Failure { partial_success: true, .. } => {
+                    Err(LoginError::Refused(LoginRefusal::MoreThanPassword))
+                }
                 AuthResult::Failure { remaining_methods, .. } => {
                     lives(handle, &remaining_methods).await?;
-                    Err(password_refused())
+                    Err(LoginError::Refused(LoginRefusal::Password))
                 }
             };
         }
@@ -316,7 +367,7 @@ impl Password {
             return self.answer(handle, user).await;
         }
         lives(handle, &offered).await?;
-        Err(LoginError::Refused("it accepts no passwords".to_owned()))
+        Err(LoginError::Refused(LoginRefusal::NoPasswords))
     }
 
     /// Answers one question for a password, and no other.
@@ -328,21 +379,23 @@ impl Password {
             let answers = match reply {
                 KeyboardInteractiveAuthResponse::Success => return Ok(()),
                 KeyboardInteractiveAuthResponse::Failure { partial_success: true, .. } => {
-                    return Err(more_than_password());
+                    return Err(LoginError::Refused(LoginRefusal::MoreThanPassword));
                 }
-                KeyboardInteractiveAuthResponse::Failure { .. } => return Err(password_refused()),
+                KeyboardInteractiveAuthResponse::Failure { .. } => {
+                    return Err(LoginError::Refused(LoginRefusal::Password));
+                }
                 KeyboardInteractiveAuthResponse::InfoRequest { prompts, .. } => match prompts.as_slice() {
                     [] => Vec::new(),
                     [Prompt { echo: false, .. }] if !answered => {
                         answered = true;
                         vec![self.0.clone()]
                     }
-                    _ => return Err(more_than_password()),
+                    _ => return Err(LoginError::Refused(LoginRefusal::MoreThanPassword)),
                 },
             };
             reply = handle.authenticate_keyboard_interactive_respond(answers).await.map_err(gone)?;
         }
-        Err(more_than_password())
+        Err(LoginError::Refused(LoginRefusal::MoreThanPassword))
     }
 }
 
@@ -351,14 +404,6 @@ async fn lives(handle: &Handle<Client>, methods: &MethodSet) -> Result<(), Login
     // Its task may need a moment to close the handle.
     tokio::task::yield_now().await;
     if methods.is_empty() && handle.is_closed() { Err(LoginError::Gone) } else { Ok(()) }
-}
-
-fn password_refused() -> LoginError {
-    LoginError::Refused("it does not accept the password".to_owned())
-}
-
-fn more_than_password() -> LoginError {
-    LoginError::Refused("it requires more_than_password than the password".to_owned())
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ pub(super) struct Login {
     mark: String,
 }
 
-/// How far a login has come, by what it has printed.
+/// The progress of a login, by its output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reached {
     /// The account's own shell has not run the command.
@@ -50,7 +50,7 @@ impl Login {
         shell(&format!("echo {mark} >&2; {}", self.plain(&format!("{report}{command}"))))
     }
 
-    /// The same without marks, as commands of `/bin/sh`.
+    /// Commands of `/bin/sh` that run `command` in the environment of a login shell, without marks.
     pub(super) fn plain(&self, command: &str) -> String {
         let after = format!("exec <&7 >&8 2>&9 7<&- 8>&- 9>&-; exec /bin/sh -c {}", quoted(command));
         let program = self.program;
@@ -73,14 +73,14 @@ impl Login {
         }
     }
 
-    /// What was printed, without the environment: its values may be secrets.
+    /// The output without the environment, whose values may be secrets.
     pub(super) fn shown(&self, printed: &[u8]) -> Vec<u8> {
         let parts = self.parts(printed);
         let shown = parts.iter().enumerate().filter(|(number, _)| *number != 2);
         shown.flat_map(|(_, part)| *part).copied().collect()
     }
 
-    /// What was printed before, between and after the marks.
+    /// The output before, between and after the marks.
     fn parts<'a>(&self, printed: &'a [u8]) -> Vec<&'a [u8]> {
         let line = format!("{}\n", self.mark).into_bytes();
         let mut parts = Vec::new();

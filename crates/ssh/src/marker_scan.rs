@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// What follows a mark, up to the end of its line.
+/// The word that follows a mark, up to the end of its line.
 pub(super) trait Marker: Sized {
     /// The length of the longest word.
     const LONGEST: usize;
@@ -19,7 +19,7 @@ pub(super) struct MarkerScan<W> {
     held: Vec<u8>,
     /// The search has ended.
     over: bool,
-    /// How much of the output that was returned last came before the line.
+    /// Bytes of the output that was returned last which came before the line.
     before: usize,
     word: Option<W>,
 }
@@ -42,7 +42,7 @@ impl<W: Marker> MarkerScan<W> {
         self.over
     }
 
-    /// How much of the output came before the line, of what `feed` returned when it found it.
+    /// Bytes before the line, in the output that `feed` returned when it found the line.
     pub(super) fn before(&self) -> usize {
         self.before
     }
@@ -162,7 +162,8 @@ mod tests {
         ) {
             let all = format!("{before}\nMARK-77\n{after}").into_bytes();
             prop_assume!(find(before.as_bytes(), b"MARK-").is_none());
-            let (mut pieces, mut rest) = (Vec::new(), all.as_slice());
+            let mut pieces = Vec::new();
+            let mut rest = all.as_slice();
             for cut in cuts {
                 let (piece, remaining) = rest.split_at(cut.min(rest.len()));
                 pieces.push(piece);

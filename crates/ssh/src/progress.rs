@@ -66,7 +66,8 @@ impl Progress {
             Step::Greeting if self.greeting.borrow().has_come() => Step::Exchange,
             step => step,
         };
-        let (tried, mut at) = (self.tried.borrow(), self.at.borrow().clone());
+        let tried = self.tried.borrow();
+        let mut at = self.at.borrow().clone();
         if step == Step::Connect && tried.len() > 1 {
             let outcome = |why: &Option<String>| why.clone().unwrap_or_else(|| "no answer".to_owned());
             let each = tried.iter().map(|(address, why)| (*address, outcome(why))).collect();
@@ -81,7 +82,7 @@ const KEPT: usize = 6 << 10;
 /// Characters of the first line that are reported.
 const REPORTED: usize = 80;
 
-/// What has been received so far.
+/// The bytes that a server has sent so far.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Greeting(Arc<Mutex<GreetingBytes>>);
 

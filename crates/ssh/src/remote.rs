@@ -22,11 +22,13 @@ use greenroom_core::execution::{Shell, StageShell};
 use greenroom_core::secret::Secret;
 use greenroom_core::text::{clean_line, quoted};
 use greenroom_ports::connector::{ConnectError, Mark, Reader, Stage, StageEnd, Trace};
+use greenroom_system::random_hex;
 use russh::Sig;
 
 use super::container;
 use super::login_profile::{Environment, Login};
 use super::marker_scan::Marker;
+use super::stage::LocalError;
 
 /// A command line that first prints its stop handle, and the mark that identifies that line.
 #[derive(Debug)]
@@ -43,9 +45,9 @@ pub(super) struct Marked {
 /// The first line that a shell gets, before any part of a script.
 #[derive(Debug)]
 pub(super) struct FirstLine {
-    /// What is sent. The line of a login shell's environment comes before it.
+    /// The text that is sent. The line of a login shell's environment comes before it.
     pub(super) text: Secret<String>,
-    /// What the shell prints for it, as a line of its standard output.
+    /// The mark that the shell prints for it, as a line of its standard output.
     pub(super) mark: String,
     is_for: Shell,
 }
@@ -85,7 +87,7 @@ impl Marker for Acknowledged {
 }
 
 impl Marked {
-    /// What reads a script from standard input. `before`: shell commands to run first. `environment`: that of an earlier
+    /// A command that reads a script from standard input. `before`: shell commands to run first. `environment`: that of an earlier
     /// login shell, which then needs no other one.
     pub(super) fn reader(
         reader: &Reader,
@@ -138,11 +140,8 @@ impl Marked {
 
 /// A text that no other process knows.
 pub(super) fn random_mark(what: &str) -> Result<String, ConnectError> {
-    let mut random = [0_u8; 16];
-    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).map_err(|e| {
-        ConnectError::Local { what: format!("cannot get random numbers from the kernel: {e}") }
-    })?;
-    Ok(format!("greenroom-{what}-{:032x}-", u128::from_ne_bytes(random)))
+    let random = random_hex(16).map_err(LocalError::Random)?;
+    Ok(format!("greenroom-{what}-{random}-"))
 }
 
 /// The end by a signal, whose name the guest may have invented.
@@ -170,7 +169,9 @@ pub(super) fn before(stage: &Stage, reader: &Reader) -> String {
 /// Shell commands for `/bin/sh`, to run before the interpreter takes its place.
 pub(super) fn prelude(trace: Option<&Trace>) -> String {
     let Some(Trace { mark, attempt, builds_dir }) = trace else { return String::new() };
-    let (mark, attempt, builds) = (mark.as_str(), attempt.as_str(), quoted(builds_dir));
+    let mark = mark.as_str();
+    let attempt = attempt.as_str();
+    let builds = quoted(builds_dir);
     format!(
         "n=\"$HOME/.greenroom/{mark}\"; b={builds}; set --; \
          [ -r /proc/$$/stat ] && read -r s </proc/$$/stat && set -- ${{s##*) }}; \
@@ -183,7 +184,7 @@ pub(super) fn prelude(trace: Option<&Trace>) -> String {
     )
 }
 
-/// The same for a stage of no job, which an administrator's logs can tell from those of jobs: shows that a trace can be left,
+/// The prelude of a stage of no job, which an administrator's logs can tell from those of jobs: shows that a trace can be left,
 /// and leaves none.
 pub(super) fn probe_prelude(mark: Option<&Mark>) -> String {
     let Some(mark) = mark else { return ": check; ".to_owned() };

@@ -17,7 +17,7 @@ use russh::keys::{HashAlg, PrivateKey, PublicKey};
 const OPENSSH: &str = "OPENSSH PRIVATE KEY";
 const PKCS1: &str = "RSA PRIVATE KEY";
 const PKCS8: &str = "PRIVATE KEY";
-/// In PKCS#8, the type of the key: rsaEncryption.
+/// The type of an RSA key in PKCS#8: rsaEncryption.
 const RSA_ENCRYPTION: &[u8] = &[0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];
 /// The type stands within so many bytes.
 const HEAD: usize = 32;
@@ -120,7 +120,7 @@ fn key_pair(text: &str) -> Option<Result<KeyPair, RsaKeyError>> {
     Some(of_numbers(numbers))
 }
 
-/// What stands between the two marks.
+/// The text between the two marks.
 fn body<'a>(text: &'a str, label: &str) -> Option<&'a str> {
     let (_, rest) = text.split_once(&format!("-----BEGIN {label}-----"))?;
     rest.split_once(&format!("-----END {label}-----")).map(|(body, _)| body)
@@ -136,9 +136,13 @@ fn of_numbers(key: &RsaKeypair) -> Result<KeyPair, RsaKeyError> {
     fn bytes(number: &Mpint) -> Result<&[u8], RsaKeyError> {
         number.as_positive_bytes().ok_or(RsaKeyError::NegativeNumber)
     }
-    let (public, private) = (key.public(), key.private());
-    let (d, p, q) = (bytes(private.d())?, bytes(private.p())?, bytes(private.q())?);
-    let (d_p, d_q) = (remainder(d, &one_less(p)), remainder(d, &one_less(q)));
+    let public = key.public();
+    let private = key.private();
+    let d = bytes(private.d())?;
+    let p = bytes(private.p())?;
+    let q = bytes(private.q())?;
+    let d_p = remainder(d, &one_less(p));
+    let d_q = remainder(d, &one_less(q));
     let components = KeyPairComponents {
         public_key: PublicKeyComponents { n: bytes(public.n())?, e: bytes(public.e())? },
         d,
@@ -151,7 +155,7 @@ fn of_numbers(key: &RsaKeypair) -> Result<KeyPair, RsaKeyError> {
     Ok(KeyPair::from_components(&components)?)
 }
 
-/// Of an odd number.
+/// An odd number, less one.
 fn one_less(prime: &[u8]) -> Vec<u8> {
     let mut number = prime.to_vec();
     if let Some(last) = number.last_mut() {
@@ -341,7 +345,9 @@ mod tests {
     #[test]
     fn a_key_that_is_too_large_is_explained() {
         // Making such a key would take half a minute.
-        let (n, e, one) = (vec![0xff; 640], vec![1, 0, 1], vec![1]);
+        let n = vec![0xff; 640];
+        let e = vec![1, 0, 1];
+        let one = vec![1];
         let components = KeyPairComponents {
             public_key: PublicKeyComponents { n, e },
             d: one.clone(),

@@ -27,13 +27,14 @@ use tokio::time::Instant;
 use super::container_start_failure::{StartFailure, start_failure};
 use super::marker_scan::{Marker, MarkerScan};
 use super::remote::random_mark;
+use super::stage::LocalError;
 
-/// How much of a script is searched at a time.
+/// Bytes of a script that are searched at a time.
 const CHUNK: usize = 64 << 10;
 /// The part of the limit after which the job log names a shell that has not read its first line.
 const NAMED_AFTER: u32 = 20;
 
-/// What a shell's line says of it: whether it knows the quotes `$'…'`.
+/// Whether a shell knows the quotes `$'…'`, as its line says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Escapes(bool);
 
@@ -85,7 +86,7 @@ impl Marker for ExitStatus {
 /// The marks of the lines that a shell in a container prints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Marks {
-    /// When it has read the first line of its input.
+    /// The mark of the line that says that the shell has read the first line of its input.
     pub(super) ready: String,
     pub(super) exit: ExitMark,
 }
@@ -96,7 +97,7 @@ pub(super) struct AwaitedShell {
     scan: MarkerScan<Escapes>,
     stream: Stream,
     ready: Rc<Notify>,
-    /// When the job's log says what is waited for.
+    /// The moment at which the job's log names the wait.
     name_at: Option<Instant>,
 }
 
@@ -215,7 +216,7 @@ impl<'a> AcknowledgedOutput<'a> {
         if before.is_empty() {
             return Ok(Self { output, container: None });
         }
-        let cannot = |e: io::Error| ConnectError::Local { what: format!("cannot copy the script: {e}") };
+        let cannot = LocalError::Copy;
         stage.script = prefixed(&before, &mut stage.script).map_err(cannot)?;
         let container = match marks {
             Some(marks) => {
@@ -238,7 +239,7 @@ impl<'a> AcknowledgedOutput<'a> {
         self.container.as_ref().map(|container| container.marks.clone())
     }
 
-    /// What the end of the stage means. `at`: the instance, for messages.
+    /// Interprets the end of the stage. `at`: the instance, for messages.
     pub(super) async fn end(
         self,
         at: String,
@@ -250,8 +251,7 @@ impl<'a> AcknowledgedOutput<'a> {
             return end;
         };
         let end = end?;
-        let cannot =
-            |e: io::Error| ConnectError::Local { what: format!("cannot forward the stage's output: {e}") };
+        let cannot = LocalError::Output;
         output.write(marks.exit.stream(), &scan.rest()).await.map_err(cannot)?;
         match (scan.word(), end) {
             (_, StageEnd::Stopped) => Ok(StageEnd::Stopped),
@@ -283,7 +283,7 @@ pub(super) fn never_read(within: Duration) -> String {
     )
 }
 
-/// What the job's log says of a container whose shell is waited for.
+/// The job log's line about a container whose shell is waited for.
 pub(super) const NOT_READ: &str = "greenroom: no shell in the container has read the first line of its input yet, and the \
      script waits: the image's entrypoint still works, or the entrypoint or a file that the shell reads first, such as that \
      of `BASH_ENV`, reads standard input or holds back the output";

@@ -15,9 +15,9 @@ use super::hop::{Hop, Reached, Way, login_error};
 use super::progress::Progress;
 use super::remote;
 
-/// How long a disconnect may take.
+/// Limit of a disconnect.
 const DISCONNECT_WITHIN: Duration = Duration::from_millis(500);
-/// How long a server may take to show that it is not the connection that is at fault.
+/// Limit for a server to show that the connection is not at fault.
 const PING_WITHIN: Duration = Duration::from_secs(2);
 /// Bytes that are kept of the output of `brief`.
 const BRIEF_OUTPUT: usize = 2048;
@@ -138,7 +138,8 @@ impl<'a> Session<'a> {
         let mut channel = self.channel().await?;
         channel.exec(true, command).await.map_err(|_| self.lost(false))?;
         let _sent = channel.eof().await;
-        let (mut end, mut output) = (None, Vec::new());
+        let mut end = None;
+        let mut output = Vec::new();
         while let Some(message) = channel.wait().await {
             match message {
                 ChannelMsg::Data { data } | ChannelMsg::ExtendedData { data, ext: 1 } => {

@@ -25,11 +25,36 @@ use super::script_ack::{Marks, never_read};
 use super::session::Session;
 use super::{SshSettings, stop};
 
-/// How much of the script is read at a time.
+/// Bytes of the script that are read at a time.
 const CHUNK: usize = 64 << 10;
 
 /// From TERM to KILL for an empty script that does not end.
 const PROBE_GRACE: Duration = Duration::from_secs(1);
+
+/// Why this process, rather than the instance, fails a stage.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LocalError {
+    #[error("cannot copy the script: {0}")]
+    Copy(#[source] io::Error),
+    #[error("cannot read the script: {0}")]
+    Script(#[source] io::Error),
+    #[error("cannot forward the stage's output: {0}")]
+    Output(#[source] io::Error),
+    #[error("the request for a stage lacks pipes: none")]
+    NoPipes,
+    #[error("cannot use the stage's pipes: {0}")]
+    Pipes(#[source] io::Error),
+    #[error("the call has exited: {0}")]
+    CallGone(#[source] io::Error),
+    #[error("cannot get random numbers from the kernel: {0}")]
+    Random(#[source] io::Error),
+}
+
+impl From<LocalError> for ConnectError {
+    fn from(error: LocalError) -> Self {
+        Self::Local { what: error.to_string() }
+    }
+}
 
 /// A command, with everything needed to run and stop it.
 pub(super) struct Work {
@@ -108,7 +133,7 @@ pub(super) enum Input {
 pub(super) struct Begun {
     pub(super) guest: Guest,
     pub(super) to: ChannelWriteHalf<Msg>,
-    /// That of its login shell, if it has read a profile.
+    /// The environment of its login shell, if that has read a profile.
     pub(super) environment: Option<Environment>,
 }
 
@@ -142,7 +167,7 @@ pub(super) async fn run(
         let _sent = begun.to.close().await;
         return Err(error);
     }
-    carry_on(session, &mut begun, &work.run, output, stop, &Cell::new(false)).await
+    carry_on(session, &mut begun, &work.run, output, stop).await
 }
 
 /// Requests a command, and waits until it may get its input. What it prints until then comes into `preamble`.
@@ -153,7 +178,7 @@ pub(super) async fn start(
     preamble: &mut Preamble,
 ) -> Result<Begun, ConnectError> {
     let mut begun = begin(session, marked, within).await?;
-    match begun.guest.start(session, &begun.to, (marked, within), preamble).await {
+    match begun.guest.start(session, &begun.to, marked, within, preamble).await {
         Ok(environment) => Ok(Begun { environment, ..begun }),
         Err(error) => {
             let _sent = begun.to.close().await;
@@ -166,23 +191,22 @@ pub(super) async fn start(
 /// pipe.
 pub(super) async fn forward(output: &mut dyn Output, preamble: Preamble) -> Result<(), ConnectError> {
     for (stream, bytes) in preamble.output {
-        let what = |e| ConnectError::Local { what: format!("cannot forward the stage's output: {e}") };
-        output.write(stream, &bytes).await.map_err(what)?;
+        output.write(stream, &bytes).await.map_err(LocalError::Output)?;
     }
     Ok(())
 }
 
-/// Sends the input to a requested command and forwards its output, to its end or until `stop` resolves. `sent` is set
-/// with the first byte of the input.
+/// Sends the input to a requested command and forwards its output, to its end or until `stop` resolves.
 pub(super) async fn carry_on(
     session: &Session<'_>,
-    Begun { guest, to, .. }: &mut Begun,
+    begun: &mut Begun,
     run: &Run,
     output: &mut dyn Output,
     stop: &mut Stop<'_>,
-    sent: &Cell<bool>,
 ) -> Result<StageEnd, ConnectError> {
-    let outcome = drive(session, guest, to, run, (&mut *output, &mut *stop, sent)).await;
+    let sent = Cell::new(false);
+    let outcome = drive(session, begun, run, output, stop, &sent).await;
+    let Begun { guest, to, .. } = begun;
     let cause = match outcome {
         DriveEnd::Over(Over::Ended(end)) => {
             // This also closes the output that a background process still holds open.
@@ -195,8 +219,8 @@ pub(super) async fn carry_on(
             return Ok(end);
         }
         DriveEnd::Over(Over::Lost(problem)) => return Err(session.lost_because(problem, sent.get())),
-        DriveEnd::Over(Over::Output(error)) => Some(format!("cannot forward the stage's output: {error}")),
-        DriveEnd::Unsent(Unsent::Script(error)) => Some(format!("cannot read the script: {error}")),
+        DriveEnd::Over(Over::Output(error)) => Some(LocalError::Output(error)),
+        DriveEnd::Unsent(Unsent::Script(error)) => Some(LocalError::Script(error)),
         DriveEnd::Unsent(Unsent::NotRead) => {
             let _stopped = stop::stop(session, guest, to, run.grace.get()).await;
             return Ok(StageEnd::Impossible(never_read(run.first_line)));
@@ -205,7 +229,7 @@ pub(super) async fn carry_on(
     };
     let stopped = stop::stop(session, guest, to, run.grace.get()).await;
     match cause {
-        Some(what) => stopped.and(Err(ConnectError::Local { what })),
+        Some(error) => stopped.and(Err(error.into())),
         None => stopped.map_err(|error| match error {
             ConnectError::Lost { at, problem, .. } => ConnectError::Lost { at, problem, sent: sent.get() },
             other => other,
@@ -227,14 +251,14 @@ enum Unsent {
     NotRead,
 }
 
-type Ends<'a, 'b> = (&'a mut dyn Output, &'a mut Stop<'b>, &'a Cell<bool>);
-
+/// Sends the input while it forwards the output. `sent` is set with the first byte of the input.
 async fn drive(
     session: &Session<'_>,
-    guest: &mut Guest,
-    to: &ChannelWriteHalf<Msg>,
+    Begun { guest, to, .. }: &mut Begun,
     run: &Run,
-    (output, stop, sent): Ends<'_, '_>,
+    output: &mut dyn Output,
+    stop: &mut Stop<'_>,
+    sent: &Cell<bool>,
 ) -> DriveEnd {
     let within = run.first_line;
     let ready = run.marks.as_ref().map(|marks| guest.expect_shell(marks, within));

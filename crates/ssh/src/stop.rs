@@ -30,7 +30,7 @@ use super::session::Session;
 const KILLING: Duration = Duration::from_secs(10);
 /// The guest's answer to the command takes a moment more.
 const SENDING: Duration = Duration::from_secs(2);
-/// The same if the server sends the signal itself: no process has to be started.
+/// Limit of a kill by the server itself, which has to start no process.
 const SIGNALLING: Duration = Duration::from_secs(5);
 /// Time that a stop takes beyond the grace on a well-behaved guest, however busy it is.
 pub(super) const MARGIN: Duration = KILLING.saturating_add(SENDING);
@@ -39,11 +39,11 @@ pub(super) const LONGEST: Duration = Duration::from_secs(30);
 /// Delay before a command that the guest could not start is retried.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// What is left of the stage after a stop.
+/// The result of a stop.
 enum StopResult {
     Gone,
     Left,
-    /// It could not be determined.
+    /// Whether anything is left could not be determined.
     Unknown,
 }
 
@@ -241,11 +241,11 @@ impl fmt::Display for StopHandle {
     }
 }
 
-/// How long the output may be silent after the script's end.
+/// Limit of the output's silence after the script's end.
 pub(super) const QUIET: Duration = Duration::from_secs(3);
-/// How long finding the process, and writing the line, may each take.
+/// Limit to find the process, and again to write the line.
 const NAMED_WITHIN: Duration = Duration::from_secs(5);
-/// Characters of a name_background; the kernel keeps 15.
+/// Characters of a name; the kernel keeps 15.
 const NAME_SHOWN: usize = 32;
 
 /// Ends the stage's output with a line that names the process.
@@ -291,17 +291,14 @@ async fn find_background(
     }
 }
 
-/// Reads the line `held PID NAME_SHOWN`. A process chooses its name_background.
+/// Reads the line `held PID NAME`. A process chooses its name.
 fn parse_background(output: &[u8]) -> Option<BackgroundProcess> {
     let mut lines = output.split(|byte| *byte == b'\n');
     let rest = lines.find_map(|line| line.strip_prefix(b"held "))?;
     let space = rest.iter().position(|byte| *byte == b' ')?;
     let pid = std::str::from_utf8(&rest[..space]).ok()?.parse().ok()?;
-    let name_background = clean_line(&rest[space..], NAME_SHOWN).replace('`', "'");
-    Some(BackgroundProcess {
-        pid,
-        name: if name_background.is_empty() { "?".to_owned() } else { name_background },
-    })
+    let name = clean_line(&rest[space..], NAME_SHOWN).replace('`', "'");
+    Some(BackgroundProcess { pid, name: if name.is_empty() { "?".to_owned() } else { name } })
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use rustix::path::Arg;
 
 /// Levels that are open at the same time. Deeper directories are moved to the top, and removed from there.
 const LEVELS: usize = 64;
-/// How often that may be done before the tree counts as one that a process keeps deepening.
+/// Number of such moves before the tree counts as one that a process keeps deepening.
 const ROUNDS: usize = 1000;
 
 const DIRECTORY: OFlags =
@@ -202,7 +202,8 @@ mod tests {
     #[test]
     fn a_read_only_tree_goes_and_links_are_not_followed() {
         let temporary = tempfile::tempdir().unwrap();
-        let (kept, root) = (temporary.path().join("kept"), temporary.path().join("cache"));
+        let kept = temporary.path().join("kept");
+        let root = temporary.path().join("cache");
         fs::create_dir(&kept).unwrap();
         fs::write(kept.join("file"), "x").unwrap();
         set_mode(&kept, 0o500);
@@ -237,11 +238,13 @@ mod tests {
     #[test]
     fn a_directory_that_a_racer_swaps_for_a_link_leaves_the_target_alone() {
         let temporary = tempfile::tempdir().unwrap();
-        let (kept, root) = (temporary.path().join("kept"), temporary.path().join("builds"));
+        let kept = temporary.path().join("kept");
+        let root = temporary.path().join("builds");
         fs::create_dir(&kept).unwrap();
         fs::write(kept.join("file"), "x").unwrap();
         set_mode(&kept, 0o500);
-        let (dir, link) = (root.join("dir"), root.join("link"));
+        let dir = root.join("dir");
+        let link = root.join("link");
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let _stop = Stop(&done);
@@ -268,7 +271,8 @@ mod tests {
     #[test]
     fn a_file_or_a_link_goes_alone() {
         let temporary = tempfile::tempdir().unwrap();
-        let (kept, link) = (temporary.path().join("kept"), temporary.path().join("link"));
+        let kept = temporary.path().join("kept");
+        let link = temporary.path().join("link");
         fs::create_dir(&kept).unwrap();
         symlink(&kept, &link).unwrap();
         tree(&link).unwrap();

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::OFlags;
-use rustix::rand::{GetRandomFlags, getrandom};
+
+use super::random_hex;
 
 /// A file that a killed process left goes after this time.
 const LEFT_AFTER: Duration = Duration::from_hours(1);
@@ -24,7 +25,7 @@ pub fn replace(path: &Path, text: &[u8], mode: u32) -> io::Result<()> {
     };
     let begin = format!(".{}.", name.to_string_lossy());
     remove_left(dir, &begin);
-    let fresh = dir.join(format!("{begin}{}", digits()?));
+    let fresh = dir.join(format!("{begin}{}", random_hex(DIGITS / 2)?));
     let named = |error: io::Error| io::Error::new(error.kind(), format!("`{}`: {error}", path.display()));
     let written = write(&fresh, text, mode).and_then(|()| fs::rename(&fresh, &path)).map_err(named);
     if written.is_err() {
@@ -45,16 +46,9 @@ fn write(fresh: &Path, text: &[u8], mode: u32) -> io::Result<()> {
 
 /// Makes a directory that no other user can enter, under a name that nobody can guess.
 pub fn private_dir(within: &Path) -> io::Result<PathBuf> {
-    let dir = within.join(format!(".greenroom-{}", &digits()?[..DIGITS / 2]));
+    let dir = within.join(format!(".greenroom-{}", random_hex(DIGITS / 4)?));
     fs::DirBuilder::new().mode(0o700).create(&dir)?;
     Ok(dir)
-}
-
-/// A name that nobody can guess, so that nobody can take it first.
-fn digits() -> io::Result<String> {
-    let mut random = [0; DIGITS / 2];
-    getrandom(&mut random, GetRandomFlags::empty())?;
-    Ok(format!("{:032x}", u128::from_ne_bytes(random)))
 }
 
 /// Removes what killed processes left.
@@ -101,7 +95,8 @@ mod tests {
     #[test]
     fn a_planted_link_is_replaced_and_not_followed() {
         let dir = tempfile::tempdir().unwrap();
-        let (path, victim) = (dir.path().join("greenroom.prom"), dir.path().join("victim"));
+        let path = dir.path().join("greenroom.prom");
+        let victim = dir.path().join("victim");
         fs::write(&victim, "precious").unwrap();
         std::os::unix::fs::symlink(&victim, &path).unwrap();
         // The name that earlier versions used, which another user could guess.

@@ -80,8 +80,8 @@ fn refused(error: &StateDirError) -> Finding {
                           owner's instances at the provider";
             code::OWNER_MISSING.found(what, remedy)
         }
-        StateDirError::Io { what } => code::STATE_DIR_UNUSABLE
-            .found(what.clone(), "correct `state_dir`, or the permissions of its parent directories"),
+        StateDirError::File(error) => code::STATE_DIR_UNUSABLE
+            .found(error.to_string(), "correct `state_dir`, or the permissions of its parent directories"),
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) async fn post(url: &Webhook, body: &str) -> Result<(), DeliveryError>
     let shown = || format!("{url:?}");
     let failed = |cause| DeliveryError::Unreachable { url: shown(), cause };
     let addresses = names::look_up(&url.host, url.port).await.map_err(failed)?;
-    let mut stream = names::race::connect_any(&addresses).await.map_err(failed)?;
+    let mut stream = names::connect_any(&addresses).await.map_err(failed)?;
     stream.write_all(request(url, body).as_bytes()).await.map_err(failed)?;
     let mut answer = Vec::new();
     let mut limited = stream.take(LONGEST_LINE);

@@ -16,7 +16,7 @@ use greenroom_core::format::{FORMAT, OUTDATED_REMEDY, newer, outdated};
 use greenroom_core::ids::{InstanceId, PoolName};
 use greenroom_core::time::Stamp;
 use greenroom_ports::provider::LaunchRequest;
-use greenroom_system::threads::disk::Lane;
+use greenroom_system::threads::disk::BlockingPool;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
@@ -55,7 +55,7 @@ pub(super) struct Entry<O> {
 #[derive(Debug)]
 pub(super) struct Ledger {
     dir: PathBuf,
-    disk: Lane,
+    disk: BlockingPool,
 }
 
 impl<O> Entry<O> {
@@ -87,7 +87,7 @@ impl<O> Entry<O> {
 
 impl Ledger {
     pub(super) fn new(state_dir: &Path, pool: &PoolName) -> Self {
-        Self { dir: state_dir.join("launches").join(pool.as_str()), disk: Lane::default() }
+        Self { dir: state_dir.join("launches").join(pool.as_str()), disk: BlockingPool::default() }
     }
 
     /// `None` if the instance has no file.

@@ -15,7 +15,7 @@ use fs_err as fs;
 use fs_err::os::unix::fs::OpenOptionsExt as _;
 use greenroom_core::format::{FORMAT, OUTDATED_REMEDY, newer, outdated};
 use greenroom_core::ids::PoolName;
-use greenroom_system::threads::disk::Lane;
+use greenroom_system::threads::disk::BlockingPool;
 use greenroom_system::threads::flock::{Kind, try_lock};
 use serde::{Deserialize, Serialize};
 
@@ -37,12 +37,12 @@ struct Content<B> {
 #[derive(Debug, Clone)]
 pub struct Record {
     dir: PathBuf,
-    disk: Lane,
+    disk: BlockingPool,
 }
 
 impl Record {
     pub fn new(state_dir: &Path, pool: &PoolName) -> Self {
-        Self { dir: state_dir.join("fleeting").join(pool.as_str()), disk: Lane::default() }
+        Self { dir: state_dir.join("fleeting").join(pool.as_str()), disk: BlockingPool::default() }
     }
 
     /// The directory, which only the keeper's account enters.

@@ -182,7 +182,8 @@ mod tests {
 
     #[test]
     fn a_disk_that_fills_up_at_any_byte_leaves_the_file_as_it_was() {
-        let (before, record) = (b"before\n".as_slice(), b"{\"a\":\"record\"}\n".as_slice());
+        let before = b"before\n".as_slice();
+        let record = b"{\"a\":\"record\"}\n".as_slice();
         for room in 0..record.len() {
             for gulp in [1, 3, usize::MAX] {
                 let mut disk = Disk { held: before.to_vec(), room: before.len() + room, gulp };

@@ -65,13 +65,13 @@ impl HistoryReader {
         Ok(Self { journal, ..Self::of(segments) })
     }
 
-    /// Only the journal.
+    /// A reader of the journal only.
     pub(super) fn journal(files: &Files) -> Result<Self, StoreError> {
         let journal = reader(&files.journal)?.map(|r| (files.journal.clone(), r));
         Ok(Self { journal, ..Self::of(VecDeque::new()) })
     }
 
-    /// Only the records of a segment with numbers above `last`.
+    /// A reader of a segment's records with numbers above `last`.
     pub(super) fn segment(segment: Segment, last: u64) -> Self {
         Self::of([segment].into()).after(last)
     }
@@ -156,7 +156,7 @@ fn reader(path: &Path) -> Result<Option<BufReader<File>>, StoreError> {
 
 /// The version of `Part`. An index of another one is rebuilt.
 const INDEX_VERSION: u32 = 2;
-/// How many segments a compaction indexes at most. More than one can lack an index after a crash.
+/// Maximum number of segments that a compaction indexes. More than one can lack an index after a crash.
 const MOST_INDEXED: usize = 4;
 const INDEX_PREFIX: &str = "jobs-";
 const INDEX_SUFFIX: &str = ".json";
@@ -200,7 +200,7 @@ pub(super) fn index_path(segment: &Segment) -> PathBuf {
     segment.path.with_file_name(format!("{INDEX_PREFIX}{}-{}{INDEX_SUFFIX}", segment.first, segment.last))
 }
 
-/// Everything that is kept of the pool's jobs, and what could not be read_jobs.
+/// Everything that is kept of the pool's jobs, and what could not be read.
 pub(super) fn collect_jobs(
     files: &Files,
     period: Period,
@@ -254,18 +254,18 @@ pub(super) fn prune_indexes(history: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// From the index if it is usable_index; otherwise from the segment, and then the index is written.
+/// The jobs of a segment: from the index if it is usable; otherwise from the segment, and then the index is written.
 fn indexed(files: &Files, segment: &Segment, content: SegmentContent) -> (Part, Vec<StoreError>) {
     let path = index_path(segment);
     if let Some(part) = usable_index(&path, &files.pool, content) {
         return (part, Vec::new());
     }
     let (part, problems) = read_jobs(HistoryReader::segment(segment.clone(), 0));
-    // A damaged segment is read_jobs, and its damage reported, each time. So is one that is still being written.
+    // A damaged segment is read, and its damage reported, each time. So is one that is still being written.
     if problems.is_empty() && SegmentContent::of(&segment.path).is_ok_and(|now| now == Some(content)) {
         let index = JobIndexOut { version: INDEX_VERSION, pool: &files.pool, segment: content, part: &part };
         if let Err(problem) = write_index(files, &path, &index) {
-            tracing::debug!(pool = %files.pool, "cannot write_index an index of jobs: {problem}");
+            tracing::debug!(pool = %files.pool, "cannot write an index of jobs: {problem}");
         }
     }
     (part, problems)
@@ -289,7 +289,8 @@ fn write_index(files: &Files, path: &Path, index: &JobIndexOut<'_>) -> Result<()
 }
 
 fn read_jobs(events: HistoryReader) -> (Part, Vec<StoreError>) {
-    let (mut part, mut problems) = (PartBuilder::default(), Vec::new());
+    let mut part = PartBuilder::default();
+    let mut problems = Vec::new();
     for event in events {
         match event {
             Ok(recorded) => part.take(&recorded.event),

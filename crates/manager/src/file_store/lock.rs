@@ -37,7 +37,7 @@ pub(super) async fn take(path: &Path, pool: &PoolName, bound: Duration) -> Resul
         };
         let lock = Lock(file);
         // RACE: the file may have been deleted or replaced during the wait; that lock protects nothing.
-        if names(path, &lock.0) {
+        if flock::is_file_at(path, &lock.0).unwrap_or(false) {
             return Ok(lock);
         }
         if begun.elapsed() >= bound {
@@ -60,13 +60,6 @@ fn open(path: &Path) -> Result<File, StoreError> {
     .map_err(|e| io_error("open", path, &e))
 }
 
-fn names(path: &Path, file: &File) -> bool {
-    match (std::fs::symlink_metadata(path), file.metadata()) {
-        (Ok(there), Ok(locked)) => (there.dev(), there.ino()) == (locked.dev(), locked.ino()),
-        _ => false,
-    }
-}
-
 fn busy(path: &Path, pool: &PoolName, waited: Duration) -> StoreError {
     let holder = std::fs::metadata(path)
         .ok()
@@ -87,26 +80,9 @@ fn describe(pid: u32) -> String {
 /// `stat` does, so the inode alone decides when no line has both.
 fn holder_pid(locks: &str, device: u64, inode: u64) -> Option<u32> {
     let device = format!("{:02x}:{:02x}", rustix::fs::major(device), rustix::fs::minor(device));
-    let mut by_inode = None;
-    for line in locks.lines() {
-        // `12: FLOCK  ADVISORY  WRITE 4711 fe:00:131 0 EOF`; waiting ones have `->` before the kind.
-        let mut fields = line.split_whitespace().skip(1);
-        if fields.next() != Some("FLOCK") {
-            continue;
-        }
-        let (Some(pid), Some(place)) = (fields.nth(2).and_then(|w| w.parse().ok()), fields.next()) else {
-            continue;
-        };
-        let Some((on, number)) = place.rsplit_once(':') else { continue };
-        if pid == 0 || number.parse() != Ok(inode) {
-            continue; // 0: it is in another pid namespace
-        }
-        if on == device {
-            return Some(pid);
-        }
-        by_inode = Some(pid);
-    }
-    by_inode
+    let of_inode = || flock::listed(locks).filter(|lock| lock.inode == inode && lock.pid != 0);
+    let exact = of_inode().find(|lock| lock.device == device);
+    exact.or_else(|| of_inode().last()).map(|lock| lock.pid)
 }
 
 #[cfg(test)]

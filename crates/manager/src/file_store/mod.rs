@@ -38,9 +38,9 @@ use self::view::View;
 /// Settings of the store.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// How long a call waits for the pool's lock. Default 10 s.
+    /// Limit of a wait for the pool's lock. Default 10 s.
     pub lock_timeout: Duration,
-    /// How long folded journals are kept, in days. Default 30.
+    /// Retention of folded journals, in days. Default 30.
     pub history_days: u32,
     /// The journal is folded from this size on, in bytes. Default 64 KiB.
     pub compact_at: u64,
@@ -60,7 +60,7 @@ impl Default for Options {
     }
 }
 
-/// How many times a compaction is tried, if records are added while the snapshot is written.
+/// Number of tries of a compaction, if records are added while the snapshot is written.
 const COMPACT_ROUNDS: u32 = 3;
 
 /// The state of one pool in its directory. Created by `StateDir::pool`.
@@ -78,7 +78,8 @@ pub struct FileStore {
 
 impl FileStore {
     fn new(dir: PathBuf, pool: PoolName, options: Options) -> Self {
-        let (files, seen) = (Files::new(dir, pool), RefCell::new(None));
+        let files = Files::new(dir, pool);
+        let seen = RefCell::new(None);
         Self { files, options, seen, begun: Cell::new(false), named: Cell::new(None) }
     }
 
@@ -235,7 +236,8 @@ impl Store for FileStore {
             if outcome == CommitResult::Superseded {
                 return Ok(());
             }
-            let (files, days) = (self.files.clone(), self.options.history_days);
+            let files = self.files.clone();
+            let days = self.options.history_days;
             blocking(move || {
                 compact::sync_names(&files)?;
                 compact::prune(&files, days, view.snapshot_last)?;

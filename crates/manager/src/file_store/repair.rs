@@ -45,7 +45,8 @@ pub(super) fn verify(files: &Files, read: Result<&View, StoreError>) -> Result<D
     let side_files =
         list(&files.dir)?.into_iter().filter(is_side_file).map(|name| files.dir.join(name)).collect();
     let torn_bytes = view.journal.as_ref().filter(|_| damage.is_none()).map_or(0, Journal::torn);
-    let (last, inapplicable_events) = (view.last, view.inapplicable_events);
+    let last = view.last;
+    let inapplicable_events = view.inapplicable_events;
     Ok(Diagnosis { damage, last, inapplicable_events, torn_bytes, history_damage, side_files })
 }
 
@@ -58,7 +59,8 @@ fn first_damage(path: &Path) -> Result<Option<StoreError>, StoreError> {
 /// Prepares a repair: saves copies aside, writes and syncs new files with the valid prefix. Needs no lock, because a
 /// damaged pool is not written to. `None` if a compaction or another repair is running.
 pub(super) fn prepare(files: &Files) -> Result<Option<PreparedRepair>, StoreError> {
-    let (snapshot, journal) = (FileIdentity::at(&files.snapshot)?, FileIdentity::at(&files.journal)?);
+    let snapshot = FileIdentity::at(&files.snapshot)?;
+    let journal = FileIdentity::at(&files.journal)?;
     let view = View::salvage(files)?;
     if let Some((file, found)) = &view.newer {
         return Err(super::files::newer(file, *found));

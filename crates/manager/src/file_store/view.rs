@@ -33,7 +33,7 @@ pub(super) struct View {
     pub(super) journal: Option<Journal>,
 }
 
-/// How far a journal has been read.
+/// A journal, as far as it has been read.
 #[derive(Debug)]
 pub(super) struct Journal {
     /// Kept open, so that its inode cannot be reused for another file.
@@ -80,7 +80,10 @@ impl Journal {
 impl View {
     /// The view of a pool without records.
     fn empty() -> Self {
-        let (state, newer, snapshot, journal) = (PoolState::default(), None, None, None);
+        let state = PoolState::default();
+        let newer = None;
+        let snapshot = None;
+        let journal = None;
         Self { state, last: 0, inapplicable_events: 0, newer, snapshot, snapshot_last: 0, journal }
     }
 
@@ -125,7 +128,7 @@ impl View {
         }))
     }
 
-    /// For repair: the best readable snapshot, followed by all records that can be replayed without a gap. The view
+    /// The state for a repair: the best readable snapshot, followed by all records that can be replayed without a gap. The view
     /// must not be written to.
     pub(super) fn salvage(files: &Files) -> Result<Self, StoreError> {
         let present = Self::from_snapshot(files, &files.snapshot).ok().flatten();
@@ -251,7 +254,8 @@ impl View {
             }
             let path = &segment.path;
             let bytes = std::fs::read(path).map_err(|e| io_error("read", path, &e))?;
-            let (mut before, mut format) = (0, FORMAT);
+            let mut before = 0;
+            let mut format = FORMAT;
             for (line, at) in Lines(&bytes).zip(1..) {
                 if !line.sound {
                     return Err(damaged(path, at, "the checksum does not match".to_owned()));

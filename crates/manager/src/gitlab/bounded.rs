@@ -10,7 +10,7 @@ use std::io::{self, Read};
 use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// What a value costs beside its text.
+/// The cost of a value beside its text, in bytes.
 const VALUE: usize = 64;
 const OBJECT: usize = 600;
 
@@ -158,7 +158,7 @@ impl Visitor<'_> for FieldName {
 
 /// The elements of a list, one after the other, each within a budget of its own. Another value than a list has none.
 pub(super) struct Elements<F> {
-    /// Of each element.
+    /// The budget of each element.
     pub(super) bytes: usize,
     /// Gets an element, and whether parts of it are left out; false: no more are wanted.
     pub(super) each: F,
@@ -238,7 +238,7 @@ pub(super) struct Clipped<R> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Position {
     Outside,
-    /// In a string of which so many bytes have passed.
+    /// Within a string of which so many bytes have passed.
     Text(usize),
     /// Behind a backslash.
     Escape(usize),
@@ -246,7 +246,7 @@ enum Position {
     Digits(usize, u8, u16),
     /// Behind the first half of a pair of `\u`, which cannot stand alone.
     Half(usize),
-    /// In the part of a string that is left out.
+    /// Within the part of a string that is left out.
     Cut,
     CutEscape,
 }

@@ -18,19 +18,19 @@ use super::env::{POOL, STATE_DIR};
 /// Where a job's sources are, below the pool's `builds_dir`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BuildsLayout {
-    /// In `builds_dir` itself: one job at a time, on an instance that is not cleaned.
+    /// `builds_dir` itself: one job at a time, on an instance that is not cleaned.
     Whole,
-    /// In its directory `0`: one job at a time, on a host that is cleaned after it.
+    /// Its directory `0`: one job at a time, on a host that is cleaned after it.
     OneSlot,
-    /// In a directory for each number that a runner gives to concurrent jobs of a project.
+    /// A directory for each number that a runner gives to concurrent jobs of a project.
     Slots,
-    /// In a directory for each attempt: instances share a file system.
+    /// A directory for each attempt: instances share a file system.
     Attempts,
 }
 
 /// The number that a runner gives to one of several concurrent jobs of a project.
 ///
-/// It comes from `CI_CONCURRENT_PROJECT_ID`, which a job can forge. It is unique only within one process of GitLab
+/// The number comes from `CI_CONCURRENT_PROJECT_ID`, which a job can forge. It is unique only within one process of GitLab
 /// Runner, which uses it again while a stage of the job before may still be running. So the engine starts no job in a
 /// directory that another one has: a forged number only makes the forging job wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

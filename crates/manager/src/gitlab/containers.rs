@@ -13,7 +13,7 @@ use super::bounded::{Budget, Elements, LONGEST};
 
 /// The memory of a variable while it is read: enough to see whether its name or its value is too long.
 const VARIABLE: usize = 3 * LONGEST;
-/// That of the image, or of a service with its variables.
+/// The memory of the image, or of a service with its variables.
 const CONTAINER: usize = 10 << 20;
 
 /// Collects the parts while they are read. What exceeds a limit is left out, and the request names the limit.
@@ -109,7 +109,7 @@ impl Collector {
         self.request
     }
 
-    /// Of several limits, the first one is named.
+    /// Notes the limit that a job exceeds. Of several limits, the first one is named.
     fn refuse_if(&mut self, exceeds: bool, limit: JobLimit) {
         if exceeds {
             self.request.excess.get_or_insert(limit);
@@ -119,7 +119,8 @@ impl Collector {
     fn image(&mut self, value: &Value) -> ImageRequest {
         let docker = value.get("executor_opts").and_then(|options| options.get("docker"));
         let option = |name| docker.and_then(|docker| text(docker, name));
-        let (user, platform) = (option("user"), option("platform"));
+        let user = option("user");
+        let platform = option("platform");
         let policies = words(value, "pull_policy").unwrap_or_default();
         let mut name = text(value, "name").unwrap_or_default();
         self.refuse_if(name.len() > limits::IMAGE_NAME, JobLimit::ImageName);
@@ -158,7 +159,8 @@ impl Collector {
 }
 
 fn fits(variable: &Variable, room: &mut Room) -> Result<(), JobLimit> {
-    let (name, value) = (variable.key.len(), variable.value.expose().len());
+    let name = variable.key.len();
+    let value = variable.value.expose().len();
     let had_entries = room.has_entries();
     match () {
         () if name > limits::VARIABLE_NAME => Err(JobLimit::VariableName),

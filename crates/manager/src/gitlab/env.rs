@@ -62,7 +62,7 @@ impl JobEnv {
         }
     }
 
-    /// From a recorded environment; of duplicates the last one counts.
+    /// Reads a recorded environment; of duplicates the last one counts.
     #[cfg(test)]
     pub(super) fn of<N: AsRef<std::ffi::OsStr>, V: Into<OsString>>(
         variables: impl IntoIterator<Item = (N, V)>,

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use fs_err as fs;
 
-/// How a call ended.
+/// The end of a call, in the runner's terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Success,
@@ -59,9 +59,9 @@ const SIGNALS: &[(&str, i32)] = &[
 /// The driver's exit codes, as the runner announces them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExitCodes {
-    /// From `BUILD_FAILURE_EXIT_CODE`. Default 1.
+    /// The value of `BUILD_FAILURE_EXIT_CODE`. Default 1.
     pub build_failure: u8,
-    /// From `SYSTEM_FAILURE_EXIT_CODE`. Default 2.
+    /// The value of `SYSTEM_FAILURE_EXIT_CODE`. Default 2.
     pub system_failure: u8,
 }
 

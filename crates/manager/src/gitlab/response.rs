@@ -26,7 +26,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_hours(2);
 const LONGEST_TEXT: usize = 8 << 10;
 /// The memory of one of the response's small parts.
 const PART: usize = 256 << 10;
-/// How much of the file is read at a time.
+/// Bytes of the file that are read at a time.
 const CHUNK: usize = 64 << 10;
 
 /// The parts of a job's response that Greenroom uses.
@@ -42,7 +42,7 @@ pub struct JobResponse {
     pub image: Option<String>,
     /// The id that GitLab gave to the runner.
     pub runner: Option<u64>,
-    /// What the job asks for if it runs in containers, with its credentials and variables.
+    /// The job's request for containers, with its credentials and variables.
     pub containers: ContainerRequest,
 }
 
@@ -331,7 +331,8 @@ mod tests {
     #[test]
     fn rules_see_texts_as_they_are_and_the_record_gets_them_clean_and_short() {
         let mut odd = minimal();
-        let (name, git_ref) = ("main\x1b[31m\njob", "r".repeat(300));
+        let name = "main\x1b[31m\njob";
+        let git_ref = "r".repeat(300);
         odd["job_info"] = json!({"project_full_path": "g/p", "name": name, "stage": "a\tb"});
         odd["git_info"] = json!({"ref": git_ref});
         let job = parse(&odd).unwrap();

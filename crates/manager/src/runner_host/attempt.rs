@@ -237,7 +237,8 @@ impl LocalHost {
         }
         self.boxes.forget(name);
         // CRASH: builds without an attempt are found later.
-        let (attempt, builds) = (dir.clone(), self.builds(name));
+        let attempt = dir.clone();
+        let builds = self.builds(name);
         let remove = move || {
             if remove_if_free(&attempt)? { remove::tree(&builds) } else { Ok(()) }
         };

@@ -66,9 +66,9 @@ impl Tmpdir {
     }
 }
 
-/// As much of an attempt's two files as can be read.
+/// The readable parts of an attempt's files `job` and `assignment`.
 #[derive(Debug)]
-pub(super) struct Readable {
+pub(super) struct ReadableFiles {
     /// `None`: no `prepare` has created the file, or it cannot be read.
     pub job: Option<JobFile>,
     pub assignment: Option<Assignment>,
@@ -95,11 +95,11 @@ impl JobFile {
         Ok(Some(job))
     }
 
-    /// The same for an observer: what can be read of one file, whatever happened to the other.
-    pub(super) fn examine(dir: &Path) -> Readable {
+    /// Reads `dir/job` and `dir/assignment` for an observer: each file as far as possible, whatever happened to the other.
+    pub(super) fn examine(dir: &Path) -> ReadableFiles {
         let (job, unread) = apart(Self::read_job(&dir.join(JOB)));
         let (assignment, unassigned) = apart(read_assignment(dir));
-        Readable { job, assignment, problem: unread.or(unassigned) }
+        ReadableFiles { job, assignment, problem: unread.or(unassigned) }
     }
 
     /// The pool in `dir/job`.
@@ -182,12 +182,12 @@ fn damaged(path: &Path, problem: &serde_json::Error) -> HostError {
 pub(super) const CLOSED: &str = "closed";
 pub(super) const USED: &str = "used";
 
-/// Sets the mark `used`; a mark that is already set_mark keeps its first time.
+/// Sets the mark `used`; a mark that is already set keeps its first time.
 pub(super) fn set_used(dir: &Path, now: Stamp) -> io::Result<()> {
     set_mark(dir, USED, &serde_json::to_vec(&now)?)
 }
 
-/// Sets the mark `closed`; a mark that is already set_mark keeps its first time and reason.
+/// Sets the mark `closed`; a mark that is already set keeps its first time and reason.
 pub(super) fn set_closed(dir: &Path, closed: Closed) -> io::Result<()> {
     set_mark(dir, CLOSED, &serde_json::to_vec(&closed)?)
 }
@@ -208,7 +208,7 @@ pub(super) fn is_set(dir: &Path, mark: &str) -> io::Result<bool> {
     Ok(files::missing_is_none(fs::symlink_metadata(dir.join(mark)))?.is_some())
 }
 
-/// When and why the mark `closed` was set_mark; `None` if it is not.
+/// When and why the mark `closed` was set; `None` if it is not.
 ///
 /// RACE: a read between the mark's creation and its text returns no reason, and the file's time.
 pub(super) fn closed(dir: &Path) -> io::Result<Option<Closed>> {

@@ -50,7 +50,7 @@ impl LocalHost {
 const CONTAINERS: &str = "containers";
 
 impl LocalHost {
-    /// Notes what became of a job's containers.
+    /// Notes the history of a job's containers.
     pub fn note_containers(
         &self,
         attempt: &AttemptName,
@@ -76,7 +76,7 @@ impl LocalHost {
         }
     }
 
-    /// What became of the containers of an attempt's job.
+    /// The history of the containers of an attempt's job.
     pub fn containers_of(&self, attempt: &AttemptName) -> Option<ContainerAccount> {
         let path = self.state.attempt(attempt).ok()?.join(CONTAINERS);
         serde_json::from_slice(&files::read(&path).ok()??).ok()
@@ -128,17 +128,14 @@ impl LocalHost {
 }
 
 fn row_line(row: &SummaryRow) -> io::Result<Vec<u8>> {
-    let mut row_line = serde_json::to_vec(row)?;
-    row_line.push(b'\n');
-    Ok(row_line)
+    let mut line = serde_json::to_vec(row)?;
+    line.push(b'\n');
+    Ok(line)
 }
 
 fn read_rows(path: &Path) -> io::Result<Vec<SummaryRow>> {
     let text = files::read(path)?.unwrap_or_default();
-    Ok(text
-        .split(|byte| *byte == b'\n')
-        .filter_map(|row_line| serde_json::from_slice(row_line).ok())
-        .collect())
+    Ok(text.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect())
 }
 
 #[cfg(test)]

@@ -103,7 +103,8 @@ mod tests {
     #[test]
     fn the_boot_clock_runs_forward_within_one_boot() {
         let clock = SystemClock::new(ManagerId(7)).unwrap();
-        let (one, two) = (clock.now(), clock.now());
+        let one = clock.now();
+        let two = clock.now();
         assert_eq!((one.manager, one.boot), (ManagerId(7), two.boot));
         assert!(two.uptime_ms >= one.uptime_ms && one.uptime_ms > 0);
         assert!(one.wall_ms > 1_700_000_000_000);

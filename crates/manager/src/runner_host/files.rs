@@ -3,11 +3,11 @@
 use std::fmt::Display;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 use greenroom_ports::host_error::HostError;
-use rustix::rand::{GetRandomFlags, getrandom};
+use greenroom_system::random_hex;
 
 /// Larger files were not written by Greenroom.
 const LARGEST: u64 = 16 << 20;
@@ -17,18 +17,6 @@ const LARGEST: u64 = 16 << 20;
 pub(super) enum Durable {
     Yes,
     No,
-}
-
-/// `bytes` random bytes as lower-case hex.
-pub(super) fn random_hex(bytes: usize) -> io::Result<String> {
-    let mut buffer = [0_u8; 32];
-    let wanted = &mut buffer[..bytes.min(32)];
-    let mut filled = 0;
-    while filled < wanted.len() {
-        filled += getrandom(&mut wanted[filled..], GetRandomFlags::empty())?;
-    }
-    let digit = |half: u8| char::from_digit(u32::from(half), 16).expect("four bits are a hex digit");
-    Ok(wanted.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect())
 }
 
 /// A temporary name beside `name`, unique to this call and skipped when the directory is listed.
@@ -58,12 +46,13 @@ pub(super) fn replace(dir: &Path, name: &str, bytes: &[u8], durable: Durable) ->
     if durable == Durable::Yes { sync_dir(dir) } else { Ok(()) }
 }
 
-/// The same for a file that is only told: it is not synced.
+/// Writes `bytes` to `dir/name` in one step, without a sync: the file is only shown.
 pub fn replace_told(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     replace(dir, name, bytes, Durable::No)
 }
 
-/// The same for a file that only one process writes: a killed process's incomplete file is overwritten.
+/// Writes a file of which this process is the only writer, in one step and without a sync. The incomplete file of a killed process is
+/// overwritten.
 pub fn replace_alone(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let fresh = dir.join(format!(".{name}.new"));
     missing_is_none(fs::remove_file(&fresh))?;
@@ -122,27 +111,37 @@ pub(super) fn missing_is_none<T>(result: io::Result<T>) -> io::Result<Option<T>>
     }
 }
 
-/// True if `path` names this file.
-pub(super) fn names(path: &Path, file: &File) -> io::Result<bool> {
-    let opened = file.metadata()?;
-    let there = missing_is_none(fs::symlink_metadata(path))?;
-    Ok(there.is_some_and(|there| (there.dev(), there.ino()) == (opened.dev(), opened.ino())))
-}
-
 pub(super) fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// `cannot WHAT PATH: WHY`, as an error of the port.
-pub(super) fn cannot(what: &str, path: &Path, error: impl Into<io::Error>) -> HostError {
-    HostError::Io { what: sentence(what, path, error) }
+/// A file operation that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {operation} `{}`: {}", .path.display(), reason(.source))]
+pub struct FileError {
+    operation: &'static str,
+    path: PathBuf,
+    source: io::Error,
 }
 
-/// The same as text, for other error types and for logs.
-pub(super) fn sentence(what: &str, path: &Path, error: impl Into<io::Error>) -> String {
-    format!("cannot {what} `{}`: {}", path.display(), reason(&error.into()))
+impl FileError {
+    pub(super) fn new(operation: &'static str, path: &Path, source: impl Into<io::Error>) -> Self {
+        Self { operation, path: path.to_owned(), source: source.into() }
+    }
 }
 
+impl From<FileError> for HostError {
+    fn from(error: FileError) -> Self {
+        Self::Io { what: error.to_string() }
+    }
+}
+
+/// A failed file operation, as an error of the port.
+pub(super) fn cannot(operation: &'static str, path: &Path, source: impl Into<io::Error>) -> HostError {
+    FileError::new(operation, path, source).into()
+}
+
+/// The error of a file that is not as Greenroom left it.
 pub(super) fn broken(what: impl Display) -> HostError {
     HostError::Io { what: what.to_string() }
 }
@@ -177,18 +176,10 @@ mod tests {
     }
 
     #[test]
-    fn random_names_are_hex_of_the_asked_length_and_differ() {
-        let (one, two) = (random_hex(16).unwrap(), random_hex(16).unwrap());
-        assert_eq!(one.len(), 32);
-        assert!(one.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)));
-        assert_ne!(one, two);
-    }
-
-    #[test]
     fn a_full_and_a_read_only_disk_are_named_as_such() {
         for (number, reason) in [(28, "its file system is full"), (30, "its file system is read-only")] {
-            let error = sentence("write", Path::new("/x"), io::Error::from_raw_os_error(number));
-            assert_eq!(error, format!("cannot write `/x`: {reason}"));
+            let error = FileError::new("write", Path::new("/x"), io::Error::from_raw_os_error(number));
+            assert_eq!(error.to_string(), format!("cannot write `/x`: {reason}"));
         }
     }
 }

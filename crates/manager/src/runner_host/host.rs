@@ -22,7 +22,7 @@ use greenroom_ports::reports::Reports;
 use greenroom_ports::wakeups::{MailboxName, WakeReason, WakeUps};
 use greenroom_system::process::Children;
 use greenroom_system::socket_dir::send_wake_up;
-use greenroom_system::threads::disk::Lane;
+use greenroom_system::threads::disk::BlockingPool;
 
 use super::clock::{SystemClock, Times};
 use super::keeper::ReplacementWatch;
@@ -35,7 +35,7 @@ use super::spawn::KeeperCommand;
 use super::state_dir::StateDir;
 use super::wait::Signals;
 
-/// What kind of process this is.
+/// The kind of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
     /// Called by a runner, which is watched; `tmpdir` is the attempt's TMPDIR.
@@ -55,8 +55,14 @@ impl Role {
     }
 }
 
-/// Closed attempts with a free lease: they no longer change, so each is read only once.
-pub(super) type FinishedAttempts = RefCell<BTreeMap<AttemptName, (u64, PoolName, AttemptSeen)>>;
+/// A closed attempt with a free lease. It no longer changes, so it is read only once.
+#[derive(Debug)]
+pub(super) struct FinishedAttempt {
+    /// Identifies its directory: an attempt of the same name has another one.
+    pub(super) inode: u64,
+    pub(super) pool: PoolName,
+    pub(super) seen: AttemptSeen,
+}
 
 /// The state directory of the runner host. Files are opened only when they are needed.
 #[derive(Debug)]
@@ -73,14 +79,14 @@ pub struct LocalHost {
     pub(super) leases: RefCell<BTreeMap<AttemptName, Weak<Lease>>>,
     pub(super) replacement_watch: RefCell<Option<Rc<ReplacementWatch>>>,
     pub(super) children: Children,
-    pub(super) finished: FinishedAttempts,
-    /// What may block, apart from each other: removals of jobs' trees and of TMPDIRs, and syncs.
-    pub(super) trees: Lane,
-    pub(super) tmpdirs: Lane,
-    pub(super) syncs: Lane,
+    pub(super) finished: RefCell<BTreeMap<AttemptName, FinishedAttempt>>,
+    /// Work that may block, apart from each other: removals of jobs' trees and of TMPDIRs, and syncs.
+    pub(super) trees: BlockingPool,
+    pub(super) tmpdirs: BlockingPool,
+    pub(super) syncs: BlockingPool,
     /// Attempts that cannot be read, and why, as logged.
     pub(super) unreadable: RefCell<BTreeMap<AttemptName, String>>,
-    /// When orphaned builds were last searched for.
+    /// The time of the last search for orphaned builds.
     pub(super) searched_builds: Cell<Option<Stamp>>,
     pub(super) report_hook: RefCell<Option<ReportHook>>,
 }
@@ -106,10 +112,10 @@ impl LocalHost {
             leases: RefCell::default(),
             replacement_watch: RefCell::default(),
             children: Children::default(),
-            finished: FinishedAttempts::default(),
-            trees: Lane::default(),
-            tmpdirs: Lane::default(),
-            syncs: Lane::default(),
+            finished: RefCell::default(),
+            trees: BlockingPool::default(),
+            tmpdirs: BlockingPool::default(),
+            syncs: BlockingPool::default(),
             unreadable: RefCell::default(),
             searched_builds: Cell::default(),
             report_hook: RefCell::default(),

@@ -56,7 +56,7 @@ impl LocalHost {
         let opened = files::open_lock(&path).map_err(failed)?;
         let locked = flock::lock(opened, Kind::Exclusive, within.max(CHECK_LASTS)).await.map_err(failed)?;
         let Some(file) = locked else { return Ok(None) };
-        if !files::names(&path, &file).map_err(failed)? {
+        if !flock::is_file_at(&path, &file).map_err(failed)? {
             // The directory was recreated during the wait.
             return Ok(None);
         }
@@ -94,16 +94,16 @@ impl LocalHost {
 }
 
 const STARTS: &str = "keeper-starts";
-/// How many crashes are remembered with their time.
+/// Number of crashes that are remembered with their time.
 const RECENT_CRASHES: usize = 16;
 
-/// What the file has.
+/// The counts in the file `keeper-starts`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeeperStarts {
     pub starts: u64,
     /// Starts whose predecessor had not exited by itself: it was killed, or it crashed. A reboot does not count.
     pub crashes: u64,
-    /// When the last crashes were found, oldest first.
+    /// The times at which the last crashes were found, oldest first.
     #[serde(default)]
     pub recent: Vec<Stamp>,
     /// The keeper that runs, unless it was killed.
@@ -158,7 +158,7 @@ fn write_starts(root: &Path, starts: &KeeperStarts) {
     if let Ok(text) = serde_json::to_vec(starts)
         && let Err(error) = files::replace_alone(root, STARTS, &text)
     {
-        tracing::warn!("cannot write_starts `{}`: {error}", root.join(STARTS).display());
+        tracing::warn!("cannot write `{}`: {error}", root.join(STARTS).display());
     }
 }
 

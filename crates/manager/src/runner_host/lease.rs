@@ -27,7 +27,7 @@ pub(super) struct Lease {
     clock: SystemClock,
 }
 
-/// What a caller of the port holds.
+/// The guard that a caller of the port holds.
 #[derive(Debug)]
 pub(super) struct LeaseGuard {
     pub _lease: Rc<Lease>,
@@ -99,7 +99,7 @@ pub(super) async fn lock_shared(dir: &Path, times: &Times) -> Result<Option<File
                 std::io::Error::new(io::ErrorKind::TimedOut, "another process holds it exclusively");
             return Err(failed(timed_out));
         };
-        if files::names(&path, &file).map_err(failed)? {
+        if flock::is_file_at(&path, &file).map_err(failed)? {
             return Ok(Some(file));
         }
     }
@@ -110,7 +110,7 @@ pub(super) fn try_exclusive(dir: &Path) -> io::Result<Option<File>> {
     let path = dir.join(LEASE);
     let opened = File::options().read(true).write(true).open(&path);
     let Some(file) = files::missing_is_none(opened)? else { return Ok(None) };
-    let locked = flock::try_lock(&file, Kind::Exclusive)? && files::names(&path, &file)?;
+    let locked = flock::try_lock(&file, Kind::Exclusive)? && flock::is_file_at(&path, &file)?;
     Ok(locked.then_some(file))
 }
 

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use greenroom_core::ids::{AttemptName, PoolName};
+use greenroom_system::random_hex;
 use greenroom_system::socket_dir::SocketDir;
 use rustix::net::RecvFlags;
 
@@ -60,7 +61,7 @@ impl Mailboxes {
         if self.get(&address).is_some() {
             return Ok(());
         }
-        self.bind(address, dir, &format!("{STOP}{}", files::random_hex(4)?), true)
+        self.bind(address, dir, &format!("{STOP}{}", random_hex(4)?), true)
     }
 
     pub(super) fn bind_keeper(&self, pool: &PoolName, dir: &Path) -> io::Result<()> {

@@ -19,7 +19,7 @@ mod state_dir;
 mod wait;
 
 pub use clock::{SystemClock, Times};
-pub use files::{replace_alone, replace_told};
+pub use files::{FileError, replace_alone, replace_told};
 pub use host::{LocalHost, Role};
 pub use keeper::KeeperStarts;
 pub use pool_files::OnReport;

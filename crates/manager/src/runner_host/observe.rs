@@ -14,15 +14,15 @@ use greenroom_core::time::{BootId, Stamp};
 use greenroom_ports::host_error::HostError;
 
 use super::attempt::remove_if_free;
-use super::attempt_files::{self, CLOSED, JobFile, Origin, Readable, Tmpdir, USED};
+use super::attempt_files::{self, CLOSED, JobFile, Origin, ReadableFiles, Tmpdir, USED};
 use super::files::cannot;
-use super::host::LocalHost;
+use super::host::{FinishedAttempt, LocalHost};
 use super::lease::{self, modified};
 use super::runner::{Namespaces, RECHECK_DELAY, presence};
 
-/// What an attempt's marks and lease show.
+/// The facts that an attempt's marks and lease show.
 #[derive(Debug, Clone, Copy)]
-struct Marks {
+struct AttemptMarks {
     closed: Option<Closed>,
     used: bool,
     lease_held: bool,
@@ -30,7 +30,7 @@ struct Marks {
 }
 
 /// One attempt as it was found.
-struct Found {
+struct FoundAttempt {
     seen: AttemptSeen,
     origin: Origin,
 }
@@ -56,8 +56,8 @@ impl LocalHost {
         }
         let mut seen: BTreeMap<_, _> = found.into_iter().map(|(name, a)| (name, a.seen)).collect();
         let finished = self.finished.borrow();
-        let of_pool = finished.iter().filter(|(_, (_, of, _))| of == pool);
-        seen.extend(of_pool.map(|(name, (_, _, seen))| (name.clone(), seen.clone())));
+        let of_pool = finished.iter().filter(|(_, finished)| finished.pool == *pool);
+        seen.extend(of_pool.map(|(name, finished)| (name.clone(), finished.seen.clone())));
         Ok(seen)
     }
 
@@ -71,7 +71,7 @@ impl LocalHost {
         listed.into_iter().flatten().any(is_open)
     }
 
-    fn find_attempts(&self, pool: &PoolName) -> Result<BTreeMap<AttemptName, Found>, HostError> {
+    fn find_attempts(&self, pool: &PoolName) -> Result<BTreeMap<AttemptName, FoundAttempt>, HostError> {
         let attempts = self.state.attempts();
         let failed = |e: io::Error| cannot("list", &attempts, e);
         let mut found = BTreeMap::new();
@@ -79,7 +79,8 @@ impl LocalHost {
         let listed = super::files::missing_is_none(fs::read_dir(&attempts)).map_err(failed)?;
         for entry in listed.into_iter().flatten() {
             let entry = entry.map_err(failed)?;
-            let (path, name) = (entry.path(), entry.file_name());
+            let path = entry.path();
+            let name = entry.file_name();
             let Some(name) = name.to_str() else { continue };
             if name.starts_with('.') {
                 remove_if_old(&path, self.times.half_made_retention);
@@ -91,42 +92,44 @@ impl LocalHost {
             let Some(known) = metadata else { continue };
             present.insert(name.clone(), known.ino());
             let is_finished =
-                self.finished.borrow().get(&name).is_some_and(|(inode, ..)| *inode == known.ino());
+                self.finished.borrow().get(&name).is_some_and(|finished| finished.inode == known.ino());
             if is_finished {
                 continue;
             }
             let Some((of, attempt)) = self.find_attempt(&name, &path, &known) else { continue };
             self.log_unreadable(&name, attempt.seen.unreadable.as_deref());
             match of {
-                Some(of) if attempt.seen.closed.is_some() && !attempt.seen.lease_held => {
-                    self.finished.borrow_mut().insert(name, (known.ino(), of, attempt.seen));
+                Some(pool) if attempt.seen.closed.is_some() && !attempt.seen.lease_held => {
+                    let finished = FinishedAttempt { inode: known.ino(), pool, seen: attempt.seen };
+                    self.finished.borrow_mut().insert(name, finished);
                 }
                 // An attempt whose pool cannot be read may be the one that a pool has recorded.
                 of if of.as_ref().is_none_or(|of| of == pool) => drop(found.insert(name, attempt)),
                 _ => {}
             }
         }
-        self.finished.borrow_mut().retain(|name, (inode, ..)| present.get(name) == Some(inode));
+        self.finished.borrow_mut().retain(|name, finished| present.get(name) == Some(&finished.inode));
         self.unreadable.borrow_mut().retain(|name, _| present.contains_key(name));
         Ok(found)
     }
 
     /// One attempt, with its pool if that is known. `None`: it had no `prepare`.
     ///
-    /// What cannot be read is this attempt's trouble alone: it counts as unknown, in the job's favour.
+    /// Facts that cannot be read count as unknown, in the job's favour, and concern this attempt alone.
     fn find_attempt(
         &self,
         name: &AttemptName,
         dir: &Path,
         known: &fs::Metadata,
-    ) -> Option<(Option<PoolName>, Found)> {
+    ) -> Option<(Option<PoolName>, FoundAttempt)> {
         let marks = self.find_marks(name, dir, known);
-        let Readable { job, assignment, problem } = JobFile::examine(dir);
+        let ReadableFiles { job, assignment, problem } = JobFile::examine(dir);
         let problem = problem.map(|problem| problem.to_string());
         let (marks, problem) = match marks {
             Ok(marks) => (marks, problem),
             Err(error) => {
-                let marks = Marks { closed: None, used: true, lease_held: true, lease_at: modified(known) };
+                let marks =
+                    AttemptMarks { closed: None, used: true, lease_held: true, lease_at: modified(known) };
                 (marks, problem.or_else(|| Some(cannot("examine", dir, error).to_string())))
             }
         };
@@ -137,7 +140,7 @@ impl LocalHost {
                 return None;
             }
             let seen = self.unknown(&marks, instance, problem);
-            return Some((None, Found { seen, origin: Origin::default() }));
+            return Some((None, FoundAttempt { seen, origin: Origin::default() }));
         };
         let record = &job.record;
         let seen = AttemptSeen {
@@ -146,16 +149,16 @@ impl LocalHost {
             boot: record.begun.boot,
             ..self.unknown(&marks, instance, problem)
         };
-        Some((Some(job.record.pool), Found { seen, origin: job.origin }))
+        Some((Some(job.record.pool), FoundAttempt { seen, origin: job.origin }))
     }
 
-    fn find_marks(&self, name: &AttemptName, dir: &Path, known: &fs::Metadata) -> io::Result<Marks> {
+    fn find_marks(&self, name: &AttemptName, dir: &Path, known: &fs::Metadata) -> io::Result<AttemptMarks> {
         // In this order: once the attempt is closed no new call stays, so a lease that is free after that stays free.
         let closed = attempt_files::closed(dir)?;
         let used = attempt_files::is_set(dir, USED)?;
         let lease = lease::status(dir)?;
         let lease_held = lease.is_some_and(|lease| lease.held) && !self.holds_exclusively(name);
-        Ok(Marks {
+        Ok(AttemptMarks {
             closed,
             used,
             lease_held,
@@ -166,11 +169,11 @@ impl LocalHost {
     /// An attempt of which only the marks are known.
     fn unknown(
         &self,
-        marks: &Marks,
+        marks: &AttemptMarks,
         instance: Option<InstanceId>,
         unreadable: Option<String>,
     ) -> AttemptSeen {
-        let Marks { closed, used, lease_held, lease_at } = *marks;
+        let AttemptMarks { closed, used, lease_held, lease_at } = *marks;
         // A lease that could not be written names no boot.
         let boot = if lease_at.boot == BootId(0) { self.clock.boot() } else { lease_at.boot };
         AttemptSeen {
@@ -188,7 +191,7 @@ impl LocalHost {
         }
     }
 
-    /// Once for each problem, not in each pass of each pool.
+    /// Logs each problem once, not in each pass of each pool.
     fn log_unreadable(&self, name: &AttemptName, problem: Option<&str>) {
         let mut logged = self.unreadable.borrow_mut();
         match problem {
@@ -233,7 +236,7 @@ fn is_doubtful(seen: &AttemptSeen) -> bool {
     seen.runner == Presence::Gone || seen.tmpdir == Presence::Gone
 }
 
-fn update_presence(attempt: &mut Found, own: Option<&Namespaces>) {
+fn update_presence(attempt: &mut FoundAttempt, own: Option<&Namespaces>) {
     attempt.seen.runner = runner_presence(&attempt.origin, own);
     attempt.seen.tmpdir = tmpdir_presence(&attempt.origin, own);
 }

@@ -18,7 +18,8 @@ use greenroom_core::ids::{Generation, OwnerId};
 use greenroom_core::time::ManagerId;
 use greenroom_ports::host_error::HostError;
 use greenroom_ports::leadership::Identity;
-use greenroom_system::threads::disk::Lane;
+use greenroom_system::random_hex;
+use greenroom_system::threads::disk::BlockingPool;
 use greenroom_system::threads::flock::{self, Kind};
 use serde::{Deserialize, Serialize};
 
@@ -37,7 +38,7 @@ pub(super) struct OwnerFile {
 
 /// Creates manager and owner of a new directory. Of several concurrent processes one wins, and all read its ids.
 pub(super) fn make_owner(root: &Path) -> io::Result<()> {
-    let id = u32::from_str_radix(&files::random_hex(4)?, 16).map_err(io::Error::other)?;
+    let id = u32::from_str_radix(&random_hex(4)?, 16).map_err(io::Error::other)?;
     // 0 is none.
     keep_manager(root, ManagerId(id.max(1)))?;
     files::put_first(root, OWNER, &new_owner_file(root)?)?;
@@ -45,7 +46,7 @@ pub(super) fn make_owner(root: &Path) -> io::Result<()> {
 }
 
 pub(super) fn new_owner_file(root: &Path) -> io::Result<Vec<u8>> {
-    encode_owner(&OwnerFile { owner: OwnerId::new(files::random_hex(8)?), place: DirLocation::of(root)? })
+    encode_owner(&OwnerFile { owner: OwnerId::new(random_hex(8)?), place: DirLocation::of(root)? })
 }
 
 /// Writes the manager of a directory that has no such file.
@@ -166,7 +167,7 @@ fn parse(text: &[u8]) -> BTreeSet<Generation> {
 /// Appends a nonce that the file does not hold yet, and syncs it.
 pub(super) async fn begin_generation(
     state: &StateDir,
-    disk: &Lane,
+    disk: &BlockingPool,
     within: Duration,
 ) -> Result<Generation, HostError> {
     let path = state.root().join(GENERATIONS);
@@ -175,7 +176,8 @@ pub(super) async fn begin_generation(
     // RACE: only the keeper appends, but two keepers during a handover must not pick the same nonce.
     let locked = flock::lock(opened.map_err(failed)?, Kind::Exclusive, within).await.map_err(failed)?;
     let file = locked.ok_or_else(|| failed(io::Error::other("another process holds its lock")))?;
-    let (root, at) = (state.root().to_owned(), path.clone());
+    let root = state.root().to_owned();
+    let at = path.clone();
     disk.run(&path, move || append_generation(&root, &at, file)).await.map_err(failed)
 }
 
@@ -183,7 +185,7 @@ fn append_generation(root: &Path, path: &Path, mut file: File) -> io::Result<Gen
     let text = fs::read(path)?;
     let known = parse(&text);
     let generation = loop {
-        let generation = Generation::new(files::random_hex(4)?);
+        let generation = Generation::new(random_hex(4)?);
         if !known.contains(&generation) {
             break generation;
         }
@@ -247,7 +249,8 @@ fn another(what: &str, recorded: Option<&String>, found: Option<&String>) -> Opt
 }
 
 fn differing<T: PartialEq + Display>(what: &str, recorded: Option<&T>, found: Option<&T>) -> Option<String> {
-    let (recorded, found) = (recorded?, found?);
+    let recorded = recorded?;
+    let found = found?;
     (recorded != found).then(|| format!("{what} {found}, recorded {recorded}"))
 }
 
@@ -298,7 +301,8 @@ mod tests {
     #[test]
     fn a_new_owner_is_another_and_at_home() {
         let (_home, state) = open();
-        let (old, manager) = (identity(&state).unwrap().owner, state.manager());
+        let old = identity(&state).unwrap().owner;
+        let manager = state.manager();
         let new = state.new_owner().unwrap();
         let now = identity(&state).unwrap();
         assert_ne!(old, new);
@@ -321,7 +325,7 @@ mod tests {
     #[tokio::test]
     async fn generations_are_short_unique_and_survive_a_torn_line() {
         let (_home, state) = open();
-        let disk = Lane::default();
+        let disk = BlockingPool::default();
         let begin = |within| begin_generation(&state, &disk, within);
         // A process that another test is just starting may hold the lock for a moment.
         let patience = Duration::from_secs(30);
@@ -339,7 +343,8 @@ mod tests {
     }
 
     fn place(machine: Option<&str>, uuid: Option<&str>, inode: u64, born_ns: Option<u64>) -> DirLocation {
-        let (machine_id, product_uuid) = (machine.map(str::to_owned), uuid.map(str::to_owned));
+        let machine_id = machine.map(str::to_owned);
+        let product_uuid = uuid.map(str::to_owned);
         DirLocation { machine_id, product_uuid, inode, born_ns }
     }
 

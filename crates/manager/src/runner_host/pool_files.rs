@@ -23,7 +23,7 @@ const REPORT: &str = "report.json";
 /// Takes each report that a pass writes. It must not block.
 pub type OnReport = Box<dyn Fn(&PoolName, &Report)>;
 
-/// What is told of each report in this process, beside the file.
+/// The observer of reports in this process, beside the file.
 pub(super) struct ReportHook(OnReport);
 
 impl fmt::Debug for ReportHook {

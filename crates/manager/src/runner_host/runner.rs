@@ -24,7 +24,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Watches the runner. Created on first use, and detects an exit before that too.
 #[derive(Debug)]
 pub(super) struct Runner {
-    /// For the attempt's record; `None` if it is unknown.
+    /// The runner's identity, for the attempt's record; `None` if it is unknown.
     pub id: Option<ProcessId>,
     /// This process's namespaces, in which `id` is valid.
     pub namespaces: Option<Namespaces>,
@@ -36,9 +36,9 @@ enum Watch {
     Pidfd(AsyncFd<OwnedFd>),
     /// No pidfd is available: an old kernel or a strict filter.
     Poll(ProcessId),
-    /// It had exited before the first check.
+    /// The runner had exited before the first check.
     Gone,
-    /// It cannot be identified: the call is the first process of a container.
+    /// The runner cannot be identified: the call is the first process of a container.
     Never,
 }
 

@@ -11,11 +11,11 @@ use greenroom_core::ids::{AttemptName, PoolName};
 use greenroom_ports::host_error::HostError;
 use rustix::fs::{StatVfsMountFlags, statfs, statvfs};
 
-use super::files::{self, cannot, sentence};
+use super::files::{self, FileError, cannot};
 use super::owner;
 
 /// Why a directory cannot be the state directory.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum StateDirError {
     #[error("the state directory `{path}` is not a directory")]
     NotADirectory { path: PathBuf },
@@ -39,8 +39,8 @@ pub enum StateDirError {
          then left alone)"
     )]
     OwnerMissing { path: PathBuf },
-    #[error("{what}")]
-    Io { what: String },
+    #[error(transparent)]
+    File(#[from] FileError),
 }
 
 impl From<StateDirError> for HostError {
@@ -69,12 +69,12 @@ impl StateDir {
         }
         // A directory without an owner may come from a package or a checkout, with a looser mode.
         let tight = fs::Permissions::from_mode(0o700);
-        fs::set_permissions(&state.root, tight).map_err(|e| io_at("chmod", &state.root, e))?;
-        owner::make_owner(&state.root).map_err(|e| io_at("write `owner` in", &state.root, e))?;
+        fs::set_permissions(&state.root, tight).map_err(|e| FileError::new("chmod", &state.root, e))?;
+        owner::make_owner(&state.root).map_err(|e| FileError::new("write `owner` in", &state.root, e))?;
         Ok(state)
     }
 
-    /// The same for `doctor`, which accepts a missing owner.
+    /// Opens the directory for `doctor`, which accepts a missing owner.
     pub fn open_for_repair(path: &Path) -> Result<Self, StateDirError> {
         let state = Self::examine(path)?;
         state.check_mode()?;
@@ -87,16 +87,17 @@ impl StateDir {
     }
 
     fn examine(path: &Path) -> Result<Self, StateDirError> {
-        let root = std::path::absolute(path).map_err(|e| io_at("find", path, e))?;
+        let root = std::path::absolute(path).map_err(|e| FileError::new("find", path, e))?;
         let known = match fs::metadata(&root) {
             Ok(known) => known,
             Err(error) if error.kind() == io::ErrorKind::NotFound => make(&root)?,
-            Err(error) => return Err(io_at("stat", &root, error)),
+            Err(error) => return Err(FileError::new("stat", &root, error).into()),
         };
         if !known.is_dir() {
             return Err(StateDirError::NotADirectory { path: root });
         }
-        let (found, own) = (known.uid(), files::own_uid());
+        let found = known.uid();
+        let own = files::own_uid();
         if found != own {
             return Err(StateDirError::Foreign { path: root, found, own });
         }
@@ -107,11 +108,11 @@ impl StateDir {
     fn has(&self, name: &str) -> Result<bool, StateDirError> {
         let path = self.root.join(name);
         let found = files::missing_is_none(fs::symlink_metadata(&path));
-        found.map(|found| found.is_some()).map_err(|e| io_at("stat", &path, e))
+        Ok(found.map_err(|e| FileError::new("stat", &path, e))?.is_some())
     }
 
     fn check_mode(&self) -> Result<(), StateDirError> {
-        let known = fs::metadata(&self.root).map_err(|e| io_at("stat", &self.root, e))?;
+        let known = fs::metadata(&self.root).map_err(|e| FileError::new("stat", &self.root, e))?;
         let found = known.mode() & 0o7777;
         if found & 0o077 != 0 {
             return Err(StateDirError::Readable { path: self.root.clone(), found });
@@ -166,26 +167,26 @@ impl StateDir {
 
 fn make(root: &Path) -> Result<fs::Metadata, StateDirError> {
     if let Some(parent) = root.parent() {
-        fs::create_dir_all(parent).map_err(|e| io_at("create", parent, e))?;
+        fs::create_dir_all(parent).map_err(|e| FileError::new("create", parent, e))?;
     }
     match files::make_dir(root) {
         Ok(()) => {}
         // RACE: another first call was faster.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(io_at("create", root, error)),
+        Err(error) => return Err(FileError::new("create", root, error).into()),
     }
-    fs::metadata(root).map_err(|e| io_at("stat", root, e))
+    Ok(fs::metadata(root).map_err(|e| FileError::new("stat", root, e))?)
 }
 
 fn examine_file_system(root: &Path) -> Result<Option<String>, StateDirError> {
-    let fs = statfs(root).map_err(|e| io_at("determine the file system of", root, e))?;
+    let fs = statfs(root).map_err(|e| FileError::new("determine the file system of", root, e))?;
     // The field's width differs between architectures; the numbers are 32 bits wide on all of them.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "magic numbers have 32 bits")]
     let magic = fs.f_type as u32;
     if let Some(kind) = remote(magic) {
         return Err(StateDirError::Remote { path: root.to_owned(), kind });
     }
-    let mount = statvfs(root).map_err(|e| io_at("determine the file system of", root, e))?;
+    let mount = statvfs(root).map_err(|e| FileError::new("determine the file system of", root, e))?;
     if mount.f_flag.contains(StatVfsMountFlags::RDONLY) {
         return Err(StateDirError::ReadOnly { path: root.to_owned() });
     }
@@ -220,10 +221,6 @@ fn ephemeral(magic: u32) -> Option<&'static str> {
         0x0102_1994 => "is in memory: a reboot deletes it, but not the instances",
         _ => return None,
     })
-}
-
-fn io_at(what: &str, path: &Path, error: impl Into<io::Error>) -> StateDirError {
-    StateDirError::Io { what: sentence(what, path, error) }
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use super::files::cannot;
 use super::host::LocalHost;
 use super::mailboxes::{Address, Bound};
 
-/// How often a keeper that is to exit checks whether the last job has ended.
+/// Interval at which a keeper that is to exit checks whether the last job has ended.
 const OPEN_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 impl LocalHost {
@@ -167,7 +167,7 @@ impl Signals {
         })
     }
 
-    /// For an operator's command: signals keep their default actions.
+    /// Signals for an operator's command: they keep their default actions.
     pub fn default_actions() -> Self {
         Self { stop: None, leave: None }
     }

@@ -14,7 +14,7 @@ use greenroom_core::ids::{InstanceId, PoolName};
 use greenroom_core::inventory::{Capabilities, Listed, Listing};
 use greenroom_keys::KeyTable;
 use greenroom_ports::provider::{LaunchRequest, Provider, ProviderError, Termination};
-use greenroom_system::threads::disk::Lane;
+use greenroom_system::threads::disk::BlockingPool;
 
 use crate::first_pool::{Danger, FirstPool, Found, Given};
 use crate::registration::{BuildContext, Built, Calls, GuestDirs, Registration};
@@ -74,7 +74,7 @@ fn build(context: &BuildContext, table: &toml::Table) -> Built {
         instances: context.state_dir.join("instances"),
         server: InstanceProgram { program: context.program.clone(), arguments },
         clock: Rc::clone(&context.clock),
-        disk: Lane::default(),
+        disk: BlockingPool::default(),
     };
     Ok(Rc::new(Local { context: context.clone(), supervised, settings }))
 }

@@ -19,7 +19,7 @@ use greenroom_core::inventory::{Capabilities, Listed, Listing};
 use greenroom_keys::KeyTable;
 use greenroom_keys::problem::{Place, Problem, Problems};
 use greenroom_ports::provider::{LaunchRequest, Provider, ProviderError, Termination};
-use greenroom_system::threads::disk::Lane;
+use greenroom_system::threads::disk::BlockingPool;
 
 use crate::process::boot_id;
 use crate::registration::{BuildContext, Built, Calls, Registration};
@@ -88,7 +88,7 @@ fn build(context: &BuildContext, table: &toml::Table) -> Built {
             arguments: SUPERVISE.map(OsString::from).to_vec(),
         },
         clock: Rc::clone(&context.clock),
-        disk: Lane::default(),
+        disk: BlockingPool::default(),
     };
     Ok(Rc::new(Qemu { context: context.clone(), supervised, settings }))
 }

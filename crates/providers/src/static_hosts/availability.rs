@@ -7,8 +7,7 @@ use std::time::Duration;
 use fs_err as fs;
 use greenroom_core::endpoint::{Endpoint, Jump};
 use greenroom_core::ids::PoolName;
-use greenroom_system::names::look_up;
-use greenroom_system::names::race::connect_any;
+use greenroom_system::names::{connect_any, look_up};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 
 use super::StaticHosts;

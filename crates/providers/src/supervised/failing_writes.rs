@@ -8,7 +8,7 @@ use greenroom_core::ids::{Generation, InstanceId, OwnerId, PoolName};
 use greenroom_core::inventory::Tags;
 use greenroom_core::time::Stamp;
 use greenroom_ports::provider::{InstanceKeys, LaunchRequest, ProviderError};
-use greenroom_system::threads::disk::Lane;
+use greenroom_system::threads::disk::BlockingPool;
 use greenroom_testkit::faulty::{Action, Ended, act, listed, with_each_error};
 
 use super::instance_dir::{InstanceDir, Launched, Life};
@@ -79,7 +79,7 @@ fn make(dir: &Path, begin: &dyn Fn()) -> Result<(), String> {
     runtime.block_on(async {
         let server = InstanceProgram { program: "/nowhere".into(), arguments: Vec::new() };
         let pool_dir = pool(dir);
-        let disk = Lane::default();
+        let disk = BlockingPool::default();
         let request = request();
         let launcher = Launcher { pool_dir: &pool_dir, server: &server, disk: &disk };
         begin();

@@ -18,7 +18,7 @@ use greenroom_core::failure::ErrorClass;
 use greenroom_core::text::hex;
 use greenroom_ports::provider::{LaunchRequest, ProviderError};
 use greenroom_system::remove;
-use greenroom_system::threads::disk::Lane;
+use greenroom_system::threads::disk::BlockingPool;
 use greenroom_system::threads::flock::{self, Kind};
 use tokio::io::AsyncReadExt;
 
@@ -68,7 +68,7 @@ pub struct Admitted {
 pub struct Launcher<'a> {
     pub pool_dir: &'a Path,
     pub server: &'a InstanceProgram,
-    pub disk: &'a Lane,
+    pub disk: &'a BlockingPool,
 }
 
 /// The result of creating the directory.

@@ -18,7 +18,7 @@ use greenroom_core::inventory::{Listed, Listing};
 use greenroom_ports::clock::Clock;
 use greenroom_ports::provider::{LaunchRequest, ProviderError, Termination};
 use greenroom_system::remove;
-use greenroom_system::threads::disk::Lane;
+use greenroom_system::threads::disk::BlockingPool;
 use rustix::process::Signal;
 
 use crate::process::{self, Process};
@@ -45,7 +45,7 @@ pub struct Supervised {
     pub server: InstanceProgram,
     pub clock: Rc<dyn Clock>,
     /// Removals of instances' trees.
-    pub disk: Lane,
+    pub disk: BlockingPool,
 }
 
 impl std::fmt::Debug for Supervised {

@@ -23,7 +23,7 @@ use super::slot::{Slot, slots};
 
 /// A link accepts a request immediately; one that does not is unresponsive.
 const FIRST_ANSWER: Duration = Duration::from_secs(3);
-/// From starting a link to its first call.
+/// Limit from the start of a link to its first call.
 const START_WITHIN: Duration = Duration::from_secs(5);
 /// Polling interval while a link is exiting, or another call is starting one.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -134,7 +134,7 @@ impl Links {
         Slot::new(self.dir(id), 0).has_socket()
     }
 
-    /// What the links of an instance have heard from its metadata service. Links that do not reply are left out: no call
+    /// The answers that the links of an instance have received from its metadata service. Links that do not reply are left out: no call
     /// waits for this.
     pub(super) async fn metadata(&self, id: &InstanceId) -> MetadataAnswers {
         let ask = async |slot: Slot| {

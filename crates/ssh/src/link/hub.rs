@@ -22,10 +22,10 @@ use super::protocol::{Line, LinkSpec};
 use super::shells::{Shells, StandbyLoop};
 use super::slot::{SlotLock, wake_keeper};
 
-/// For processes that a dead link's stage left running: the time from TERM to KILL, and from KILL to giving up.
+/// Time from TERM to KILL, and from KILL to giving up, for processes that a dead link's stage left running.
 const LEFT_GRACE: Duration = Duration::from_millis(200);
 const LEFT_KILLING: Duration = Duration::from_secs(5);
-/// How long a link whose connection failed waits for the call that started it.
+/// Limit of the wait of a link, whose connection failed, for the call that started it.
 const TELL_WITHIN: Duration = Duration::from_secs(1);
 
 /// The runner of the current job.
@@ -55,7 +55,7 @@ pub(super) struct Hub<'a> {
     pub(super) round_trip: Cell<Option<Duration>>,
     pub(super) stages: Cell<u64>,
     pub(super) runner: RefCell<Option<Rc<RunnerWatch>>>,
-    /// What the instance's metadata service announces.
+    /// The announcements of the instance's metadata service.
     pub(super) metadata: MetadataLog,
 }
 

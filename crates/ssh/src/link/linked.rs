@@ -28,6 +28,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::super::remote::{before, prelude};
 use super::super::script_ack::AcknowledgedOutput;
+use super::super::stage::LocalError;
 use super::super::{COMMAND_GRACE, Ssh, dial, stop};
 use super::call::{LinkSettings, Links, Target, kill};
 use super::protocol::{Control, Interpreter, Line, LinkRequest, Reply};
@@ -40,7 +41,7 @@ const MARGIN: Duration = Duration::from_secs(1);
 const CONCURRENT: usize = 256;
 /// Tries with links that die before they have sent any part of a script.
 const MOST_TRIES: u32 = 3;
-/// From a connection that the server closed before its greeting to a job's next try; doubles with each.
+/// The pause before a job's next try, after a connection that the server closed before its greeting; doubles with each.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 
@@ -63,10 +64,14 @@ impl Linked {
     }
 }
 
-/// The call's ends of a stage's pipes.
-struct Pipes {
+/// A conversation with a link about a stage.
+struct Conversation {
+    line: Line,
+    /// The call's ends of the stage's pipes.
     stdout: pipe::Receiver,
     stderr: pipe::Receiver,
+    /// True if the output did not end with a line break.
+    line_open: bool,
 }
 
 /// Result of a conversation about a stage.
@@ -144,8 +149,8 @@ impl Connector for Linked {
             exit_joined: marks.as_ref().is_some_and(|marks| marks.exit.joined),
         };
         let target = self.target(id, at, stage.start_within);
-        let sent = (&ask as &dyn Fn() -> LinkRequest, &stage.script, stage.stop_grace);
-        let end = match self.by_link(target, sent, &mut acknowledged, &mut stop).await {
+        let program = LinkedProgram { request: &ask, input: &stage.script, grace: stage.stop_grace };
+        let end = match self.by_link(target, program, &mut acknowledged, &mut stop).await {
             Some(end) => end,
             None => self.ssh.run_as_it_is(id, at, stage, &mut acknowledged, stop).await,
         };
@@ -184,8 +189,15 @@ impl Connector for Linked {
     }
 }
 
-/// What is sent to a link for a program: the request, its input, and from TERM to KILL.
-type Sent<'a> = (&'a dyn Fn() -> LinkRequest, &'a File, Duration);
+/// A program for a link to run.
+#[derive(Clone, Copy)]
+struct LinkedProgram<'a> {
+    /// Makes the request; each try sends one.
+    request: &'a dyn Fn() -> LinkRequest,
+    input: &'a File,
+    /// From TERM to KILL when it is stopped.
+    grace: Duration,
+}
 
 impl Linked {
     /// Sends the check to the link, which is started if there is none and then connects.
@@ -205,7 +217,8 @@ impl Linked {
         }
         self.has_answered(id);
         let late = || ConnectError::timed_out(at.place(), within);
-        let (mut tries, mut pause) = (0, FIRST_PAUSE);
+        let mut tries = 0;
+        let mut pause = FIRST_PAUSE;
         while tries < MOST_TRIES {
             tries += 1;
             let left = within.saturating_sub(begun.elapsed());
@@ -226,7 +239,8 @@ impl Linked {
                     if first.is_some() && begun.elapsed() + pause < within =>
                 {
                     sleep(pause).await;
-                    (tries, pause) = (0, (pause * 2).min(LONGEST_PAUSE));
+                    tries = 0;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
                 }
                 Ok(Ok(Some(Reply::Failed(error)))) => return Err(error),
                 // The link died.
@@ -260,19 +274,20 @@ impl Linked {
         let until = Instant::now() + command.within.max(start_within + MARGIN);
         let mut stop: Stop<'_> = Box::pin(sleep_until(until));
         let target = self.target(id, at, start_within);
-        self.by_link(target, (&ask, &input, COMMAND_GRACE), output, &mut stop).await
+        let program = LinkedProgram { request: &ask, input: &input, grace: COMMAND_GRACE };
+        self.by_link(target, program, output, &mut stop).await
     }
 
     /// Runs a program on a link's connection. `None`: no link is available.
     async fn by_link(
         &self,
         target: Target<'_>,
-        sent @ (_, _, grace): Sent<'_>,
+        program: LinkedProgram<'_>,
         output: &mut dyn Output,
         stop: &mut Stop<'_>,
     ) -> Option<Result<StageEnd, ConnectError>> {
         for _ in 0..MOST_TRIES {
-            let calling = self.call(target, sent);
+            let calling = self.call(target, program);
             tokio::pin!(calling);
             let called = tokio::select! {
                 biased;
@@ -280,18 +295,18 @@ impl Linked {
                 () = &mut *stop => {
                     // The link may already have the stage and then has to stop it.
                     *stop = Box::pin(ready(()));
-                    let Ok(called) = timeout(grace + STOP_ACKNOWLEDGED, calling).await else {
+                    let Ok(called) = timeout(program.grace + STOP_ACKNOWLEDGED, calling).await else {
                         return Some(Ok(StageEnd::Stopped));
                     };
                     called
                 }
             };
-            let Ok((line, mut pipes)) = called else { break };
-            let (talk, line_open) = converse(line, &mut pipes, (grace, target.at), output, stop).await;
+            let Ok(mut conversation) = called else { break };
+            let talk = conversation.converse(program.grace, target.at, output, stop).await;
             // A link that died with the stage could not say.
             let is_lost =
                 matches!(talk, Talk::Lost(_) | Talk::Over(Err(ConnectError::Lost { sent: true, .. })));
-            output.note_line(line_open || is_lost);
+            output.note_line(conversation.line_open || is_lost);
             match talk {
                 Talk::Over(end) => return Some(end),
                 Talk::Lost(error) => {
@@ -306,15 +321,19 @@ impl Linked {
     }
 
     /// Sends a program to a link, with separate pipes, so that a link never holds this process's streams.
-    async fn call(&self, target: Target<'_>, (ask, input, _): Sent<'_>) -> io::Result<(Line, Pipes)> {
+    async fn call(&self, target: Target<'_>, program: LinkedProgram<'_>) -> io::Result<Conversation> {
         let (stdout, out) = io::pipe()?;
         let (stderr, err) = io::pipe()?;
-        let line = self.links.call(target, ask(), &[input.as_fd(), out.as_fd(), err.as_fd()]).await?;
-        let pipes = Pipes {
+        let line = self
+            .links
+            .call(target, (program.request)(), &[program.input.as_fd(), out.as_fd(), err.as_fd()])
+            .await?;
+        Ok(Conversation {
+            line,
             stdout: pipe::Receiver::from_owned_fd(stdout.into())?,
             stderr: pipe::Receiver::from_owned_fd(stderr.into())?,
-        };
-        Ok((line, pipes))
+            line_open: false,
+        })
     }
 }
 
@@ -326,92 +345,91 @@ fn in_memory(content: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// Follows a stage to its end, and returns also whether its output left a line open.
-async fn converse(
-    line: Line,
-    pipes: &mut Pipes,
-    (stop_grace, at): (Duration, &Endpoint),
-    output: &mut dyn Output,
-    stop: &mut Stop<'_>,
-) -> (Talk, bool) {
-    let mut line_open = false;
-    let talk = follow(line, pipes, (stop_grace, at), (output, &mut line_open), stop).await;
-    (talk, line_open)
-}
-
-/// Forwards a stage's output and handles the link's replies.
-async fn follow(
-    mut line: Line,
-    Pipes { stdout, stderr }: &mut Pipes,
-    (stop_grace, at): (Duration, &Endpoint),
-    (output, line_open): (&mut dyn Output, &mut bool),
-    stop: &mut Stop<'_>,
-) -> Talk {
-    let lost = ConnectError::Lost {
-        at: at.place(),
-        problem: "the link, which held the connection, has exited".to_owned(),
-        sent: true,
-    };
-    let pumping = pump(stdout, stderr, output);
-    tokio::pin!(pumping);
-    let (mut begun, mut drained, mut acknowledged) = (false, false, false);
-    let mut output_error: Option<ConnectError> = None;
-    let mut end: Option<Result<StageEnd, ConnectError>> = None;
-    // When the link counts as unresponsive; set once the stage is to be stopped.
-    let mut unresponsive_at: Option<Instant> = None;
-    loop {
-        match &end {
-            // The remaining output of a stopped stage is discarded.
-            Some(Ok(StageEnd::Stopped)) => {
-                return Talk::Over(output_error.map_or(Ok(StageEnd::Stopped), Err));
-            }
-            Some(Err(error @ ConnectError::Lost { sent: true, .. }))
-                if unresponsive_at.is_some() && !acknowledged =>
-            {
-                return Talk::Lost(error.clone());
-            }
-            // A stage that is being stopped has no reader.
-            Some(end) if drained || unresponsive_at.is_some() => return Talk::Over(end.clone()),
-            _ => {}
-        }
-        tokio::select! {
-            biased;
-            () = &mut *stop, if unresponsive_at.is_none() => {
-                let _sent = line.send(&Control::Stop, &[]).await;
-                unresponsive_at = Some(Instant::now() + stop_grace + STOP_ACKNOWLEDGED);
-                // The stage has ended by itself, and its output is still held open or is not read.
-                end = end.map(|_| Ok(StageEnd::Stopped));
-            }
-            reply = line.receive::<Reply>(), if end.is_none() => match reply {
-                Ok(Some(Reply::Begun)) => begun = true,
-                Ok(Some(Reply::LineOpen)) => *line_open = true,
-                Ok(Some(Reply::Stopping)) => {
-                    acknowledged = true;
-                    unresponsive_at = Some(Instant::now() + stop_grace * 2 + stop::LONGEST);
+impl Conversation {
+    /// Follows a stage to its end: forwards its output and handles the link's replies.
+    ///
+    /// The end comes as a reply on the socket and the output through the pipes, so either may come first: a stage is over
+    /// when both have ended. A stop changes that. A process that the stage left behind may hold the pipes open, and the runner no
+    /// longer reads, so a stopped stage is over with its end, whatever is left in the pipes.
+    ///
+    /// Only the link can stop what runs in the guest, and the link may be stuck. So a stop has two limits: the link acknowledges
+    /// it immediately, and reports the end within the time that a stop takes at most. A link that misses a limit is killed, and the
+    /// next stage's link stops what is left.
+    async fn converse(
+        &mut self,
+        stop_grace: Duration,
+        at: &Endpoint,
+        output: &mut dyn Output,
+        stop: &mut Stop<'_>,
+    ) -> Talk {
+        let Self { line, stdout, stderr, line_open } = self;
+        let lost = ConnectError::Lost {
+            at: at.place(),
+            problem: "the link, which held the connection, has exited".to_owned(),
+            sent: true,
+        };
+        let pumping = pump(stdout, stderr, output);
+        tokio::pin!(pumping);
+        let mut begun = false;
+        let mut drained = false;
+        let mut acknowledged = false;
+        let mut output_error: Option<ConnectError> = None;
+        let mut end: Option<Result<StageEnd, ConnectError>> = None;
+        // When the link counts as unresponsive; set once the stage is to be stopped.
+        let mut unresponsive_at: Option<Instant> = None;
+        loop {
+            match &end {
+                // The remaining output of a stopped stage is discarded.
+                Some(Ok(StageEnd::Stopped)) => {
+                    return Talk::Over(output_error.map_or(Ok(StageEnd::Stopped), Err));
                 }
-                Ok(Some(Reply::Ended(ended))) => end = Some(Ok(ended)),
-                Ok(Some(Reply::Failed(error))) => end = Some(Err(error)),
-                Ok(Some(_)) => {}
-                Ok(None) | Err(_) if !begun && unresponsive_at.is_none() => return Talk::Again,
-                Ok(None) | Err(_) => {
-                    acknowledged = false;
-                    end = Some(Err(lost.clone()));
+                Some(Err(error @ ConnectError::Lost { sent: true, .. }))
+                    if unresponsive_at.is_some() && !acknowledged =>
+                {
+                    return Talk::Lost(error.clone());
                 }
-            },
-            () = sleep_until(unresponsive_at.unwrap_or_else(Instant::now)),
-                if unresponsive_at.is_some() && end.is_none() =>
-            {
-                // The next stage's link stops what this one left running.
-                kill(&line);
-                end = Some(Ok(StageEnd::Stopped));
+                // A stage that is being stopped has no reader.
+                Some(end) if drained || unresponsive_at.is_some() => return Talk::Over(end.clone()),
+                _ => {}
             }
-            pumped = &mut pumping, if !drained => {
-                drained = true;
-                if let Err(error) = pumped {
-                    let what = format!("cannot forward the stage's output: {error}");
-                    output_error = Some(ConnectError::Local { what });
+            tokio::select! {
+                biased;
+                () = &mut *stop, if unresponsive_at.is_none() => {
                     let _sent = line.send(&Control::Stop, &[]).await;
                     unresponsive_at = Some(Instant::now() + stop_grace + STOP_ACKNOWLEDGED);
+                    // The stage has ended by itself, and its output is still held open or is not read.
+                    end = end.map(|_| Ok(StageEnd::Stopped));
+                }
+                reply = line.receive::<Reply>(), if end.is_none() => match reply {
+                    Ok(Some(Reply::Begun)) => begun = true,
+                    Ok(Some(Reply::LineOpen)) => *line_open = true,
+                    Ok(Some(Reply::Stopping)) => {
+                        acknowledged = true;
+                        unresponsive_at = Some(Instant::now() + stop_grace * 2 + stop::LONGEST);
+                    }
+                    Ok(Some(Reply::Ended(ended))) => end = Some(Ok(ended)),
+                    Ok(Some(Reply::Failed(error))) => end = Some(Err(error)),
+                    Ok(Some(_)) => {}
+                    Ok(None) | Err(_) if !begun && unresponsive_at.is_none() => return Talk::Again,
+                    Ok(None) | Err(_) => {
+                        acknowledged = false;
+                        end = Some(Err(lost.clone()));
+                    }
+                },
+                () = sleep_until(unresponsive_at.unwrap_or_else(Instant::now)),
+                    if unresponsive_at.is_some() && end.is_none() =>
+                {
+                    // The next stage's link stops what this one left running.
+                    kill(line);
+                    end = Some(Ok(StageEnd::Stopped));
+                }
+                pumped = &mut pumping, if !drained => {
+                    drained = true;
+                    if let Err(error) = pumped {
+                        output_error = Some(LocalError::Output(error).into());
+                        let _sent = line.send(&Control::Stop, &[]).await;
+                        unresponsive_at = Some(Instant::now() + stop_grace + STOP_ACKNOWLEDGED);
+                    }
                 }
             }
         }
@@ -429,7 +447,8 @@ pub(super) async fn pump(
     stderr: &pipe::Receiver,
     output: &mut dyn Output,
 ) -> io::Result<()> {
-    let (mut out_ended, mut err_ended) = (false, false);
+    let mut out_ended = false;
+    let mut err_ended = false;
     while !(out_ended && err_ended) {
         tokio::select! {
             ready = stdout.readable(), if !out_ended => {

@@ -17,11 +17,11 @@ use super::super::remote::shell;
 use super::super::session::Session;
 
 const SCRIPT: &str = include_str!("metadata.sh");
-/// From the connection to the start of the script: the first stage starts meanwhile.
+/// Delay from the connection to the start of the script: the first stage starts meanwhile.
 const DELAY: Duration = Duration::from_secs(2);
 /// The pause after a script that was killed; doubled each time.
 const PAUSE: Duration = Duration::from_mins(1);
-/// How often the script may start.
+/// Maximum number of starts of the script.
 const STARTS: u32 = 5;
 /// The maximum length of a line.
 const LINE: usize = 4 << 10;
@@ -34,7 +34,7 @@ const ANSWER: usize = 300;
 const REMINDER: Duration = Duration::from_secs(5);
 const REMINDERS: u32 = 12;
 
-/// What a link has heard from the metadata service.
+/// The answers that a link has received from the metadata service.
 #[derive(Default)]
 pub(super) struct MetadataLog {
     answers: RefCell<MetadataAnswers>,
@@ -283,7 +283,8 @@ mod tests {
 
     /// A directory of programs with one of the clients at most.
     fn only<'a>(client: impl Into<Option<&'a str>>) -> Option<tempfile::TempDir> {
-        let (dir, client) = (tempfile::tempdir().unwrap(), client.into());
+        let dir = tempfile::tempdir().unwrap();
+        let client = client.into();
         for program in TOOLS.into_iter().chain(client) {
             let path = found(program);
             if path.as_os_str().is_empty() {
@@ -427,7 +428,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_keeper_is_woken_until_it_has_asked() {
-        let (heard, wakes) = (MetadataLog::default(), Cell::new(0));
+        let heard = MetadataLog::default();
+        let wakes = Cell::new(0);
         let wake = || wakes.set(wakes.get() + 1);
         let waking = heard.remind(&wake, Duration::from_millis(1));
         tokio::pin!(waking);

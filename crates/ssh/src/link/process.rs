@@ -29,7 +29,7 @@ const CHECK_EVERY: u32 = 2;
 /// The share of a processor, as a divisor, that a link without a stage may use between two self-checks. It needs a
 /// hundredth; more means, for example, a guest that sends requests without end.
 const IDLE_SHARE: u32 = 10;
-/// How long calls that are being answered may take when the link exits.
+/// Limit for calls that are being answered when the link exits.
 const LAST_CALLS_WITHIN: Duration = Duration::from_secs(1);
 
 /// The command line of a link, which is internal and has no help text.

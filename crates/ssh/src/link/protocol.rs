@@ -26,7 +26,7 @@ use tokio::net::UnixStream;
 /// Must be raised with every change of these messages.
 pub(super) const PROTOCOL: u32 = 6;
 
-/// What a link is started with, on its standard input.
+/// The specification of a link, which it gets on its standard input.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct LinkSpec {
     pub(super) instance: String,
@@ -130,7 +130,7 @@ fn is_false(flag: &bool) -> bool {
     !*flag
 }
 
-/// What reads a script, and commands to run before it.
+/// The reader of a script, and commands to run before it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Interpreter {
     #[serde(flatten)]
@@ -235,7 +235,8 @@ impl Line {
             if self.received.len() > LONGEST {
                 return Err(io::Error::new(ErrorKind::InvalidData, "a message is too long"));
             }
-            let (received, descriptors) = (&mut self.received, &mut self.descriptors);
+            let received = &mut self.received;
+            let descriptors = &mut self.descriptors;
             let stream = &self.stream;
             let count =
                 stream.async_io(Interest::READABLE, || receive_some(stream, received, descriptors)).await;
@@ -314,7 +315,8 @@ mod tests {
     }
 
     fn requests() -> Vec<Envelope> {
-        let (within, stop_grace) = (Duration::from_secs(10), Duration::from_secs(5));
+        let within = Duration::from_secs(10);
+        let stop_grace = Duration::from_secs(5);
         let interpreter =
             Interpreter { reader: Reader::Shell(Shell::Bash.into()), before: "cd /builds".to_owned() };
         let shell = StageShell { shell: Shell::Sh, login_shell: true, separate_stderr: true };
@@ -385,7 +387,8 @@ mod tests {
     }
 
     fn replies() -> Vec<Reply> {
-        let (at, problem) = (|| "192.0.2.7:22".to_owned(), || "it broke".to_owned());
+        let at = || "192.0.2.7:22".to_owned();
+        let problem = || "it broke".to_owned();
         let figures = Figures {
             pid: 4711,
             connected_ms: Some(5),
@@ -455,7 +458,8 @@ mod tests {
         };
         let at = Endpoint { metadata: Some(MetadataService::Gce), ..endpoint() };
         let settings = spec.settings.clone();
-        let (instance, dir) = (spec.instance.clone(), spec.dir.clone());
+        let instance = spec.instance.clone();
+        let dir = spec.dir.clone();
         let watching = LinkSpec { at, settings, instance, dir, wake: Some("/run/keeper".into()), ..spec };
         hold(recorded!("link-specs.jsonl"), &[spec, watching]);
     }

@@ -16,7 +16,7 @@ use super::super::output::ProcessOutput;
 use super::super::passed;
 use super::super::script_ack::{ExitMark, Marks};
 use super::super::session::{Session, is_refusal};
-use super::super::stage::{Input, Run, carry_on, forward};
+use super::super::stage::{Input, LocalError, Run, carry_on, forward};
 use super::hub::Hub;
 use super::protocol::{Control, Envelope, Figures, Interpreter, Line, LinkRequest, PROTOCOL, Reply};
 use super::shells::{Next, NoShell, Program, REFUSED_AGAIN, REFUSED_FOR, StandbyShell};
@@ -83,12 +83,15 @@ impl Hub<'_> {
                 let next = Next { followed, ahead: ahead.map(Program::Interpreter) };
                 let marks = ready_mark.zip(exit_mark);
                 let marks = marks.map(|(ready, mark)| Marks { ready, exit: ExitMark { mark, joined } });
-                let program = (Program::Interpreter(interpreter), next, marks);
-                self.run_stage(line, program, start_within, stop_grace).await
+                let program = Program::Interpreter(interpreter);
+                let request = StageRequest { program, next, marks, start_within, stop_grace };
+                self.run_stage(line, request).await
             }
             LinkRequest::Command { text, start_within, stop_grace, .. } => {
-                let program = (Program::Command(text), Next::default(), None);
-                self.run_stage(line, program, start_within, stop_grace).await
+                let program = Program::Command(text);
+                let next = Next::default();
+                let request = StageRequest { program, next, marks: None, start_within, stop_grace };
+                self.run_stage(line, request).await
             }
         };
     }
@@ -139,14 +142,21 @@ impl Hub<'_> {
 /// Descriptors of a stage: its script, and pipes for its two streams.
 pub(super) const DESCRIPTORS: usize = 3;
 
-/// From TERM to KILL for a stage whose call has exited and no longer waits.
+/// Time from TERM to KILL for a stage whose call has exited and no longer waits.
 const ABANDONED_GRACE: Duration = Duration::from_millis(50);
 
 /// Extra time for the connection and for the shell: each has its own limit, whose error is more precise.
 const START_MARGIN: Duration = Duration::from_millis(500);
 
-/// A call's program, what may wait for another stage, and the marks of the lines that its shell prints.
-type Requested = (Program, Next, Option<Marks>);
+/// A call's request to run a program.
+pub(super) struct StageRequest {
+    program: Program,
+    next: Next,
+    /// The marks of the lines that a container's shell prints.
+    marks: Option<Marks>,
+    start_within: Duration,
+    stop_grace: Duration,
+}
 
 /// Frees the link when the stage has ended, whatever its result.
 struct Turn<'a, 'b>(&'a Hub<'b>);
@@ -160,18 +170,12 @@ impl Drop for Turn<'_, '_> {
 
 impl Hub<'_> {
     /// Runs a program for a call, and reports its end.
-    pub(super) async fn run_stage(
-        &self,
-        mut line: Line,
-        program: Requested,
-        start_within: Duration,
-        stop_grace: Duration,
-    ) -> io::Result<()> {
+    pub(super) async fn run_stage(&self, mut line: Line, request: StageRequest) -> io::Result<()> {
         self.shells.stage_runs.set(true);
         let turn = Turn(self);
         self.stages.set(self.stages.get() + 1);
         line.send(&Reply::Accepted, &[]).await?;
-        let result = self.stage(&mut line, program, start_within, stop_grace).await;
+        let result = self.stage(&mut line, request).await;
         if matches!(result, Err(ConnectError::Lost { sent: true, .. })) {
             // The stage may still be running: its note stays, and the next link stops that session.
             self.close();
@@ -180,19 +184,13 @@ impl Hub<'_> {
         line.send(&result.map_or_else(Reply::Failed, Reply::Ended), &[]).await
     }
 
-    async fn stage(
-        &self,
-        line: &mut Line,
-        (program, next, marks): Requested,
-        start_within: Duration,
-        stop_grace: Duration,
-    ) -> Result<StageEnd, ConnectError> {
-        let mut descriptor = || {
-            line.next_descriptor().ok_or_else(|| local_error("the request for a stage lacks pipes", &"none"))
-        };
-        let (script, stdout, stderr) = (descriptor()?, descriptor()?, descriptor()?);
-        let mut output = ProcessOutput::to_pipes(stdout, stderr)
-            .map_err(|e| local_error("cannot use the stage's pipes", &e))?;
+    async fn stage(&self, line: &mut Line, request: StageRequest) -> Result<StageEnd, ConnectError> {
+        let StageRequest { program, next, marks, start_within, stop_grace } = request;
+        let mut descriptor = || line.next_descriptor().ok_or(LocalError::NoPipes);
+        let script = descriptor()?;
+        let stdout = descriptor()?;
+        let stderr = descriptor()?;
+        let mut output = ProcessOutput::to_pipes(stdout, stderr).map_err(LocalError::Pipes)?;
         let start_by = Instant::now() + start_within;
         let connecting = timeout_at(start_by + START_MARGIN, self.session());
         let session = tokio::select! {
@@ -225,7 +223,8 @@ impl Hub<'_> {
         let grace = Rc::new(Cell::new(stop_grace));
         let input = Input::File(script.into());
         let settings = &self.spec.settings;
-        let (linger, first_line) = (settings.linger, settings.first_line);
+        let linger = settings.linger;
+        let first_line = settings.first_line;
         let run = Run { input, grace, linger, first_line, marks };
         // The note that is removed below is this stage's own: a dead link's note stays until its stage has been
         // stopped.
@@ -257,10 +256,9 @@ async fn in_shell(
     output: &mut ProcessOutput,
 ) -> Result<StageEnd, ConnectError> {
     let preamble = std::mem::take(&mut waiting.preamble);
-    let reported = line.send(&Reply::Begun, &[]).await.map_err(|e| local_error("the call has exited", &e));
-    let begun = match reported {
+    let begun = match line.send(&Reply::Begun, &[]).await {
         Ok(()) => forward(output, preamble).await,
-        gone => gone,
+        Err(gone) => Err(LocalError::CallGone(gone).into()),
     };
     if let Err(error) = begun {
         waiting.dismiss().await;
@@ -271,11 +269,7 @@ async fn in_shell(
             run.grace.set(run.grace.get().min(ABANDONED_GRACE));
         }
     });
-    carry_on(session, &mut waiting.begun, run, output, &mut stop, &Cell::new(false)).await
-}
-
-fn local_error(what: &str, problem: &dyn std::fmt::Display) -> ConnectError {
-    ConnectError::Local { what: format!("{what}: {problem}") }
+    carry_on(session, &mut waiting.begun, run, output, &mut stop).await
 }
 
 /// Resolves when the call requests a stop, or has exited (`false`).
@@ -314,7 +308,7 @@ pub(super) async fn figures(hub: &Hub<'_>) -> Figures {
     }
 }
 
-/// Anonymous own_memory figures this process, which excludes the program file.
+/// Anonymous memory of this process, which excludes the program file.
 fn own_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:"))?;

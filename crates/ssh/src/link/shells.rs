@@ -36,7 +36,7 @@ const LONGEST_DELAY: Duration = Duration::from_mins(1);
 pub(super) const REFUSED_AGAIN: Duration = Duration::from_millis(20);
 pub(super) const REFUSED_FOR: Duration = Duration::from_secs(1);
 
-/// What is started in the guest and then reads its standard input.
+/// A program that is started in the guest and then reads its standard input.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Program {
     /// The shell of a stage.
@@ -114,7 +114,7 @@ impl StandbyShell {
         }
     }
 
-    /// What stops it in the guest, if the shell gave it.
+    /// The handle that stops it in the guest, if the shell gave it.
     pub(super) fn handle(&self) -> Option<&StopHandle> {
         self.begun.guest.handle()
     }
@@ -136,7 +136,7 @@ pub(super) struct NoShell {
     pub(super) preamble: Preamble,
 }
 
-/// What may wait for the stages after one.
+/// The shells that may wait for the stages after one.
 #[derive(Default)]
 pub(super) struct Next {
     /// True if another shell may wait.
@@ -172,7 +172,7 @@ pub(super) struct Shells {
 /// Receives the requests for shells; see `Shells::keep`.
 pub(super) struct StandbyLoop {
     requests: mpsc::Receiver<ShellRequest>,
-    /// How long a shell may take to start.
+    /// Limit for the start of a shell.
     within: Duration,
 }
 
@@ -180,8 +180,10 @@ impl Shells {
     pub(super) fn new(within: Duration) -> (Self, StandbyLoop) {
         let (requests, served) = mpsc::channel(1);
         let one_waits = Cell::new(false);
-        let (failed, stage_runs) = (Cell::new(false), Cell::new(false));
-        let (coming, environment) = (RefCell::default(), RefCell::default());
+        let failed = Cell::new(false);
+        let stage_runs = Cell::new(false);
+        let coming = RefCell::default();
+        let environment = RefCell::default();
         let shells =
             Self { requests, one_waits, failed, coming, environment, stage_runs, changed: Notify::new() };
         (shells, StandbyLoop { requests: served, within })
@@ -228,6 +230,12 @@ impl Shells {
 
     /// Starts shells and hands them out, for as long as the link runs. `start_early`: a shell may wait before the first
     /// stage.
+    ///
+    /// One loop does both, so that a shell is never started for a stage and in advance at the same time: some servers allow
+    /// one session. The order within a round is part of the contract: what a job's check has asked for (`coming`)
+    /// replaces the program of the last stage, then the container of a later stage starts, then the standby shell, and
+    /// only then the loop waits. A start blocks the loop. A request that arrives meanwhile waits for it, because it most
+    /// likely wants that shell. If the start fails, such a request gets the error instead of a second try (`early`).
     pub(super) async fn keep(&self, session: &Session<'_>, mut standby: StandbyLoop, start_early: bool) {
         let bash = Interpreter { reader: Reader::Shell(Shell::Bash.into()), before: String::new() };
         let mut program = Program::Interpreter(bash);
@@ -242,7 +250,10 @@ impl Shells {
         }
         loop {
             if let Some(coming) = self.coming.take() {
-                (program, wanted, delay, not_before) = (coming, true, FIRST_DELAY, Instant::now());
+                program = coming;
+                wanted = true;
+                delay = FIRST_DELAY;
+                not_before = Instant::now();
             }
             ahead.start(session, self.stage_runs.get(), standby.within).await;
             let may_start = || wanted && !self.stage_runs.get();
@@ -293,7 +304,9 @@ impl Shells {
                         };
                         ahead.request(next.ahead, &kind);
                         if !kind.is_container() {
-                            (program, delay, not_before) = (kind, FIRST_DELAY, Instant::now());
+                            program = kind;
+                            delay = FIRST_DELAY;
+                            not_before = Instant::now();
                             wanted = next.followed;
                             self.set_waiting(false);
                             self.failed.set(!wanted);

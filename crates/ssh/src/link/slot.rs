@@ -5,7 +5,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -15,6 +15,7 @@ use std::{fmt, io};
 use greenroom_core::time::{BootId, Stamp};
 use greenroom_ports::clock::Clock;
 use greenroom_system::socket_dir::{SocketDir, send_wake_up};
+use greenroom_system::threads::flock;
 
 use super::super::marker_scan::Marker;
 use super::super::stop::StopHandle;
@@ -88,9 +89,7 @@ impl Slot {
 
     /// True if the lock's path names this file.
     fn is_named(&self, lock: &File) -> bool {
-        let inode = |found: std::fs::Metadata| (found.dev(), found.ino());
-        let named = std::fs::metadata(self.lock_path()).map(inode).ok();
-        named.is_some() && named == lock.metadata().map(inode).ok()
+        flock::is_file_at(&self.lock_path(), lock).unwrap_or(false)
     }
 
     /// Removes the files of a dead link. A running link removes its own files when it exits. False if a link holds the
@@ -138,7 +137,8 @@ impl SlotLock {
     /// Accepts calls from now on, in place of a dead link.
     pub(super) fn listen(&self) -> io::Result<tokio::net::UnixListener> {
         let dir = open_dir(&self.slot.dir)?.ok_or(io::ErrorKind::NotFound)?;
-        let (name, fresh) = (self.slot.socket(), self.slot.fresh_socket());
+        let name = self.slot.socket();
+        let fresh = self.slot.fresh_socket();
         dir.remove(&fresh)?;
         let listener = UnixListener::bind(dir.path(&fresh))?;
         // RACE: a call finds the dead link's socket or this one.
@@ -171,7 +171,7 @@ impl SlotLock {
         }
     }
 
-    /// What stops the stage of the previous, dead link, if it may still be running there.
+    /// The handle that stops the stage of the previous, dead link, if it may still be running there.
     pub(super) fn left_running(&self) -> Option<StopHandle> {
         let mut line = [0; StageRecord::LENGTH];
         let length = self.lock.read_at(&mut line, 0).ok()?;
@@ -209,7 +209,7 @@ pub(super) struct StageRecord {
 }
 
 impl StageRecord {
-    /// The same for each note, and for none: the next one covers it.
+    /// Length of each record, and of the line of none: the next one covers it.
     pub(super) const LENGTH: usize = StopHandle::LONGEST + 1 + 20 + 1 + 20 + 1;
 
     pub(super) fn new(handle: StopHandle, now: Stamp) -> Self {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt as _};
 use greenroom_core::ids::InstanceId;
+use greenroom_system::threads::flock::{self, Kind};
 use tokio::time::timeout;
 
 use super::super::keys::folder_name;
@@ -120,23 +121,17 @@ async fn query_link(slot: &Slot, within: Duration) -> Option<FoundLink> {
 pub struct HeldLocks(BTreeSet<u64>);
 
 impl HeldLocks {
-    /// As the kernel reports them now; none if it does not.
+    /// The locks that the kernel reports now; none if it does not report any.
     pub fn now() -> Self {
         Self::parse(&std::fs::read_to_string("/proc/locks").unwrap_or_default())
     }
 
-    /// A line is `1: FLOCK  ADVISORY  WRITE 4711 08:01:393232 0 EOF`; one that waits has `->` after the number.
     fn parse(text: &str) -> Self {
-        let inode = |line: &str| {
-            let mut words = line.split_whitespace().skip(1);
-            let (kind, _, mode) = (words.next()?, words.next()?, words.next()?);
-            let place = words.nth(1).filter(|_| kind == "FLOCK" && mode == "WRITE")?;
-            place.rsplit(':').next()?.parse().ok()
-        };
-        Self(text.lines().filter_map(inode).collect())
+        let exclusive = flock::listed(text).filter(|lock| lock.kind == Kind::Exclusive);
+        Self(exclusive.map(|lock| lock.inode).collect())
     }
 
-    /// How many links are open below the directory of a pool's links. The kernel names file systems otherwise than `stat`
+    /// The number of open links below the directory of a pool's links. The kernel names file systems otherwise than `stat`
     /// does on some of them, so an inode alone identifies a lock.
     pub fn links(&self, dir: &Path) -> u64 {
         let entries = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().flatten();

@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 pub const LOGIN_WITHIN: Duration = Duration::from_secs(30);
 /// Connections that may be without a login at the same time.
 const MOST: usize = 100;
-/// Of one source.
+/// Connections of one source that may be without a login at the same time.
 const MOST_OF_SOURCE: usize = 50;
 
 /// The connections without a login.
 #[derive(Debug)]
 pub struct Waiting<T> {
     all: Vec<(IpAddr, T)>,
-    /// When the log was last told that one was closed.
+    /// The time of the log's last line about a closed connection.
     told: Option<Instant>,
 }
 

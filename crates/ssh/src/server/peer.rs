@@ -18,7 +18,7 @@ use super::program::{Back, RunningProgram};
 /// Programs and waiting channels of one connection.
 const MOST_CHANNELS: usize = 100;
 
-/// What a connection needs of the machine that it logs in to.
+/// The machine that a connection logs in to.
 pub trait Machine: Send + Sync + 'static {
     /// The only login name.
     fn user(&self) -> &str;

@@ -15,6 +15,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fs_err as fs;
+use greenroom_system::random_hex;
 use russh::server::{Handle, Msg};
 use russh::{ChannelId, ChannelWriteHalf, Sig};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
@@ -105,7 +106,9 @@ async fn attend<M: Machine>(
     back: Back,
     gone: oneshot::Receiver<()>,
 ) {
-    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let stdin = child.stdin.take();
+    let stdout = child.stdout.take();
+    let stderr = child.stderr.take();
     let feeding = tokio::spawn(feed(stdin, Arc::clone(&input)));
     let Back { channel, writer, handle } = &back;
     let whole = async {
@@ -168,7 +171,8 @@ async fn report<M: Machine>(handle: &Handle, channel: ChannelId, status: io::Res
             (Some(code), _) => handle.exit_status_request(channel, code.unsigned_abs()).await,
             (None, Some(signal)) => {
                 let message = format!("killed by signal {signal}");
-                let (name, core) = (name(signal), status.core_dumped());
+                let name = name(signal);
+                let core = status.core_dumped();
                 handle.exit_signal_request(channel, name, core, message, String::new()).await
             }
             (None, None) => Ok(()),
@@ -324,9 +328,7 @@ impl Queue {
 }
 
 fn nameless(folder: &Path) -> io::Result<std::fs::File> {
-    let mut nonce = [0_u8; 8];
-    rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())?;
-    let path = folder.join(format!(".input-{:016x}", u64::from_le_bytes(nonce)));
+    let path = folder.join(format!(".input-{}", random_hex(8)?));
     let file = fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
     fs::remove_file(&path)?;
     Ok(file.into_file())
@@ -362,7 +364,8 @@ mod tests {
         fn what_goes_in_comes_out_in_order(steps in prop::collection::vec((0_usize..3_000_000, 0_usize..4), 1..12)) {
             let folder = tempfile::tempdir().unwrap();
             let spool = Spool::new(Some(folder.path()));
-            let (mut sent, mut got) = (Vec::new(), Vec::new());
+            let mut sent = Vec::new();
+            let mut got = Vec::new();
             for (step, (length, pieces)) in steps.into_iter().enumerate() {
                 let bytes: Vec<u8> = (0..length).map(|at| u8::try_from((at * 31 + step) % 251).unwrap()).collect();
                 spool.push(&bytes).unwrap();

@@ -8,17 +8,17 @@ use std::thread;
 
 use tokio::sync::{Semaphore, oneshot};
 
-/// Operations of one lane that run concurrently. The others wait, so that a stuck disk does not collect threads.
+/// Operations of one pool that run concurrently. The others wait, so that a stuck disk does not collect threads.
 const WIDTH: usize = 4;
 
-/// A lane of its own for each part whose stuck operations must not delay the other parts.
+/// A bounded number of threads for blocking operations. There is a pool for each part whose stuck operations must not delay the other parts.
 #[derive(Debug, Clone)]
-pub struct Lane {
+pub struct BlockingPool {
     free: Arc<Semaphore>,
     busy: Arc<Mutex<BTreeSet<PathBuf>>>,
 }
 
-impl Default for Lane {
+impl Default for BlockingPool {
     fn default() -> Self {
         Self { free: Arc::new(Semaphore::new(WIDTH)), busy: Arc::default() }
     }
@@ -36,7 +36,7 @@ impl Drop for Claim {
     }
 }
 
-impl Lane {
+impl BlockingPool {
     /// Runs `work` on a thread. If the caller gives up, the thread continues; until it has ended, another operation on
     /// the same path fails (`ResourceBusy`).
     pub async fn run<T: Send + 'static>(
@@ -83,50 +83,52 @@ mod tests {
 
     #[tokio::test]
     async fn an_operation_that_was_given_up_is_not_begun_a_second_time() {
-        let lane = Lane::default();
+        let pool = BlockingPool::default();
         let (release, hang) = stuck();
-        let given_up = tokio::time::timeout(Duration::from_millis(20), lane.run(Path::new("/a"), hang)).await;
+        let given_up = tokio::time::timeout(Duration::from_millis(20), pool.run(Path::new("/a"), hang)).await;
         assert!(given_up.is_err(), "the caller goes on");
-        let again = lane.run(Path::new("/a"), || Ok(())).await.unwrap_err();
+        let again = pool.run(Path::new("/a"), || Ok(())).await.unwrap_err();
         assert_eq!(again.kind(), io::ErrorKind::ResourceBusy);
         assert!(again.to_string().contains("`/a` has not ended"), "{again}");
-        assert_eq!(lane.run(Path::new("/b"), || Ok(7)).await.unwrap(), 7, "another path");
+        assert_eq!(pool.run(Path::new("/b"), || Ok(7)).await.unwrap(), 7, "another path");
         drop(release);
-        while lane.run(Path::new("/a"), || Ok(())).await.is_err() {
+        while pool.run(Path::new("/a"), || Ok(())).await.is_err() {
             tokio::task::yield_now().await;
         }
     }
 
     #[tokio::test]
     async fn stuck_operations_take_no_more_than_a_lanes_threads_and_no_other_lane() {
-        let (lane, other) = (Lane::default(), Lane::default());
+        let pool = BlockingPool::default();
+        let other = BlockingPool::default();
         let mut releases = Vec::new();
         for number in 0..WIDTH {
             let (release, hang) = stuck();
             releases.push(release);
             let path = PathBuf::from(format!("/{number}"));
-            assert!(tokio::time::timeout(Duration::from_millis(5), lane.run(&path, hang)).await.is_err());
+            assert!(tokio::time::timeout(Duration::from_millis(5), pool.run(&path, hang)).await.is_err());
         }
         let begun = Arc::new(Mutex::new(0));
         for number in 0..50 {
-            let (path, begun) = (PathBuf::from(format!("/next/{number}")), Arc::clone(&begun));
+            let path = PathBuf::from(format!("/next/{number}"));
+            let begun = Arc::clone(&begun);
             let work = move || {
                 *begun.lock().unwrap() += 1;
                 Ok(())
             };
-            assert!(tokio::time::timeout(Duration::from_millis(1), lane.run(&path, work)).await.is_err());
+            assert!(tokio::time::timeout(Duration::from_millis(1), pool.run(&path, work)).await.is_err());
         }
         assert_eq!(*begun.lock().unwrap(), 0, "they wait, without a thread");
         other.run(Path::new("/0"), || Ok(())).await.unwrap();
         drop(releases);
-        lane.run(Path::new("/next/0"), || Ok(())).await.unwrap();
+        pool.run(Path::new("/next/0"), || Ok(())).await.unwrap();
     }
 
     #[tokio::test]
     async fn a_thread_that_panics_leaves_its_path_free() {
-        let lane = Lane::default();
+        let pool = BlockingPool::default();
         let broken = || -> io::Result<()> { panic!("as planned") };
-        assert!(lane.run(Path::new("/a"), broken).await.is_err());
-        lane.run(Path::new("/a"), || Ok(())).await.unwrap();
+        assert!(pool.run(Path::new("/a"), broken).await.is_err());
+        pool.run(Path::new("/a"), || Ok(())).await.unwrap();
     }
 }

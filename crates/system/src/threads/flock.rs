@@ -5,9 +5,10 @@
 //! one descriptor, however often its lock is waited for.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::{File, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -49,6 +50,43 @@ pub fn try_lock(file: &File, kind: Kind) -> io::Result<bool> {
         Err(TryLockError::WouldBlock) => Ok(false),
         Err(TryLockError::Error(error)) => Err(error),
     }
+}
+
+/// True if `path` still names this file. A lock on a file that was removed or replaced meanwhile protects nothing.
+pub fn is_file_at(path: &Path, file: &File) -> io::Result<bool> {
+    let opened = file.metadata()?;
+    match fs::symlink_metadata(path) {
+        Ok(found) => Ok((found.dev(), found.ino()) == (opened.dev(), opened.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// A held lock, as the kernel lists it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListedLock<'a> {
+    /// Zero if the holder is in another process namespace.
+    pub pid: u32,
+    pub kind: Kind,
+    /// Some file systems have another device number here than `stat` shows.
+    pub device: &'a str,
+    pub inode: u64,
+}
+
+/// The locks in the text of `/proc/locks`, without the waits for them.
+///
+/// A line is `1: FLOCK  ADVISORY  WRITE 4711 08:01:393232 0 EOF`; one that waits has `->` after the number.
+pub fn listed(text: &str) -> impl Iterator<Item = ListedLock<'_>> {
+    text.lines().filter_map(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        if fields.next()? != "FLOCK" {
+            return None;
+        }
+        let kind = if fields.nth(1)? == "WRITE" { Kind::Exclusive } else { Kind::Shared };
+        let pid = fields.next()?.parse().ok()?;
+        let (device, inode) = fields.next()?.rsplit_once(':')?;
+        Some(ListedLock { pid, kind, device, inode: inode.parse().ok()? })
+    })
 }
 
 /// Waits at most `within` for the lock; `None` if it stayed taken.
@@ -130,8 +168,6 @@ fn block(file: &File, kind: Kind) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::path::Path;
     use std::time::Instant;
 
     use super::*;
@@ -144,7 +180,8 @@ mod tests {
 
     fn twice() -> (tempfile::TempDir, File, File) {
         let home = tempfile::tempdir().unwrap();
-        let (one, two) = (open(home.path()), open(home.path()));
+        let one = open(home.path());
+        let two = open(home.path());
         (home, one, two)
     }
 
