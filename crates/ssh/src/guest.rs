@@ -91,7 +91,7 @@ impl Preamble {
     }
 
     /// True if this is more than a profile prints; the rest is not waited for.
-    pub(super) fn is_full(&self) -> bool {
+    fn is_full(&self) -> bool {
         self.size >= PREAMBLE
     }
 
@@ -136,7 +136,7 @@ fn take_handle_line(
         *preamble = Preamble::default();
     }
     // What only looks like a handle is no output, either.
-    if scan.word().is_some() {
+    if scan.marker().is_some() {
         preamble.keep(stream, after);
     }
 }
@@ -213,7 +213,7 @@ impl Guest {
 
     /// The handle that stops the stage, if the guest gave it.
     pub(super) fn handle(&self) -> Option<&StopHandle> {
-        self.scan.word().or(self.merged.word())
+        self.scan.marker().or(self.merged.marker())
     }
 
     /// Expects a shell in a container. When it has exited, the stage ends, before the command does. Returns what is notified
@@ -292,7 +292,7 @@ impl Guest {
             if let (Some(answer), Some(line)) = (&answer, &marked.first_line)
                 && answer.has_begun()
             {
-                match answer.word() {
+                match answer.marker() {
                     Some(word) if line.is_answered_by(word) => return Ok(environment),
                     _ => break Unstarted::Other,
                 }

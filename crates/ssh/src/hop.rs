@@ -256,7 +256,7 @@ pub(super) const ENVIRONMENT: [&str; 8] = [
 ];
 
 /// Opens a forward to a port of a pod. `at` names it in errors.
-pub(super) async fn open_forward(
+async fn open_forward(
     program: Option<&Path>,
     to: &Forward,
     port: u16,

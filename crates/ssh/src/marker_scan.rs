@@ -13,7 +13,7 @@ pub(super) trait Marker: Sized {
 
 /// Removes the line with the mark from the guest's standard error and passes on the rest.
 #[derive(Debug)]
-pub(super) struct MarkerScan<W> {
+pub(super) struct MarkerScan<M> {
     mark: Vec<u8>,
     /// Might be the beginning of the marked line.
     held: Vec<u8>,
@@ -21,20 +21,20 @@ pub(super) struct MarkerScan<W> {
     over: bool,
     /// Bytes of the output that was returned last which came before the line.
     before: usize,
-    word: Option<W>,
+    marker: Option<M>,
 }
 
-impl<W: Marker> MarkerScan<W> {
+impl<M: Marker> MarkerScan<M> {
     /// Maximum length of a word with an optional carriage return and a newline.
-    const LONGEST_WORD: usize = W::LONGEST + 2;
+    const LONGEST_WORD: usize = M::LONGEST + 2;
 
     pub(super) fn new(mark: &str) -> Self {
-        Self { mark: mark.as_bytes().to_vec(), held: Vec::new(), over: false, before: 0, word: None }
+        Self { mark: mark.as_bytes().to_vec(), held: Vec::new(), over: false, before: 0, marker: None }
     }
 
     /// The word, once the guest has given it.
-    pub(super) fn word(&self) -> Option<&W> {
-        self.word.as_ref()
+    pub(super) fn marker(&self) -> Option<&M> {
+        self.marker.as_ref()
     }
 
     /// True if the mark was found, so that the shell has started.
@@ -68,8 +68,8 @@ impl<W: Marker> MarkerScan<W> {
         let mut output = std::mem::take(&mut self.held);
         if let Some(end) = end {
             let word = begin + self.mark.len();
-            self.word = W::parse(&output[word..word + end]);
-            if self.word.is_some() {
+            self.marker = M::parse(&output[word..word + end]);
+            if self.marker.is_some() {
                 output.drain(begin..=word + end);
             }
         }
@@ -120,7 +120,7 @@ mod tests {
             output.extend_from_slice(&scan.feed(piece));
         }
         output.extend(scan.rest());
-        (output, scan.word().map(|word| word.0.clone()))
+        (output, scan.marker().map(|word| word.0.clone()))
     }
 
     #[test]

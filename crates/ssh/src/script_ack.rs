@@ -114,7 +114,7 @@ impl AwaitedShell {
             return;
         }
         self.scan.feed(bytes);
-        if self.scan.word().is_some() {
+        if self.scan.marker().is_some() {
             self.name_at = None;
             self.ready.notify_one();
         }
@@ -163,9 +163,9 @@ impl ExitLines {
 
     /// The status, once the shell has exited.
     pub(super) fn status(&self) -> Option<u32> {
-        let ExitStatus(one) = self.stdout.word()?;
+        let ExitStatus(one) = self.stdout.marker()?;
         let other = match &self.stderr {
-            Some(stderr) => stderr.word()?.0,
+            Some(stderr) => stderr.marker()?.0,
             None => *one,
         };
         (*one == other).then_some(u32::from(*one))
@@ -253,7 +253,7 @@ impl<'a> AcknowledgedOutput<'a> {
         let end = end?;
         let cannot = LocalError::Output;
         output.write(marks.exit.stream(), &scan.rest()).await.map_err(cannot)?;
-        match (scan.word(), end) {
+        match (scan.marker(), end) {
             (_, StageEnd::Stopped) => Ok(StageEnd::Stopped),
             (None, StageEnd::Impossible(why)) => Ok(StageEnd::Impossible(why)),
             (Some(Escapes(known)), end) => {

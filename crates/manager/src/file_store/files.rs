@@ -142,7 +142,7 @@ pub(super) fn list(path: &Path) -> Result<Vec<String>, StoreError> {
 }
 
 /// Checks that a file belongs to this process's user.
-pub(super) fn check_owner(path: &Path, uid: u32) -> Result<(), StoreError> {
+fn check_owner(path: &Path, uid: u32) -> Result<(), StoreError> {
     let own = rustix::process::geteuid().as_raw();
     if uid == own {
         return Ok(());

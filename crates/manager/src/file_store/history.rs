@@ -196,7 +196,7 @@ impl SegmentContent {
 }
 
 /// The index of a segment.
-pub(super) fn index_path(segment: &Segment) -> PathBuf {
+fn index_path(segment: &Segment) -> PathBuf {
     segment.path.with_file_name(format!("{INDEX_PREFIX}{}-{}{INDEX_SUFFIX}", segment.first, segment.last))
 }
 

@@ -159,7 +159,7 @@ impl View {
     }
 
     /// Reads the records that were appended since.
-    pub(super) fn catch_up(&mut self, files: &Files) -> Result<(), StoreError> {
+    fn catch_up(&mut self, files: &Files) -> Result<(), StoreError> {
         let Some(mut journal) = self.journal.take() else { return Ok(()) };
         let done = self.replay(&mut journal, files);
         self.journal = Some(journal);

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use super::files::{self, cannot};
 use super::host::{LocalHost, Role};
 
-pub(super) const KEEPER_LOCK: &str = "keeper.lock";
+const KEEPER_LOCK: &str = "keeper.lock";
 
 /// `keeper_lives` holds the lock shared for microseconds, which is not a keeper.
 const CHECK_LASTS: Duration = Duration::from_millis(20);
@@ -142,14 +142,14 @@ impl KeeperStarts {
 }
 
 /// Notes that this process is the keeper now. It holds the keeper's lock.
-pub(super) fn note_start(root: &Path, now: Stamp) {
+fn note_start(root: &Path, now: Stamp) {
     let mut starts = KeeperStarts::read(root);
     starts.count_start(std::process::id(), now);
     write_starts(root, &starts);
 }
 
 /// Notes that the keeper exits by itself. It still holds the lock.
-pub(super) fn note_exit(root: &Path) {
+fn note_exit(root: &Path) {
     let starts = KeeperStarts { running: None, ..KeeperStarts::read(root) };
     write_starts(root, &starts);
 }

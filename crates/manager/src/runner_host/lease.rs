@@ -65,7 +65,7 @@ impl Drop for Lease {
 }
 
 /// The time in a lease; the file's own time if none could be written.
-pub(super) fn read_time(file: &File) -> io::Result<Stamp> {
+fn read_time(file: &File) -> io::Result<Stamp> {
     let mut line = [0_u8; 68];
     let written = file.read_exact_at(&mut line, 0).ok().and_then(|()| parse(&line));
     written.map_or_else(|| file.metadata().map(|known| modified(&known)), Ok)

@@ -26,14 +26,14 @@ use serde::{Deserialize, Serialize};
 use super::files::{self, Durable, broken, cannot};
 use super::state_dir::StateDir;
 
-pub(super) const OWNER: &str = "owner";
+const OWNER: &str = "owner";
 const MANAGER: &str = "manager";
 
 /// The file `owner`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct OwnerFile {
-    pub(super) owner: OwnerId,
-    pub(super) place: DirLocation,
+    owner: OwnerId,
+    place: DirLocation,
 }
 
 /// Creates manager and owner of a new directory. Of several concurrent processes one wins, and all read its ids.
@@ -45,24 +45,24 @@ pub(super) fn make_owner(root: &Path) -> io::Result<()> {
     Ok(())
 }
 
-pub(super) fn new_owner_file(root: &Path) -> io::Result<Vec<u8>> {
+fn new_owner_file(root: &Path) -> io::Result<Vec<u8>> {
     encode_owner(&OwnerFile { owner: OwnerId::new(random_hex(8)?), place: DirLocation::of(root)? })
 }
 
 /// Writes the manager of a directory that has no such file.
-pub(super) fn keep_manager(root: &Path, manager: ManagerId) -> io::Result<()> {
+fn keep_manager(root: &Path, manager: ManagerId) -> io::Result<()> {
     files::put_first(root, MANAGER, format!("{:08x}\n", manager.0).as_bytes())?;
     Ok(())
 }
 
 /// The manager of a directory; `None`: an earlier version made it, which took the first 32 bits of the owner's id.
-pub(super) fn read_manager(root: &Path) -> io::Result<Option<ManagerId>> {
+fn read_manager(root: &Path) -> io::Result<Option<ManagerId>> {
     let Some(text) = files::read(&root.join(MANAGER))? else { return Ok(None) };
     let digits = std::str::from_utf8(&text).map_err(io::Error::other)?;
     u32::from_str_radix(digits.trim_ascii(), 16).map(|id| Some(ManagerId(id))).map_err(io::Error::other)
 }
 
-pub(super) fn encode_owner(file: &OwnerFile) -> io::Result<Vec<u8>> {
+fn encode_owner(file: &OwnerFile) -> io::Result<Vec<u8>> {
     let mut text = serde_json::to_vec_pretty(file)?;
     text.push(b'\n');
     Ok(text)

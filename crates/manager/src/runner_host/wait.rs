@@ -178,7 +178,7 @@ impl Signals {
     }
 
     /// Resolves when SIGQUIT has arrived, now or earlier.
-    pub(super) async fn leave(&self) {
+    async fn leave(&self) {
         arrival(self.leave.clone()).await;
     }
 }

@@ -31,11 +31,11 @@ const TELL_WITHIN: Duration = Duration::from_secs(1);
 /// The runner of the current job.
 #[derive(Debug)]
 pub(super) struct RunnerWatch {
-    pub(super) pidfd: AsyncFd<OwnedFd>,
+    pidfd: AsyncFd<OwnedFd>,
     /// The keeper's mailbox.
-    pub(super) wake: PathBuf,
+    wake: PathBuf,
     /// True if the runner's service includes this link, so that both are stopped together.
-    pub(super) same_service: bool,
+    same_service: bool,
 }
 
 /// State that the calls of a link share.
@@ -127,7 +127,7 @@ impl<'a> Hub<'a> {
         // If the connection broke meanwhile, nothing was stopped, and the next link tries again. Processes that survive
         // end with the instance at the latest.
         if !matches!(timeout(within, session.brief(&command)).await, Ok(Err(_))) {
-            let _noted = self.slot_lock.note(None);
+            let _recorded = self.slot_lock.record(None);
         }
     }
 

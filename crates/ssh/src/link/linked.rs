@@ -303,10 +303,13 @@ impl Linked {
             };
             let Ok(mut conversation) = called else { break };
             let talk = conversation.converse(program.grace, target.at, output, stop).await;
+            let Conversation { line, stdout: _stdout, stderr: _stderr, line_open } = conversation;
+            // A link that waits for this call learns that it has gone. Its output still has readers.
+            drop(line);
             // A link that died with the stage could not say.
             let is_lost =
                 matches!(talk, Talk::Lost(_) | Talk::Over(Err(ConnectError::Lost { sent: true, .. })));
-            output.note_line(conversation.line_open || is_lost);
+            output.note_line(line_open || is_lost);
             match talk {
                 Talk::Over(end) => return Some(end),
                 Talk::Lost(error) => {

@@ -90,7 +90,7 @@ async fn serve(spec: &LinkSpec, slot_lock: &SlotLock) -> io::Result<()> {
                     return Ok(());
                 }
                 if hub.is_busy() {
-                    slot_lock.keep_note_young();
+                    slot_lock.renew_record();
                 }
                 if cpu_use.is_kept_busy(hub.stages.get(), between / IDLE_SHARE) && !hub.is_busy() {
                     hub.close();
@@ -98,7 +98,7 @@ async fn serve(spec: &LinkSpec, slot_lock: &SlotLock) -> io::Result<()> {
             }
         }
     }
-    slot_lock.give_up();
+    slot_lock.release();
     drop(listener);
     let remaining = async { while calls.next().await.is_some() {} };
     let _in_time = tokio::time::timeout(LAST_CALLS_WITHIN, remaining).await;

@@ -44,7 +44,7 @@ impl Hub<'_> {
         let _sent = match request.ask {
             LinkRequest::End => {
                 // No other link follows this one.
-                let _noted = self.slot_lock.note(None);
+                let _recorded = self.slot_lock.record(None);
                 self.close();
                 let sent = line.send(&Reply::Closing, &[]).await;
                 self.over().await;
@@ -140,7 +140,7 @@ impl Hub<'_> {
 }
 
 /// Descriptors of a stage: its script, and pipes for its two streams.
-pub(super) const DESCRIPTORS: usize = 3;
+const DESCRIPTORS: usize = 3;
 
 /// Time from TERM to KILL for a stage whose call has exited and no longer waits.
 const ABANDONED_GRACE: Duration = Duration::from_millis(50);
@@ -170,14 +170,14 @@ impl Drop for Turn<'_, '_> {
 
 impl Hub<'_> {
     /// Runs a program for a call, and reports its end.
-    pub(super) async fn run_stage(&self, mut line: Line, request: StageRequest) -> io::Result<()> {
+    async fn run_stage(&self, mut line: Line, request: StageRequest) -> io::Result<()> {
         self.shells.stage_runs.set(true);
         let turn = Turn(self);
         self.stages.set(self.stages.get() + 1);
         line.send(&Reply::Accepted, &[]).await?;
         let result = self.stage(&mut line, request).await;
         if matches!(result, Err(ConnectError::Lost { sent: true, .. })) {
-            // The stage may still be running: its note stays, and the next link stops that session.
+            // The stage may still be running: its record stays, and the next link stops that session.
             self.close();
         }
         drop(turn);
@@ -226,16 +226,16 @@ impl Hub<'_> {
         let linger = settings.linger;
         let first_line = settings.first_line;
         let run = Run { input, grace, linger, first_line, marks };
-        // The note that is removed below is this stage's own: a dead link's note stays until its stage has been
+        // The record that is removed below is this stage's own: a dead link's record stays until its stage has been
         // stopped.
-        let _noted = self.slot_lock.note(waiting.handle());
+        let _recorded = self.slot_lock.record(waiting.handle());
         let end = in_shell(session, line, waiting, &run, &mut output).await;
         if output.open_line().is_some() {
             // A call that has exited writes no further line.
             let _sent = line.send(&Reply::LineOpen, &[]).await;
         }
         if !matches!(end, Err(ConnectError::Lost { sent: true, .. })) {
-            let _noted = self.slot_lock.note(None);
+            let _recorded = self.slot_lock.record(None);
         }
         end
     }

@@ -102,14 +102,14 @@ impl Slot {
     }
 
     /// Removes the files of a link that holds this lock, and the directory with the last lock.
-    fn remove_files(&self, lock: &File, keep_note: bool) {
+    fn remove_files(&self, lock: &File, keep_record: bool) {
         // The next link finds files that cannot be removed, or they go with the state directory.
         if let Ok(Some(dir)) = open_dir(&self.dir)
             && self.is_named(lock)
         {
             let _gone = dir.remove(&self.socket());
             let _gone = dir.remove(&self.fresh_socket());
-            if !keep_note {
+            if !keep_record {
                 let _gone = std::fs::remove_file(self.lock_path());
                 let _others = std::fs::remove_dir(&self.dir);
             }
@@ -148,7 +148,7 @@ impl SlotLock {
     }
 
     /// Stops accepting calls. Also removes the lock's file, unless a stage may still be running.
-    pub(super) fn give_up(&self) {
+    pub(super) fn release(&self) {
         self.slot.remove_files(&self.lock, self.left_running().is_some());
     }
 
@@ -157,17 +157,17 @@ impl SlotLock {
         self.slot.is_named(&self.lock)
     }
 
-    /// Notes the handle of the running stage, or that there is none.
-    pub(super) fn note(&self, handle: Option<&StopHandle>) -> io::Result<()> {
-        let note = handle.map(|handle| StageRecord::new(handle.clone(), self.clock.now()));
-        self.lock.write_all_at(StageRecord::line(note.as_ref()).as_bytes(), 0)
+    /// Records the handle of the running stage, or that there is none.
+    pub(super) fn record(&self, handle: Option<&StopHandle>) -> io::Result<()> {
+        let record = handle.map(|handle| StageRecord::new(handle.clone(), self.clock.now()));
+        self.lock.write_all_at(StageRecord::line(record.as_ref()).as_bytes(), 0)
     }
 
-    /// Keeps the note of a running stage from going stale.
-    pub(super) fn keep_note_young(&self) {
+    /// Keeps the record of a running stage from going stale.
+    pub(super) fn renew_record(&self) {
         if let Some(handle) = self.left_running() {
-            // On failure, the note only goes stale.
-            let _aged = self.note(Some(&handle));
+            // On failure, the record only goes stale.
+            let _aged = self.record(Some(&handle));
         }
     }
 
@@ -175,8 +175,8 @@ impl SlotLock {
     pub(super) fn left_running(&self) -> Option<StopHandle> {
         let mut line = [0; StageRecord::LENGTH];
         let length = self.lock.read_at(&mut line, 0).ok()?;
-        let note = StageRecord::parse(std::str::from_utf8(&line[..length]).ok()?)?;
-        note.is_recent(self.clock.now()).then_some(note.handle)
+        let record = StageRecord::parse(std::str::from_utf8(&line[..length]).ok()?)?;
+        record.is_recent(self.clock.now()).then_some(record.handle)
     }
 }
 
@@ -196,27 +196,27 @@ fn open_dir(dir: &Path) -> io::Result<Option<SocketDir>> {
     }
 }
 
-/// Age from which a dead link's note is ignored: the session has ended with its job, and its number may have been
+/// Age from which a dead link's record is ignored: the session has ended with its job, and its number may have been
 /// reused.
 const STALE_AFTER: Duration = Duration::from_mins(10);
 
 /// Written as one line of `LENGTH` bytes: the handle, the boot, and the milliseconds since that boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StageRecord {
-    pub(super) handle: StopHandle,
+    handle: StopHandle,
     boot: BootId,
     uptime_ms: u64,
 }
 
 impl StageRecord {
     /// Length of each record, and of the line of none: the next one covers it.
-    pub(super) const LENGTH: usize = StopHandle::LONGEST + 1 + 20 + 1 + 20 + 1;
+    const LENGTH: usize = StopHandle::LONGEST + 1 + 20 + 1 + 20 + 1;
 
     pub(super) fn new(handle: StopHandle, now: Stamp) -> Self {
         Self { handle, boot: now.boot, uptime_ms: now.uptime_ms }
     }
 
-    /// `None` if the line has no note.
+    /// `None` if the line has no record.
     pub(super) fn parse(line: &str) -> Option<Self> {
         let mut words = line.split_ascii_whitespace();
         let handle = StopHandle::parse(words.next()?.as_bytes())?;
@@ -225,14 +225,14 @@ impl StageRecord {
     }
 
     /// True if its stage may still be running. A reboot of the runner host ends all stages.
-    pub(super) fn is_recent(&self, now: Stamp) -> bool {
+    fn is_recent(&self, now: Stamp) -> bool {
         let age = Duration::from_millis(now.uptime_ms.saturating_sub(self.uptime_ms));
         self.boot == now.boot && age < STALE_AFTER
     }
 
-    /// The bytes of a note, or of none.
-    pub(super) fn line(note: Option<&Self>) -> String {
-        let words = note.map(ToString::to_string).unwrap_or_default();
+    /// The bytes of a record, or of none.
+    pub(super) fn line(record: Option<&Self>) -> String {
+        let words = record.map(ToString::to_string).unwrap_or_default();
         format!("{words:<width$}\n", width = Self::LENGTH - 1)
     }
 }
@@ -255,17 +255,17 @@ mod tests {
         Stamp { wall_ms, manager: ManagerId(0), boot: BootId(boot), uptime_ms }
     }
 
-    fn note(now: Stamp) -> StageRecord {
+    fn record(now: Stamp) -> StageRecord {
         StageRecord::new(StopHandle::parse(b"4711").unwrap(), now)
     }
 
     #[test]
-    fn a_note_is_read_as_it_was_written_and_each_line_covers_the_one_before() {
+    fn a_record_is_read_as_it_was_written_and_each_line_covers_the_one_before() {
         let longest = StageRecord::new(StopHandle::parse(b"4294967295").unwrap(), at(u64::MAX, u64::MAX, 0));
-        for note in [note(at(1, 2, 3)), longest] {
-            let line = StageRecord::line(Some(&note));
+        for record in [record(at(1, 2, 3)), longest] {
+            let line = StageRecord::line(Some(&record));
             assert_eq!(line.len(), StageRecord::LENGTH);
-            assert_eq!(StageRecord::parse(&line), Some(note));
+            assert_eq!(StageRecord::parse(&line), Some(record));
         }
         assert_eq!(StageRecord::line(None).len(), StageRecord::LENGTH);
         for line in [StageRecord::line(None).as_str(), "", "4711", "4711 1", "4711 1 x", "1 1 1"] {
@@ -274,8 +274,8 @@ mod tests {
     }
 
     #[test]
-    fn a_note_goes_stale_by_the_boot_clock_or_with_a_reboot() {
-        let noted = note(at(1, MIN_MS, 0));
+    fn a_record_goes_stale_by_the_boot_clock_or_with_a_reboot() {
+        let recorded = record(at(1, MIN_MS, 0));
         for (now, recent) in [
             (at(1, MIN_MS, 0), true),
             (at(1, 10 * MIN_MS, i64::MAX), true),
@@ -285,7 +285,7 @@ mod tests {
             (at(2, MIN_MS, 0), false),
             (at(2, 0, 0), false),
         ] {
-            assert_eq!(noted.is_recent(now), recent, "{now:?}");
+            assert_eq!(recorded.is_recent(now), recent, "{now:?}");
         }
     }
 }
