@@ -19,15 +19,15 @@ use russh::{ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-use super::login_profile::{Environment, Login, Reached};
+use super::login_profile::{Login, LoginEnvironment, LoginProgress};
 use super::marker_scan::MarkerScan;
 use super::remote::{self, Acknowledged, Marked};
-use super::script_ack::{AwaitedShell, ExitLines, Marks};
+use super::script_ack::{AwaitedShell, ExitLines, ShellMarks};
 use super::session::Session;
 use super::stop::{QUIET, StopHandle};
 
 /// Why reading a stage's output ended.
-pub(super) enum Over {
+pub(super) enum OutputEnd {
     Ended(StageEnd),
     /// The script has ended, and a background process keeps its output open.
     Held(StageEnd),
@@ -74,20 +74,20 @@ impl Preamble {
 
     /// Takes the environment of a login shell out, which is in one of the streams. Returns how far the login has come, and
     /// the environment if it is complete.
-    fn without_environment(&mut self, login: &Login) -> (Reached, Option<Environment>) {
+    fn without_environment(&mut self, login: &Login) -> (LoginProgress, Option<LoginEnvironment>) {
         for of in [Stream::Stderr, Stream::Stdout] {
             let (its, others): (Vec<_>, Vec<_>) =
                 self.output.iter().cloned().partition(|(stream, _)| *stream == of);
             let all = its.into_iter().flat_map(|(_, bytes)| bytes).collect::<Vec<u8>>();
             let reached = login.reached(&all);
-            if reached != Reached::Nothing {
+            if reached != LoginProgress::Nothing {
                 self.output = others;
                 self.output.push((of, login.shown(&all)));
                 self.size = self.output.iter().map(|(_, bytes)| bytes.len()).sum();
                 return (reached, login.environment(&all));
             }
         }
-        (Reached::Nothing, None)
+        (LoginProgress::Nothing, None)
     }
 
     /// True if this is more than a profile prints; the rest is not waited for.
@@ -121,7 +121,7 @@ fn take_handle_line(
     bytes: &[u8],
     Marked { first_line, login, .. }: &Marked,
     preamble: &mut Preamble,
-    environment: &mut Option<Environment>,
+    environment: &mut Option<LoginEnvironment>,
 ) {
     let passed = scan.feed(bytes);
     if !scan.has_begun() {
@@ -218,7 +218,7 @@ impl Guest {
 
     /// Expects a shell in a container. When it has exited, the stage ends, before the command does. Returns what is notified
     /// when the shell has read its first line.
-    pub(super) fn expect_shell(&mut self, marks: &Marks, within: Duration) -> Rc<Notify> {
+    pub(super) fn expect_shell(&mut self, marks: &ShellMarks, within: Duration) -> Rc<Notify> {
         let ready = Rc::new(Notify::new());
         self.exit = Some(ExitLines::new(&marks.exit));
         self.shell = Some(AwaitedShell::new(marks, within, Rc::clone(&ready)));
@@ -235,7 +235,7 @@ impl Guest {
         marked: &Marked,
         within: Duration,
         preamble: &mut Preamble,
-    ) -> Result<Option<Environment>, ConnectError> {
+    ) -> Result<Option<LoginEnvironment>, ConnectError> {
         let mut answer: Option<MarkerScan<Acknowledged>> = None;
         let mut environment = None;
         let cause = loop {
@@ -304,8 +304,8 @@ impl Guest {
         let step = match (&answer, &marked.login) {
             (Some(_), _) => StartStep::FirstLine,
             (None, Some(login)) => match preamble.without_environment(login).0 {
-                Reached::Profile => StartStep::Profile,
-                Reached::Nothing | Reached::End => StartStep::Login,
+                LoginProgress::Profile => StartStep::Profile,
+                LoginProgress::Nothing | LoginProgress::End => StartStep::Login,
             },
             (None, None) => StartStep::Login,
         };
@@ -360,7 +360,7 @@ impl Guest {
         session: &Session<'_>,
         output: &mut dyn Output,
         linger: Duration,
-    ) -> Over {
+    ) -> OutputEnd {
         let mut ended_output = false;
         let mut end: Option<StageEnd> = None;
         let mut over_at: Option<Instant> = None;
@@ -378,7 +378,7 @@ impl Guest {
                     let Some(message) = waited else {
                         let end = end.clone();
                         return match self.finish(output, end).await {
-                            Over::Ended(end) => Over::Held(end),
+                            OutputEnd::Ended(end) => OutputEnd::Held(end),
                             other => other,
                         };
                     };
@@ -386,7 +386,7 @@ impl Guest {
                 }
                 None => match self.next(output).await {
                     Ok(message) => message,
-                    Err(error) => return Over::Output(error),
+                    Err(error) => return OutputEnd::Output(error),
                 },
             };
             let mut written = Ok(());
@@ -409,7 +409,7 @@ impl Guest {
                 Some(_) => {}
             }
             if let Err(error) = written {
-                return Over::Output(error);
+                return OutputEnd::Output(error);
             }
             if let Some(status) = self.exit.as_ref().and_then(ExitLines::status) {
                 return self.finish(output, StageEnd::Exited(status)).await;
@@ -417,8 +417,8 @@ impl Guest {
             match end.take() {
                 // Data may follow the status: only the end of both streams ends the stage.
                 Some(end) if ended_output => return self.finish(output, end).await,
-                None if self.closed && !session.is_closed() => return Over::Lost(NO_STATUS.to_owned()),
-                _ if self.closed => return Over::Lost(session.ended()),
+                None if self.closed && !session.is_closed() => return OutputEnd::Lost(NO_STATUS.to_owned()),
+                _ if self.closed => return OutputEnd::Lost(session.ended()),
                 unfinished => end = unfinished,
             }
         }
@@ -452,14 +452,14 @@ impl Guest {
         output.write(stream, &passed).await
     }
 
-    async fn finish(&mut self, output: &mut dyn Output, end: StageEnd) -> Over {
+    async fn finish(&mut self, output: &mut dyn Output, end: StageEnd) -> OutputEnd {
         for (stream, rest) in self.exit.iter_mut().flat_map(ExitLines::rest) {
             if !rest.is_empty()
                 && let Err(error) = output.write(stream, &rest).await
             {
-                return Over::Output(error);
+                return OutputEnd::Output(error);
             }
         }
-        Over::Ended(end)
+        OutputEnd::Ended(end)
     }
 }

@@ -37,7 +37,7 @@ const TURNED_AWAY: &str = "it penalizes this address (`PerSourcePenalties`), has
                            (`MaxStartups`), or is starting";
 
 /// The way to an instance, with its credentials.
-pub(super) struct Way<'a> {
+pub(super) struct Route<'a> {
     pub(super) host: Hop<'a>,
     /// The jump host, which is reached first.
     pub(super) jump: Option<Hop<'a>>,
@@ -57,7 +57,7 @@ pub(super) struct Hop<'a> {
 }
 
 /// A verified host that waits for a login.
-pub(super) struct Reached {
+pub(super) struct ReachedHost {
     pub(super) handle: Handle<Client>,
     pub(super) notes: Notes,
     /// The host's address, for messages.
@@ -80,12 +80,12 @@ struct Transport {
     wire: Wire,
 }
 
-impl Way<'_> {
+impl Route<'_> {
     /// Connects to the host and verifies every key on the way.
-    pub(super) async fn reach(&self, progress: &Progress) -> Result<Reached, ConnectError> {
+    pub(super) async fn reach(&self, progress: &Progress) -> Result<ReachedHost, ConnectError> {
         let Transport { pipe, at, carrier, wire } = self.path(progress).await?;
         let (handle, notes) = self.shake_hands(&self.host, &at, pipe, progress).await?;
-        Ok(Reached { handle, notes, at, carrier, wire })
+        Ok(ReachedHost { handle, notes, at, carrier, wire })
     }
 
     /// Connects to the host and returns the key that it presents, without verifying it. Sends nothing else.

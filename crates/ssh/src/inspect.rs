@@ -13,7 +13,7 @@ use greenroom_ports::host_keys::{HostKeys, PresentedKey};
 use russh::keys::{HashAlg, PublicKey};
 use tokio::time::{Instant, timeout};
 
-use super::hop::Way;
+use super::hop::Route;
 use super::login::Credential;
 use super::login_profile::Login;
 use super::progress::Progress;
@@ -62,7 +62,7 @@ impl Ssh {
     /// to.
     pub async fn host_key(&self, at: &Endpoint, within: Duration) -> Result<HostKey, ConnectError> {
         let (host, jump) = hops(at, Credential::None)?;
-        let way = Way { host, jump, forward: at.forward.as_deref(), settings: &self.settings };
+        let way = Route { host, jump, forward: at.forward.as_deref(), settings: &self.settings };
         let progress = Progress::default();
         let fetched = timeout(within, Box::pin(way.presented_key(&progress))).await;
         let key = fetched.map_err(|_| progress.timed_out(within))??;

@@ -49,13 +49,13 @@ use greenroom_system::threads::disk::BlockingPool;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use self::hop::{Hop, Way};
+use self::hop::{Hop, Route};
 pub use self::inspect::{HostKey, Inspected};
 use self::keys::{KeyStore, KeyStoreError};
 use self::login::Credential;
 use self::script_ack::AcknowledgedOutput;
 use self::session::Session;
-use self::stage::Work;
+use self::stage::StageWork;
 
 /// Settings of the connector; `SshSettings::new` returns the defaults.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -155,7 +155,7 @@ impl Ssh {
         mut stop: Stop<'_>,
     ) -> Result<StageEnd, ConnectError> {
         let start_within = stage.start_within;
-        let work = Work::script(stage, output.marks(), &self.settings)?;
+        let work = StageWork::script(stage, output.marks(), &self.settings)?;
         let session = tokio::select! {
             biased;
             () = &mut stop => return Ok(StageEnd::Stopped),
@@ -174,7 +174,7 @@ impl Ssh {
         (shell, mark): (StageShell, Option<&Mark>),
         within: Duration,
     ) -> Result<(), ConnectError> {
-        let work = Work::probe(shell, mark, within, &self.settings)?;
+        let work = StageWork::probe(shell, mark, within, &self.settings)?;
         let session = self.connect(id, at, within).await?;
         // An empty script ends by itself: a shell that does not end has begun, too.
         let mut stop: Stop<'_> = Box::pin(tokio::time::sleep(within * 2));
@@ -184,10 +184,10 @@ impl Ssh {
     }
 
     /// The way to an instance, with its credential.
-    fn way<'a>(&'a self, id: &InstanceId, endpoint: &'a Endpoint) -> Result<Way<'a>, ConnectError> {
+    fn way<'a>(&'a self, id: &InstanceId, endpoint: &'a Endpoint) -> Result<Route<'a>, ConnectError> {
         let credential = Credential::find(endpoint.key.as_ref(), &self.keys, id)?;
         let (host, jump) = hops(endpoint, credential)?;
-        Ok(Way { host, jump, forward: endpoint.forward.as_deref(), settings: &self.settings })
+        Ok(Route { host, jump, forward: endpoint.forward.as_deref(), settings: &self.settings })
     }
 }
 
@@ -277,7 +277,7 @@ impl Connector for Ssh {
         let deadline = Instant::now() + command.within;
         let session = self.connect(id, at, self.settings.start_within(&command)).await?;
         let mut stop: Stop<'_> = Box::pin(tokio::time::sleep_until(deadline));
-        let work = Work::command(command, COMMAND_GRACE, &self.settings)?;
+        let work = StageWork::command(command, COMMAND_GRACE, &self.settings)?;
         let result = stage::run(&session, work, output, &mut stop).await;
         session.close().await;
         result

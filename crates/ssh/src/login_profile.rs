@@ -22,7 +22,7 @@ pub(super) struct Login {
 
 /// The progress of a login, by its output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reached {
+pub(super) enum LoginProgress {
     /// The account's own shell has not run the command.
     Nothing,
     /// The profile is being read.
@@ -57,18 +57,18 @@ impl Login {
         format!("exec 7<&0 8>&1 9>&2 </dev/null >/dev/null 2>&1; exec {program} -l -c {}", quoted(&after))
     }
 
-    pub(super) fn reached(&self, printed: &[u8]) -> Reached {
+    pub(super) fn reached(&self, printed: &[u8]) -> LoginProgress {
         match self.parts(printed).len() {
-            0 | 1 => Reached::Nothing,
-            2 => Reached::Profile,
-            _ => Reached::End,
+            0 | 1 => LoginProgress::Nothing,
+            2 => LoginProgress::Profile,
+            _ => LoginProgress::End,
         }
     }
 
     /// The environment, from what was printed.
-    pub(super) fn environment(&self, printed: &[u8]) -> Option<Environment> {
+    pub(super) fn environment(&self, printed: &[u8]) -> Option<LoginEnvironment> {
         match self.parts(printed).as_slice() {
-            [_, _, commands, _] => Some(Environment::new(std::str::from_utf8(commands).ok()?)),
+            [_, _, commands, _] => Some(LoginEnvironment::new(std::str::from_utf8(commands).ok()?)),
             _ => None,
         }
     }
@@ -94,11 +94,11 @@ impl Login {
     }
 }
 
-/// The environment of a login shell: one line of input for [`Environment::READ`]. Its values may be secrets.
+/// The environment of a login shell: one line of input for [`LoginEnvironment::READ`]. Its values may be secrets.
 #[derive(Debug)]
-pub(super) struct Environment(Secret<String>);
+pub(super) struct LoginEnvironment(Secret<String>);
 
-impl Environment {
+impl LoginEnvironment {
     /// Commands of `/bin/sh` that read the line and evaluate it. They read nothing after it.
     pub(super) const READ: &str = "IFS= read -r greenroom_login && eval \"$(printf %b \"$greenroom_login\")\"; \
                                    unset greenroom_login; ";
@@ -147,12 +147,12 @@ mod tests {
             let printed = String::from_utf8_lossy(&first.stdout).into_owned();
             assert!(printed.ends_with("it's!\n$(two) \\ lines||0027\n"), "{kind}: {printed}");
             assert!(printed.lines().next().unwrap().ends_with(":/opt/tools/bin"), "{kind}: {printed}");
-            assert_eq!(login.reached(&first.stderr), Reached::End);
+            assert_eq!(login.reached(&first.stderr), LoginProgress::End);
             assert_eq!(login.shown(&first.stderr), b"", "{kind}");
             let environment = login.environment(&first.stderr).unwrap();
             let input = format!("{}the next line\n", environment.line());
             assert_eq!(input.lines().count(), 2, "{kind}: {input}");
-            let later = run(&format!("{}{show}; cat", Environment::READ), &input, home.path());
+            let later = run(&format!("{}{show}; cat", LoginEnvironment::READ), &input, home.path());
             let expected = [first.stdout, b"the next line\n".to_vec()].concat();
             assert_eq!((later.stdout, later.stderr), (expected, Vec::new()), "{kind}: {input}");
         }
@@ -162,11 +162,11 @@ mod tests {
     fn how_far_a_login_has_come_is_known_and_an_incomplete_environment_is_none() {
         let login = Login { program: "sh", mark: "M".to_owned() };
         for (printed, reached, shown) in [
-            ("", Reached::Nothing, ""),
-            ("Welcome\n", Reached::Nothing, "Welcome\n"),
-            ("a\nM\n", Reached::Profile, "a\n"),
-            ("a\nM\nM\nexport KEY='secret", Reached::End, "a\n"),
-            ("M\nM\nexport KEY='secret'\nM\nproblem\n", Reached::End, "problem\n"),
+            ("", LoginProgress::Nothing, ""),
+            ("Welcome\n", LoginProgress::Nothing, "Welcome\n"),
+            ("a\nM\n", LoginProgress::Profile, "a\n"),
+            ("a\nM\nM\nexport KEY='secret", LoginProgress::End, "a\n"),
+            ("M\nM\nexport KEY='secret'\nM\nproblem\n", LoginProgress::End, "problem\n"),
         ] {
             assert_eq!(login.reached(printed.as_bytes()), reached, "{printed}");
             assert_eq!(login.shown(printed.as_bytes()), shown.as_bytes(), "{printed}");

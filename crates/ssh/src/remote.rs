@@ -26,7 +26,7 @@ use greenroom_system::random_hex;
 use russh::Sig;
 
 use super::container;
-use super::login_profile::{Environment, Login};
+use super::login_profile::{Login, LoginEnvironment};
 use super::marker_scan::Marker;
 use super::stage::LocalError;
 
@@ -53,10 +53,10 @@ pub(super) struct FirstLine {
 }
 
 impl FirstLine {
-    fn new(is_for: Shell, environment: Option<&Environment>) -> Result<Self, ConnectError> {
+    fn new(is_for: Shell, environment: Option<&LoginEnvironment>) -> Result<Self, ConnectError> {
         let mark = random_mark("shell")?;
         let (begin, rest) = mark.split_at(mark.len() / 2);
-        let environment = environment.map_or("", Environment::line);
+        let environment = environment.map_or("", LoginEnvironment::line);
         // What only repeats its input does not print the mark.
         let text = format!("{environment}echo {begin}\"\"{rest}${{BASH_VERSION:+bash}}\n");
         Ok(Self { text: Secret::new(text), mark, is_for })
@@ -92,7 +92,7 @@ impl Marked {
     pub(super) fn reader(
         reader: &Reader,
         before: &str,
-        environment: Option<&Environment>,
+        environment: Option<&LoginEnvironment>,
     ) -> Result<Self, ConnectError> {
         let StageShell { shell: kind, login_shell, separate_stderr } = match reader {
             Reader::Shell(shell) => *shell,
@@ -116,7 +116,7 @@ impl Marked {
         let handle = format!("echo {mark}$$ >&2; ");
         let command = match known {
             // After the handle, because a profile may start something else, which must not read it.
-            Some(_) => format!("{handle}{}{before}exec {program}{joined}", Environment::READ),
+            Some(_) => format!("{handle}{}{before}exec {program}{joined}", LoginEnvironment::READ),
             None => format!("{before}{handle}exec {program}{joined}"),
         };
         let login = if login_shell && known.is_none() { Some(Login::new(kind)?) } else { None };

@@ -85,7 +85,7 @@ impl Marker for ExitStatus {
 
 /// The marks of the lines that a shell in a container prints.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Marks {
+pub(super) struct ShellMarks {
     /// The mark of the line that says that the shell has read the first line of its input.
     pub(super) ready: String,
     pub(super) exit: ExitMark,
@@ -103,7 +103,11 @@ pub(super) struct AwaitedShell {
 
 impl AwaitedShell {
     /// `ready` is notified once.
-    pub(super) fn new(Marks { ready: mark, exit }: &Marks, within: Duration, ready: Rc<Notify>) -> Self {
+    pub(super) fn new(
+        ShellMarks { ready: mark, exit }: &ShellMarks,
+        within: Duration,
+        ready: Rc<Notify>,
+    ) -> Self {
         let name_at = Some(Instant::now() + within / NAMED_AFTER);
         Self { scan: MarkerScan::new(mark), stream: exit.stream(), ready, name_at }
     }
@@ -190,7 +194,7 @@ struct ContainerScript {
     script: File,
     /// Where the job's own text begins in it.
     begins_at: u64,
-    marks: Marks,
+    marks: ShellMarks,
     /// The output before the line.
     before: Tail,
 }
@@ -208,7 +212,7 @@ impl<'a> AcknowledgedOutput<'a> {
             let ready = random_mark("shell")?;
             // The first line: `stage` sends it alone.
             before.push_str(&acknowledging(&ready, &exit));
-            marks = Some(Marks { ready, exit });
+            marks = Some(ShellMarks { ready, exit });
         }
         if stage.open_umask && !is_pwsh {
             before.push_str("umask 0000\n");
@@ -235,7 +239,7 @@ impl<'a> AcknowledgedOutput<'a> {
     }
 
     /// The marks of the lines that the shell prints.
-    pub(super) fn marks(&self) -> Option<Marks> {
+    pub(super) fn marks(&self) -> Option<ShellMarks> {
         self.container.as_ref().map(|container| container.marks.clone())
     }
 

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::client::{CLOSED, Client, Notes};
 use super::dial::Wire;
-use super::hop::{Hop, Reached, Way, login_error};
+use super::hop::{Hop, ReachedHost, Route, login_error};
 use super::progress::Progress;
 use super::remote;
 
@@ -31,7 +31,7 @@ pub(super) fn is_refusal(error: &ConnectError) -> bool {
 
 /// A connection whose host key was the recorded one and whose login succeeded.
 pub(super) struct Session<'a> {
-    way: Rc<Way<'a>>,
+    way: Rc<Route<'a>>,
     handle: Handle<Client>,
     notes: Notes,
     at: String,
@@ -45,7 +45,7 @@ pub(super) struct Session<'a> {
 
 impl<'a> Session<'a> {
     /// Connects, verifies and logs in, all within `within`.
-    pub(super) async fn open(way: Rc<Way<'a>>, within: Duration) -> Result<Self, ConnectError> {
+    pub(super) async fn open(way: Rc<Route<'a>>, within: Duration) -> Result<Self, ConnectError> {
         let progress = Progress::default();
         match timeout(within, Box::pin(Self::open_unlimited(way, &progress))).await {
             Ok(result) => result,
@@ -58,9 +58,9 @@ impl<'a> Session<'a> {
         Self::open(Rc::clone(&self.way), within).await
     }
 
-    async fn open_unlimited(way: Rc<Way<'a>>, progress: &Progress) -> Result<Self, ConnectError> {
+    async fn open_unlimited(way: Rc<Route<'a>>, progress: &Progress) -> Result<Self, ConnectError> {
         let reached = way.reach(progress).await?;
-        let Reached { handle, notes, at, carrier, wire } = reached;
+        let ReachedHost { handle, notes, at, carrier, wire } = reached;
         let mut session =
             Self { way, handle, notes, at, refused: Notify::new(), _carrier: carrier, _wire: wire };
         let Hop { user, credential, .. } = &session.way.host;

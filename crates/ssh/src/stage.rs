@@ -18,10 +18,10 @@ use russh::client::Msg;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::guest::{Guest, Over, Preamble};
-use super::login_profile::Environment;
+use super::guest::{Guest, OutputEnd, Preamble};
+use super::login_profile::LoginEnvironment;
 use super::remote::{Marked, before, probe_prelude};
-use super::script_ack::{Marks, never_read};
+use super::script_ack::{ShellMarks, never_read};
 use super::session::Session;
 use super::{SshSettings, stop};
 
@@ -57,7 +57,7 @@ impl From<LocalError> for ConnectError {
 }
 
 /// A command, with everything needed to run and stop it.
-pub(super) struct Work {
+pub(super) struct StageWork {
     marked: Marked,
     start_within: Duration,
     run: Run,
@@ -73,13 +73,13 @@ pub(super) struct Run {
     /// How long a shell in a container may take to read its first line.
     pub(super) first_line: Duration,
     /// The marks of the lines that a shell in a container prints.
-    pub(super) marks: Option<Marks>,
+    pub(super) marks: Option<ShellMarks>,
 }
 
-impl Work {
+impl StageWork {
     pub(super) fn script(
         stage: Stage,
-        marks: Option<Marks>,
+        marks: Option<ShellMarks>,
         settings: &SshSettings,
     ) -> Result<Self, ConnectError> {
         let marked = Marked::reader(&stage.reader, &before(&stage, &stage.reader), None)?;
@@ -134,7 +134,7 @@ pub(super) struct Begun {
     pub(super) guest: Guest,
     pub(super) to: ChannelWriteHalf<Msg>,
     /// The environment of its login shell, if that has read a profile.
-    pub(super) environment: Option<Environment>,
+    pub(super) environment: Option<LoginEnvironment>,
 }
 
 /// Requests a command. `within` limits the channel and the command's start together.
@@ -150,7 +150,7 @@ async fn begin(session: &Session<'_>, marked: &Marked, within: Duration) -> Resu
 /// Runs a command to its end, or until `stop` resolves.
 pub(super) async fn run(
     session: &Session<'_>,
-    work: Work,
+    work: StageWork,
     output: &mut dyn Output,
     stop: &mut Stop<'_>,
 ) -> Result<StageEnd, ConnectError> {
@@ -208,18 +208,18 @@ pub(super) async fn carry_on(
     let outcome = drive(session, begun, run, output, stop, &sent).await;
     let Begun { guest, to, .. } = begun;
     let cause = match outcome {
-        DriveEnd::Over(Over::Ended(end)) => {
+        DriveEnd::Over(OutputEnd::Ended(end)) => {
             // This also closes the output that a background process still holds open.
             let _sent = to.close().await;
             return Ok(end);
         }
-        DriveEnd::Over(Over::Held(end)) => {
+        DriveEnd::Over(OutputEnd::Held(end)) => {
             stop::name_background(session, guest, output).await;
             let _sent = to.close().await;
             return Ok(end);
         }
-        DriveEnd::Over(Over::Lost(problem)) => return Err(session.lost_because(problem, sent.get())),
-        DriveEnd::Over(Over::Output(error)) => Some(LocalError::Output(error)),
+        DriveEnd::Over(OutputEnd::Lost(problem)) => return Err(session.lost_because(problem, sent.get())),
+        DriveEnd::Over(OutputEnd::Output(error)) => Some(LocalError::Output(error)),
         DriveEnd::Unsent(Unsent::Script(error)) => Some(LocalError::Script(error)),
         DriveEnd::Unsent(Unsent::NotRead) => {
             let _stopped = stop::stop(session, guest, to, run.grace.get()).await;
@@ -238,7 +238,7 @@ pub(super) async fn carry_on(
 }
 
 enum DriveEnd {
-    Over(Over),
+    Over(OutputEnd),
     Unsent(Unsent),
     Stop,
 }

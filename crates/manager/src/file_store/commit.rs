@@ -10,8 +10,8 @@ use greenroom_core::event::Event;
 use greenroom_ports::store::StoreError;
 
 use super::crash_point;
-use super::files::{FileIdentity, Files, NOFOLLOW, identify, io_error, list};
-use super::format::{self, FORMAT, Header, Record};
+use super::files::{FileIdentity, NOFOLLOW, PoolFiles, identify, io_error, list};
+use super::format::{self, FORMAT, Header, JournalRecord};
 use super::view::{Journal, View};
 
 /// Truncated tails that are kept; older ones are deleted.
@@ -20,13 +20,13 @@ const CUTS_KEPT: usize = 8;
 /// Appends the events to the journal and applies them to the view, which is current: the lock is held.
 ///
 /// Accepts only a transaction that can be read back, so that a later reader understands everything that is written.
-pub(super) fn commit(files: &Files, view: &mut View, events: &[Event]) -> Result<(), StoreError> {
+pub(super) fn commit(files: &PoolFiles, view: &mut View, events: &[Event]) -> Result<(), StoreError> {
     let n = view.last + 1;
     let unwritable = |e: &dyn std::fmt::Display| StoreError::Io {
         what: format!("cannot read back the encoded transaction: {e}"),
     };
     let record = format::record(n, events).map_err(|e| unwritable(&e))?;
-    let read_back: Record = serde_json::from_slice(&record).map_err(|e| unwritable(&e))?;
+    let read_back: JournalRecord = serde_json::from_slice(&record).map_err(|e| unwritable(&e))?;
 
     let headed = view.journal.as_ref().is_some_and(|j| j.header.is_some());
     let header = Header { format: FORMAT, pool: files.pool.clone(), first: n };
@@ -56,7 +56,7 @@ pub(super) fn commit(files: &Files, view: &mut View, events: &[Event]) -> Result
 }
 
 /// Opens the journal that was read, or creates it if there was none.
-fn open(files: &Files, view: &View) -> Result<(File, FileIdentity), StoreError> {
+fn open(files: &PoolFiles, view: &View) -> Result<(File, FileIdentity), StoreError> {
     let path = &files.journal;
     let mut how = OpenOptions::new();
     how.read(true).append(true).mode(0o600).custom_flags(NOFOLLOW);
@@ -76,12 +76,12 @@ fn open(files: &Files, view: &View) -> Result<(File, FileIdentity), StoreError> 
 }
 
 /// The target of a transaction.
-trait Sink {
+trait JournalSink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
     fn cut_back(&mut self, length: u64) -> io::Result<()>;
 }
 
-impl Sink for &File {
+impl JournalSink for &File {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         Write::write(self, bytes)
     }
@@ -93,7 +93,7 @@ impl Sink for &File {
 
 /// Appends all bytes in one write, or restores the file's length. Only if that fails too is there a torn tail, which
 /// the next writer truncates.
-fn append(sink: &mut impl Sink, end: u64, bytes: &[u8]) -> io::Result<()> {
+fn append(sink: &mut impl JournalSink, end: u64, bytes: &[u8]) -> io::Result<()> {
     let mut written = 0;
     while written < bytes.len() {
         // A second round happens only after a short write, and names its reason.
@@ -113,7 +113,7 @@ fn append(sink: &mut impl Sink, end: u64, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Truncates a journal to its last sound line, after saving the tail to a file of its own.
-fn cut_tail(files: &Files, journal: &mut Journal, file: &File) -> Result<(), StoreError> {
+fn cut_tail(files: &PoolFiles, journal: &mut Journal, file: &File) -> Result<(), StoreError> {
     let length = usize::try_from(journal.torn()).unwrap_or(usize::MAX);
     let mut tail = vec![0; length];
     let read = journal.file.read_exact_at(&mut tail, journal.valid);
@@ -133,7 +133,7 @@ fn cut_tail(files: &Files, journal: &mut Journal, file: &File) -> Result<(), Sto
 }
 
 /// Writes bytes to a new file `NAME-MILLISECONDS` beside the journal. Names sort by age, even if the clock is set back.
-pub(super) fn save_aside(files: &Files, name: &str, bytes: &[u8]) -> Result<PathBuf, StoreError> {
+pub(super) fn save_aside(files: &PoolFiles, name: &str, bytes: &[u8]) -> Result<PathBuf, StoreError> {
     let earlier = list(&files.dir)?;
     let stamp = |name_there: &String| name_there.strip_prefix(name)?.strip_prefix('-')?.parse::<u128>().ok();
     let after = earlier.iter().filter_map(stamp).max().map_or(0, |last| last.saturating_add(1));
@@ -164,7 +164,7 @@ mod tests {
         gulp: usize,
     }
 
-    impl Sink for Disk {
+    impl JournalSink for Disk {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let takes = bytes.len().min(self.room - self.held.len()).min(self.gulp);
             if takes == 0 {

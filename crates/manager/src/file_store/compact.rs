@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use greenroom_ports::store::StoreError;
 
 use super::crash_point;
-use super::files::{FileIdentity, Files, NOFOLLOW, identify, io_error, make};
+use super::files::{FileIdentity, NOFOLLOW, PoolFiles, identify, io_error, make};
 use super::format::{self, FORMAT, Header};
 use super::history::{self, segment_name, segments};
 use super::view::View;
@@ -49,7 +49,7 @@ pub(super) struct Contents {
 
 impl Contents {
     /// The state of a view, with `last` as its last record, and an empty journal after it.
-    pub(super) fn of(files: &Files, view: &View, last: u64) -> Result<Self, StoreError> {
+    pub(super) fn of(files: &PoolFiles, view: &View, last: u64) -> Result<Self, StoreError> {
         let unwritable = |e: serde_json::Error| StoreError::Io {
             what: format!("cannot read back the encoded snapshot of pool `{}`: {e}", files.pool),
         };
@@ -63,7 +63,7 @@ impl Contents {
 }
 
 /// Writes and syncs the new files. `None` if another compaction is running. Blocks; needs no lock.
-pub(super) fn draft(files: &Files, contents: &Contents) -> Result<Option<PendingCompaction>, StoreError> {
+pub(super) fn draft(files: &PoolFiles, contents: &Contents) -> Result<Option<PendingCompaction>, StoreError> {
     make(&files.history)?;
     let Some(snapshot) = write_new(&new(&files.snapshot), &contents.snapshot, Sync::Yes)? else {
         return Ok(None);
@@ -112,7 +112,7 @@ pub(super) fn write_new(path: &Path, bytes: &[u8], sync: Sync) -> Result<Option<
 
 /// Installs a draft of `view`. The lock is held; nothing here waits for a disk.
 pub(super) fn install(
-    files: &Files,
+    files: &PoolFiles,
     view: &View,
     draft: &PendingCompaction,
 ) -> Result<CommitResult, StoreError> {
@@ -139,7 +139,7 @@ pub(super) fn install(
 }
 
 /// Gives the active snapshot a second name, which remains: repair begins there if the next snapshot is damaged.
-fn keep_previous(files: &Files, view: &View) -> Result<(), StoreError> {
+fn keep_previous(files: &PoolFiles, view: &View) -> Result<(), StoreError> {
     if view.snapshot.is_none() {
         return Ok(());
     }
@@ -150,7 +150,7 @@ fn keep_previous(files: &Files, view: &View) -> Result<(), StoreError> {
 }
 
 /// Gives the journal its name in the history before a new one replaces it, so that it always has a name.
-fn keep_segment(files: &Files, journal: FileIdentity, first: u64, last: u64) -> Result<(), StoreError> {
+fn keep_segment(files: &PoolFiles, journal: FileIdentity, first: u64, last: u64) -> Result<(), StoreError> {
     let name = files.history.join(segment_name(first, last));
     // CRASH: a compaction that died after its link left such a name, and the journal has grown since.
     for half_done in segments(&files.history)?.into_iter().filter(|s| s.first == first) {
@@ -162,7 +162,7 @@ fn keep_segment(files: &Files, journal: FileIdentity, first: u64, last: u64) -> 
 }
 
 /// Installs a draft in place of damaged files. The lock is held; the caller has saved the replaced files.
-pub(super) fn replace(files: &Files, _draft: &PendingCompaction) -> Result<(), StoreError> {
+pub(super) fn replace(files: &PoolFiles, _draft: &PendingCompaction) -> Result<(), StoreError> {
     // CRASH: with the new snapshot and the old journal the pool is still damaged, and a second repair has the same
     // result.
     rename(&new(&files.snapshot), &files.snapshot)?;
@@ -173,7 +173,7 @@ pub(super) fn replace(files: &Files, _draft: &PendingCompaction) -> Result<(), S
 }
 
 /// Deletes segments older than `days` that neither the snapshot nor the previous one needs.
-pub(super) fn prune(files: &Files, days: u32, needed_after: u64) -> Result<(), StoreError> {
+pub(super) fn prune(files: &PoolFiles, days: u32, needed_after: u64) -> Result<(), StoreError> {
     let kept = Duration::from_hours(24).saturating_mul(days);
     for segment in segments(&files.history)?.into_iter().filter(|s| s.last <= needed_after) {
         let modified = std::fs::metadata(&segment.path).and_then(|m| m.modified());
@@ -186,7 +186,7 @@ pub(super) fn prune(files: &Files, days: u32, needed_after: u64) -> Result<(), S
 }
 
 /// Makes names in the pool's directories durable.
-pub(super) fn sync_names(files: &Files) -> Result<(), StoreError> {
+pub(super) fn sync_names(files: &PoolFiles) -> Result<(), StoreError> {
     // The pool's directory, `pools/` and the state directory.
     let up = files.dir.ancestors().take(3);
     for dir in std::iter::once(files.history.as_path()).chain(up) {

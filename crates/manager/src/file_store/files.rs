@@ -205,7 +205,7 @@ fn classify(magic: u32) -> FileSystem {
 
 /// The files of one pool.
 #[derive(Debug, Clone)]
-pub(super) struct Files {
+pub(super) struct PoolFiles {
     pub(super) pool: PoolName,
     pub(super) dir: PathBuf,
     pub(super) snapshot: PathBuf,
@@ -216,7 +216,7 @@ pub(super) struct Files {
     pub(super) reserve: PathBuf,
 }
 
-impl Files {
+impl PoolFiles {
     pub(super) fn new(dir: PathBuf, pool: PoolName) -> Self {
         Self {
             snapshot: dir.join("snapshot.json"),
@@ -285,12 +285,12 @@ const RESERVE: u64 = 1 << 20;
 const FREE_FOR_RESERVE: u64 = 4 * RESERVE;
 
 /// True if the whole reserve is there.
-pub(super) fn is_reserve_kept(files: &Files) -> bool {
+pub(super) fn is_reserve_kept(files: &PoolFiles) -> bool {
     std::fs::symlink_metadata(&files.reserve).is_ok_and(|known| known.size() >= RESERVE)
 }
 
 /// Makes the reserve.
-pub(super) fn make_reserve(files: &Files) -> Result<(), StoreError> {
+pub(super) fn make_reserve(files: &PoolFiles) -> Result<(), StoreError> {
     let path = &files.reserve;
     let made = statvfs(&files.dir).map_err(io::Error::from).and_then(|disk| {
         if disk.f_bavail.saturating_mul(disk.f_frsize) < FREE_FOR_RESERVE {
@@ -316,7 +316,7 @@ fn fill_reserve(mut file: File) -> io::Result<()> {
 }
 
 /// Frees the reserve. False if there was none.
-pub(super) fn give_up_reserve(files: &Files) -> bool {
+pub(super) fn give_up_reserve(files: &PoolFiles) -> bool {
     std::fs::remove_file(&files.reserve).is_ok()
 }
 

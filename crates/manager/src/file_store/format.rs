@@ -27,7 +27,7 @@ pub(super) struct Header {
 
 /// One whole transaction.
 #[derive(Debug, Deserialize)]
-pub(super) struct Record {
+pub(super) struct JournalRecord {
     pub(super) n: u64,
     pub(super) events: Vec<Event>,
 }
@@ -176,7 +176,7 @@ mod tests {
         let text = line.strip_suffix(b"\n").unwrap();
         assert!(is_sound(text));
         assert_eq!(number(text), Some(7));
-        let back: Record = serde_json::from_slice(text).unwrap();
+        let back: JournalRecord = serde_json::from_slice(text).unwrap();
         assert_eq!((back.n, back.events), (7, events()));
     }
 

@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use super::compact::{Sync, remove, write_new};
 use super::crash_point;
-use super::files::{Files, damaged, io_error, list};
-use super::format::{Lines, Record, is_sound, number, seal};
+use super::files::{PoolFiles, damaged, io_error, list};
+use super::format::{JournalRecord, Lines, is_sound, number, seal};
 
 /// A journal that was folded into a snapshot and kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub(super) struct HistoryReader {
 }
 
 impl HistoryReader {
-    pub(super) fn open(files: &Files) -> Result<Self, StoreError> {
+    pub(super) fn open(files: &PoolFiles) -> Result<Self, StoreError> {
         // RACE: opened before the segments are listed, so that a journal that becomes a segment in between is read at
         // least once.
         let journal = reader(&files.journal)?.map(|r| (files.journal.clone(), r));
@@ -66,7 +66,7 @@ impl HistoryReader {
     }
 
     /// A reader of the journal only.
-    pub(super) fn journal(files: &Files) -> Result<Self, StoreError> {
+    pub(super) fn journal(files: &PoolFiles) -> Result<Self, StoreError> {
         let journal = reader(&files.journal)?.map(|r| (files.journal.clone(), r));
         Ok(Self { journal, ..Self::of(VecDeque::new()) })
     }
@@ -119,7 +119,7 @@ impl HistoryReader {
         if number(line.text).is_some_and(|n| n <= self.last) {
             return Ok(true);
         }
-        let record: Record = serde_json::from_slice(line.text)
+        let record: JournalRecord = serde_json::from_slice(line.text)
             .map_err(|e| damaged(path, self.line, format!("cannot parse the record: {e}")))?;
         if record.n > self.last {
             self.last = record.n;
@@ -202,7 +202,7 @@ fn index_path(segment: &Segment) -> PathBuf {
 
 /// Everything that is kept of the pool's jobs, and what could not be read.
 pub(super) fn collect_jobs(
-    files: &Files,
+    files: &PoolFiles,
     period: Period,
 ) -> Result<(Collector, Vec<StoreError>), StoreError> {
     // RACE: opened before the segments are listed, as in `HistoryReader::open`.
@@ -229,7 +229,7 @@ pub(super) fn collect_jobs(
 }
 
 /// Writes the indexes that the newest segments lack.
-pub(super) fn index_newest(files: &Files) -> Result<(), StoreError> {
+pub(super) fn index_newest(files: &PoolFiles) -> Result<(), StoreError> {
     for segment in segments(&files.history)?.iter().rev().take(MOST_INDEXED) {
         if let Some(content) = SegmentContent::of(&segment.path)?
             && !index_path(segment).exists()
@@ -255,7 +255,7 @@ pub(super) fn prune_indexes(history: &Path) -> Result<(), StoreError> {
 }
 
 /// The jobs of a segment: from the index if it is usable; otherwise from the segment, and then the index is written.
-fn indexed(files: &Files, segment: &Segment, content: SegmentContent) -> (Part, Vec<StoreError>) {
+fn indexed(files: &PoolFiles, segment: &Segment, content: SegmentContent) -> (Part, Vec<StoreError>) {
     let path = index_path(segment);
     if let Some(part) = usable_index(&path, &files.pool, content) {
         return (part, Vec::new());
@@ -279,7 +279,7 @@ fn usable_index(path: &Path, pool: &PoolName, content: SegmentContent) -> Option
     is_current.then_some(index.part)
 }
 
-fn write_index(files: &Files, path: &Path, index: &JobIndexOut<'_>) -> Result<(), StoreError> {
+fn write_index(files: &PoolFiles, path: &Path, index: &JobIndexOut<'_>) -> Result<(), StoreError> {
     let bytes = seal(index).map_err(|e| io_error("encode", path, &e.into()))?;
     let fresh = files.history.join("jobs.new");
     // `None`: another process writes one now. It, or the next reader, comes to this segment too.

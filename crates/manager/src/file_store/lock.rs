@@ -17,9 +17,9 @@ use super::files::{NOFOLLOW, io_error};
 
 /// The lock, held until dropped.
 #[derive(Debug)]
-pub(super) struct Lock(File);
+pub(super) struct PoolLock(File);
 
-impl Drop for Lock {
+impl Drop for PoolLock {
     fn drop(&mut self) {
         // Closing also unlocks, unless a child that was forked meanwhile still shares the descriptor.
         let _closing_unlocks_too = self.0.unlock();
@@ -27,7 +27,7 @@ impl Drop for Lock {
 }
 
 /// Takes the lock, waiting at most `bound`.
-pub(super) async fn take(path: &Path, pool: &PoolName, bound: Duration) -> Result<Lock, StoreError> {
+pub(super) async fn take(path: &Path, pool: &PoolName, bound: Duration) -> Result<PoolLock, StoreError> {
     let begun = Instant::now();
     loop {
         let left = bound.saturating_sub(begun.elapsed());
@@ -35,7 +35,7 @@ pub(super) async fn take(path: &Path, pool: &PoolName, bound: Duration) -> Resul
         let Some(file) = locked.map_err(|e| io_error("lock", path, &e))? else {
             return Err(busy(path, pool, begun.elapsed()));
         };
-        let lock = Lock(file);
+        let lock = PoolLock(file);
         // RACE: the file may have been deleted or replaced during the wait; that lock protects nothing.
         if flock::is_file_at(path, &lock.0).unwrap_or(false) {
             return Ok(lock);

@@ -30,7 +30,7 @@ use greenroom_ports::store::{
 
 use self::compact::{CommitResult, Contents};
 pub use self::files::{DirWarning, StateDir, open_dir};
-use self::files::{FileIdentity, Files};
+use self::files::{FileIdentity, PoolFiles};
 pub use self::format::FORMAT;
 use self::history::HistoryReader;
 use self::view::View;
@@ -66,7 +66,7 @@ const COMPACT_ROUNDS: u32 = 3;
 /// The state of one pool in its directory. Created by `StateDir::pool`.
 #[derive(Debug)]
 pub struct FileStore {
-    files: Files,
+    files: PoolFiles,
     options: Options,
     /// The last view, from which the next read continues. Never held across an `await`.
     seen: RefCell<Option<View>>,
@@ -78,12 +78,12 @@ pub struct FileStore {
 
 impl FileStore {
     fn new(dir: PathBuf, pool: PoolName, options: Options) -> Self {
-        let files = Files::new(dir, pool);
+        let files = PoolFiles::new(dir, pool);
         let seen = RefCell::new(None);
         Self { files, options, seen, begun: Cell::new(false), named: Cell::new(None) }
     }
 
-    async fn lock(&self) -> Result<lock::Lock, StoreError> {
+    async fn lock(&self) -> Result<lock::PoolLock, StoreError> {
         lock::take(&self.files.lock, &self.files.pool, self.options.lock_timeout).await
     }
 

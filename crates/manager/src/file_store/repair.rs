@@ -10,7 +10,7 @@ use greenroom_ports::store::{Diagnosis, Repaired, StoreError};
 use super::commit::save_aside;
 use super::compact::{self, Contents, PendingCompaction};
 use super::crash_point;
-use super::files::{FileIdentity, Files, damaged, io_error, list, make};
+use super::files::{FileIdentity, PoolFiles, damaged, io_error, list, make};
 use super::format::{Lines, number};
 use super::history::{segment_name, segments};
 use super::view::{Journal, View};
@@ -27,7 +27,7 @@ pub(super) struct PreparedRepair {
 }
 
 /// Diagnoses the files. `read`: the result of reading them, with the lock where in doubt.
-pub(super) fn verify(files: &Files, read: Result<&View, StoreError>) -> Result<Diagnosis, StoreError> {
+pub(super) fn verify(files: &PoolFiles, read: Result<&View, StoreError>) -> Result<Diagnosis, StoreError> {
     let salvaged;
     let (view, damage) = match read {
         Ok(view) => (view, None),
@@ -58,7 +58,7 @@ fn first_damage(path: &Path) -> Result<Option<StoreError>, StoreError> {
 
 /// Prepares a repair: saves copies aside, writes and syncs new files with the valid prefix. Needs no lock, because a
 /// damaged pool is not written to. `None` if a compaction or another repair is running.
-pub(super) fn prepare(files: &Files) -> Result<Option<PreparedRepair>, StoreError> {
+pub(super) fn prepare(files: &PoolFiles) -> Result<Option<PreparedRepair>, StoreError> {
     let snapshot = FileIdentity::at(&files.snapshot)?;
     let journal = FileIdentity::at(&files.journal)?;
     let view = View::salvage(files)?;
@@ -92,7 +92,7 @@ pub(super) fn prepare(files: &Files) -> Result<Option<PreparedRepair>, StoreErro
 }
 
 /// Copies the journal's sound beginning to the history, where `explain` reads it.
-fn keep_prefix(files: &Files, view: &View, bytes: &[u8]) -> Result<(), StoreError> {
+fn keep_prefix(files: &PoolFiles, view: &View, bytes: &[u8]) -> Result<(), StoreError> {
     let Some(journal) = &view.journal else { return Ok(()) };
     let valid = bytes.get(..usize::try_from(journal.valid).unwrap_or(usize::MAX)).unwrap_or_default();
     let Some(first) = sound_numbers(valid).next() else { return Ok(()) };
@@ -106,7 +106,7 @@ fn keep_prefix(files: &Files, view: &View, bytes: &[u8]) -> Result<(), StoreErro
 }
 
 /// Saves a durable copy.
-fn save(files: &Files, name: &str, bytes: &[u8]) -> Result<PathBuf, StoreError> {
+fn save(files: &PoolFiles, name: &str, bytes: &[u8]) -> Result<PathBuf, StoreError> {
     let path = save_aside(files, name, bytes)?;
     let synced = File::open(&path).and_then(|file| file.sync_all());
     synced.map_err(|e| io_error("sync", &path, &e))?;
@@ -119,7 +119,7 @@ fn sound_numbers(bytes: &[u8]) -> impl Iterator<Item = u64> {
 
 /// Activates a repair. The lock is held.
 pub(super) fn finish(
-    files: &Files,
+    files: &PoolFiles,
     prepared: PreparedRepair,
     damage: StoreError,
 ) -> Result<Repaired, StoreError> {

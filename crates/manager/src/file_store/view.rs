@@ -13,8 +13,8 @@ use greenroom_core::ids::PoolName;
 use greenroom_core::pool::PoolState;
 use greenroom_ports::store::StoreError;
 
-use super::files::{FileIdentity, Files, NOFOLLOW, damaged, identify, io_error, newer, outdated};
-use super::format::{FORMAT, Header, Lines, Record, Snapshot, is_sealed, is_sound, number, version};
+use super::files::{FileIdentity, NOFOLLOW, PoolFiles, damaged, identify, io_error, newer, outdated};
+use super::format::{FORMAT, Header, JournalRecord, Lines, Snapshot, is_sealed, is_sound, number, version};
 use super::history::segments;
 
 /// The state, as read from the files.
@@ -88,7 +88,7 @@ impl View {
     }
 
     /// Reads the current state, starting from an earlier view if that is still valid.
-    pub(super) fn read(files: &Files, earlier: Option<View>) -> Result<Self, StoreError> {
+    pub(super) fn read(files: &PoolFiles, earlier: Option<View>) -> Result<Self, StoreError> {
         if let Some(mut view) = earlier
             && view.is_current(files)?
         {
@@ -108,7 +108,7 @@ impl View {
     }
 
     /// The state in a snapshot file; `None` without one.
-    pub(super) fn from_snapshot(files: &Files, path: &Path) -> Result<Option<Self>, StoreError> {
+    pub(super) fn from_snapshot(files: &PoolFiles, path: &Path) -> Result<Option<Self>, StoreError> {
         let Some(file) = open(path)? else { return Ok(None) };
         let identity = identify(&file, path)?;
         let mut bytes = vec![0; usize::try_from(identity.size).unwrap_or(usize::MAX)];
@@ -130,7 +130,7 @@ impl View {
 
     /// The state for a repair: the best readable snapshot, followed by all records that can be replayed without a gap. The view
     /// must not be written to.
-    pub(super) fn salvage(files: &Files) -> Result<Self, StoreError> {
+    pub(super) fn salvage(files: &PoolFiles) -> Result<Self, StoreError> {
         let present = Self::from_snapshot(files, &files.snapshot).ok().flatten();
         let usable = match present {
             Some(view) => Some(view),
@@ -148,7 +148,7 @@ impl View {
     }
 
     /// True if both paths still name the files that were read.
-    fn is_current(&self, files: &Files) -> Result<bool, StoreError> {
+    fn is_current(&self, files: &PoolFiles) -> Result<bool, StoreError> {
         if FileIdentity::at(&files.snapshot)? != self.snapshot {
             return Ok(false);
         }
@@ -159,14 +159,14 @@ impl View {
     }
 
     /// Reads the records that were appended since.
-    fn catch_up(&mut self, files: &Files) -> Result<(), StoreError> {
+    fn catch_up(&mut self, files: &PoolFiles) -> Result<(), StoreError> {
         let Some(mut journal) = self.journal.take() else { return Ok(()) };
         let done = self.replay(&mut journal, files);
         self.journal = Some(journal);
         done
     }
 
-    fn replay(&mut self, journal: &mut Journal, files: &Files) -> Result<(), StoreError> {
+    fn replay(&mut self, journal: &mut Journal, files: &PoolFiles) -> Result<(), StoreError> {
         journal.identity = identify(&journal.file, &files.journal)?;
         let unread = journal.torn();
         let mut bytes = vec![0; usize::try_from(unread).unwrap_or(usize::MAX)];
@@ -193,7 +193,7 @@ impl View {
         Ok(())
     }
 
-    fn take_header(&mut self, text: &[u8], files: &Files) -> Result<Header, StoreError> {
+    fn take_header(&mut self, text: &[u8], files: &PoolFiles) -> Result<Header, StoreError> {
         let path = &files.journal;
         match version(text) {
             Some(found) if found > FORMAT => self.newer = Some((path.clone(), found)),
@@ -229,7 +229,7 @@ impl View {
             *before = n;
             return Ok(());
         }
-        let record: Record = serde_json::from_slice(text).map_err(|e| place.not_parsed(&e))?;
+        let record: JournalRecord = serde_json::from_slice(text).map_err(|e| place.not_parsed(&e))?;
         if contained(record.n) {
             *before = record.n;
             return Ok(());
@@ -247,7 +247,7 @@ impl View {
     }
 
     /// Applies the records of old segments that the state lacks, as far as they follow without a gap.
-    fn fill_gap(&mut self, files: &Files) -> Result<(), StoreError> {
+    fn fill_gap(&mut self, files: &PoolFiles) -> Result<(), StoreError> {
         for segment in segments(&files.history)? {
             if segment.last <= self.last || segment.first > self.last + 1 {
                 continue;
@@ -288,7 +288,7 @@ impl RecordPosition<'_> {
     }
 }
 
-fn parse_snapshot(files: &Files, path: &Path, bytes: &[u8]) -> Result<Snapshot, StoreError> {
+fn parse_snapshot(files: &PoolFiles, path: &Path, bytes: &[u8]) -> Result<Snapshot, StoreError> {
     let sound = bytes.strip_suffix(b"\n").filter(|text| is_sound(text));
     if let Some(found) = sound.and_then(version).filter(|found| *found < FORMAT) {
         return Err(outdated(path, found));
@@ -310,7 +310,7 @@ fn parse_snapshot(files: &Files, path: &Path, bytes: &[u8]) -> Result<Snapshot, 
     }
 }
 
-fn check_pool(files: &Files, path: &Path, found: &PoolName) -> Result<(), StoreError> {
+fn check_pool(files: &PoolFiles, path: &Path, found: &PoolName) -> Result<(), StoreError> {
     if *found == files.pool {
         return Ok(());
     }

@@ -231,12 +231,12 @@ const DEEPEST: usize = 128;
 pub(super) struct Clipped<R> {
     inner: R,
     depth: usize,
-    place: Position,
+    place: ClipState,
 }
 
 /// Where the next byte is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Position {
+enum ClipState {
     Outside,
     /// Within a string of which so many bytes have passed.
     Text(usize),
@@ -253,52 +253,52 @@ enum Position {
 
 impl<R: Read> Clipped<R> {
     pub(super) const fn new(inner: R) -> Self {
-        Self { inner, depth: 0, place: Position::Outside }
+        Self { inner, depth: 0, place: ClipState::Outside }
     }
 
     /// True if the byte is passed on.
     fn step(&mut self, byte: u8) -> io::Result<bool> {
         self.place = match (self.place, byte) {
-            (Position::Outside, b'"') => Position::Text(0),
-            (Position::Outside, b'[' | b'{') => {
+            (ClipState::Outside, b'"') => ClipState::Text(0),
+            (ClipState::Outside, b'[' | b'{') => {
                 self.depth += 1;
                 if self.depth > DEEPEST {
                     return Err(io::Error::from(io::ErrorKind::InvalidData));
                 }
-                Position::Outside
+                ClipState::Outside
             }
-            (Position::Outside, b']' | b'}') => {
+            (ClipState::Outside, b']' | b'}') => {
                 self.depth = self.depth.saturating_sub(1);
-                Position::Outside
+                ClipState::Outside
             }
-            (Position::Outside, _) | (Position::Text(_) | Position::Half(_) | Position::Cut, b'"') => {
-                Position::Outside
+            (ClipState::Outside, _) | (ClipState::Text(_) | ClipState::Half(_) | ClipState::Cut, b'"') => {
+                ClipState::Outside
             }
             // A character of several bytes is not cut.
-            (Position::Text(length), byte) if length >= LONGEST && !(0x80..0xc0).contains(&byte) => {
-                self.place = if byte == b'\\' { Position::CutEscape } else { Position::Cut };
+            (ClipState::Text(length), byte) if length >= LONGEST && !(0x80..0xc0).contains(&byte) => {
+                self.place = if byte == b'\\' { ClipState::CutEscape } else { ClipState::Cut };
                 return Ok(false);
             }
-            (Position::Text(length) | Position::Half(length), b'\\') => Position::Escape(length + 1),
-            (Position::Escape(length), b'u') => Position::Digits(length + 1, 4, 0),
-            (Position::Text(length) | Position::Half(length) | Position::Escape(length), _) => {
-                Position::Text(length + 1)
+            (ClipState::Text(length) | ClipState::Half(length), b'\\') => ClipState::Escape(length + 1),
+            (ClipState::Escape(length), b'u') => ClipState::Digits(length + 1, 4, 0),
+            (ClipState::Text(length) | ClipState::Half(length) | ClipState::Escape(length), _) => {
+                ClipState::Text(length + 1)
             }
-            (Position::Digits(length, missing, value), byte) => {
+            (ClipState::Digits(length, missing, value), byte) => {
                 let digit = char::from(byte).to_digit(16).unwrap_or_default();
                 let value = value << 4 | u16::try_from(digit).unwrap_or_default();
                 match missing {
-                    1 if (0xd800..0xdc00).contains(&value) => Position::Half(length + 1),
-                    1 => Position::Text(length + 1),
-                    _ => Position::Digits(length + 1, missing - 1, value),
+                    1 if (0xd800..0xdc00).contains(&value) => ClipState::Half(length + 1),
+                    1 => ClipState::Text(length + 1),
+                    _ => ClipState::Digits(length + 1, missing - 1, value),
                 }
             }
-            (Position::Cut, b'\\') => {
-                self.place = Position::CutEscape;
+            (ClipState::Cut, b'\\') => {
+                self.place = ClipState::CutEscape;
                 return Ok(false);
             }
-            (Position::Cut | Position::CutEscape, _) => {
-                self.place = Position::Cut;
+            (ClipState::Cut | ClipState::CutEscape, _) => {
+                self.place = ClipState::Cut;
                 return Ok(false);
             }
         };

@@ -18,7 +18,7 @@ const CONTAINER: usize = 10 << 20;
 
 /// Collects the parts while they are read. What exceeds a limit is left out, and the request names the limit.
 #[derive(Debug)]
-pub(super) struct Collector {
+pub(super) struct RequestCollector {
     request: ContainerRequest,
     variables: Room,
     service_variables: Room,
@@ -26,7 +26,7 @@ pub(super) struct Collector {
     credentials: Room,
 }
 
-impl Collector {
+impl RequestCollector {
     pub(super) fn new() -> Self {
         let variables = Room::new(limits::VARIABLES, limits::VARIABLES_BYTES);
         Self {

@@ -17,7 +17,7 @@ use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
 use super::bounded::{Budget, Clipped, FieldName};
-use super::containers::Collector;
+use super::containers::RequestCollector;
 
 /// GitLab Runner's own default for a job without a timeout.
 const DEFAULT_TIMEOUT: Duration = Duration::from_hours(2);
@@ -143,7 +143,7 @@ impl<'de> Visitor<'de> for Parts {
         const FIELDS: &[&str] =
             &["id", "job_info", "git_info", "runner_info", "image", "services", "credentials", "variables"];
         let mut parts = Map::new();
-        let mut containers = Collector::new();
+        let mut containers = RequestCollector::new();
         while let Some(name) = fields.next_key_seed(FieldName(FIELDS))? {
             match name {
                 None => {
@@ -153,7 +153,7 @@ impl<'de> Visitor<'de> for Parts {
                 Some("credentials") => fields.next_value_seed(containers.credentials())?,
                 Some("variables") => fields.next_value_seed(containers.variables())?,
                 Some("image") => {
-                    let budget = Collector::image_budget();
+                    let budget = RequestCollector::image_budget();
                     let image = fields.next_value_seed(&budget)?;
                     containers.set_image(&image, budget.is_over());
                 }

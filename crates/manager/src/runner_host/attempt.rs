@@ -19,7 +19,7 @@ use greenroom_system::remove;
 use greenroom_system::socket_dir::{WakeUpSent, send_wake_up};
 use greenroom_system::threads::flock::Kind;
 
-use super::attempt_files::{self, CLOSED, JobFile, Origin, Tmpdir, USED};
+use super::attempt_files::{self, AttemptOrigin, CLOSED, JobFile, Tmpdir, USED};
 use super::files::{self, broken, cannot};
 use super::host::LocalHost;
 use super::lease::{self, LEASE, Lease, LeaseGuard};
@@ -125,9 +125,9 @@ impl LocalHost {
         Box::new(LeaseGuard { _lease: lease })
     }
 
-    fn origin(&self) -> Origin {
+    fn origin(&self) -> AttemptOrigin {
         let runner = self.runner();
-        Origin {
+        AttemptOrigin {
             runner: runner.and_then(|runner| runner.id),
             tmpdir: self.role.tmpdir().and_then(Tmpdir::at),
             namespaces: runner.map_or_else(Namespaces::own, |runner| runner.namespaces.clone()),

@@ -35,12 +35,12 @@ const ASSIGNMENT: &str = "assignment";
 pub(super) struct JobFile {
     pub format: u32,
     pub record: AttemptRecord,
-    pub origin: Origin,
+    pub origin: AttemptOrigin,
 }
 
 /// The origin of the attempt. Values that could not be determined are not checked later.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Origin {
+pub(super) struct AttemptOrigin {
     pub runner: Option<ProcessId>,
     pub tmpdir: Option<Tmpdir>,
     /// The namespaces in which both of the above are valid.
@@ -77,7 +77,7 @@ pub(super) struct ReadableFiles {
 }
 
 impl JobFile {
-    pub(super) fn new(record: AttemptRecord, origin: Origin) -> Self {
+    pub(super) fn new(record: AttemptRecord, origin: AttemptOrigin) -> Self {
         Self { format: FORMAT, record, origin }
     }
 
@@ -271,12 +271,12 @@ mod tests {
             assignment: None,
             order: None,
         };
-        let origin = Origin {
+        let origin = AttemptOrigin {
             runner: Some(ProcessId { pid: 4711, start: 99 }),
             tmpdir: Some(Tmpdir { path: "/tmp/custom-executor4711".into(), device: 1, inode: 2, owner: 3 }),
             namespaces: Some(Namespaces { mount: "mnt:[4]".to_owned(), pid: "pid:[5]".to_owned() }),
         };
-        let unknown = Origin { runner: None, tmpdir: None, namespaces: None };
+        let unknown = AttemptOrigin { runner: None, tmpdir: None, namespaces: None };
         let contained =
             AttemptRecord { execution: Execution::Container { shell: Shell::Bash.into() }, ..record(None) };
         let shell = StageShell { shell: Shell::Sh, login_shell: true, separate_stderr: true };
@@ -375,7 +375,7 @@ mod tests {
             assignment: None,
             order: None,
         };
-        let origin = Origin { runner: None, tmpdir: None, namespaces: None };
+        let origin = AttemptOrigin { runner: None, tmpdir: None, namespaces: None };
         JobFile::new(record, origin).write(home.path()).unwrap();
         assert_eq!(JobFile::read(home.path()).unwrap().unwrap().record.assignment, None);
         assign(home.path(), None).unwrap();

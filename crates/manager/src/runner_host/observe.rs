@@ -14,7 +14,7 @@ use greenroom_core::time::{BootId, Stamp};
 use greenroom_ports::host_error::HostError;
 
 use super::attempt::remove_if_free;
-use super::attempt_files::{self, CLOSED, JobFile, Origin, ReadableFiles, Tmpdir, USED};
+use super::attempt_files::{self, AttemptOrigin, CLOSED, JobFile, ReadableFiles, Tmpdir, USED};
 use super::files::cannot;
 use super::host::{FinishedAttempt, LocalHost};
 use super::lease::{self, modified};
@@ -32,7 +32,7 @@ struct AttemptMarks {
 /// One attempt as it was found.
 struct FoundAttempt {
     seen: AttemptSeen,
-    origin: Origin,
+    origin: AttemptOrigin,
 }
 
 impl LocalHost {
@@ -140,7 +140,7 @@ impl LocalHost {
                 return None;
             }
             let seen = self.unknown(&marks, instance, problem);
-            return Some((None, FoundAttempt { seen, origin: Origin::default() }));
+            return Some((None, FoundAttempt { seen, origin: AttemptOrigin::default() }));
         };
         let record = &job.record;
         let seen = AttemptSeen {
@@ -242,7 +242,7 @@ fn update_presence(attempt: &mut FoundAttempt, own: Option<&Namespaces>) {
 }
 
 /// Determined only in the process namespace that the runner was recorded in.
-fn runner_presence(origin: &Origin, own: Option<&Namespaces>) -> Presence {
+fn runner_presence(origin: &AttemptOrigin, own: Option<&Namespaces>) -> Presence {
     match (origin.runner, &origin.namespaces, own) {
         (Some(runner), Some(then), Some(now)) if then.pid == now.pid => presence(runner),
         _ => Presence::Unknown,
@@ -250,7 +250,7 @@ fn runner_presence(origin: &Origin, own: Option<&Namespaces>) -> Presence {
 }
 
 /// Determined only in the mount namespace that the directory was recorded in.
-fn tmpdir_presence(origin: &Origin, own: Option<&Namespaces>) -> Presence {
+fn tmpdir_presence(origin: &AttemptOrigin, own: Option<&Namespaces>) -> Presence {
     let (Some(tmpdir), Some(then), Some(now)) = (&origin.tmpdir, &origin.namespaces, own) else {
         return Presence::Unknown;
     };

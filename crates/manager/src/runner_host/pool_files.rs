@@ -75,7 +75,7 @@ const KEPT: Duration = Duration::from_mins(2);
 const MOST: usize = 64;
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Refusal {
+struct RefusedJob {
     job: JobKey,
     at: Stamp,
     why: String,
@@ -86,7 +86,7 @@ impl LocalHost {
     pub fn note_refusal(&self, pool: &PoolName, job: &JobKey, why: &str) -> Result<(), HostError> {
         let mut refusals = self.refusals(pool)?;
         refusals.retain(|refusal| refusal.job != *job);
-        refusals.push(Refusal { job: job.clone(), at: self.now(), why: why.to_owned() });
+        refusals.push(RefusedJob { job: job.clone(), at: self.now(), why: why.to_owned() });
         let surplus = refusals.len().saturating_sub(MOST);
         refusals.drain(..surplus);
         let dir = self.state.ensure_pool(pool)?;
@@ -102,11 +102,12 @@ impl LocalHost {
     }
 
     /// The notes that still count.
-    fn refusals(&self, pool: &PoolName) -> Result<Vec<Refusal>, HostError> {
+    fn refusals(&self, pool: &PoolName) -> Result<Vec<RefusedJob>, HostError> {
         let path = self.state.pool(pool)?.join(REFUSALS);
         let text = files::read(&path).map_err(|e| cannot("read", &path, e))?;
         // Notes only save time: those that cannot be read count as missing.
-        let all: Vec<Refusal> = text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        let all: Vec<RefusedJob> =
+            text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
         let now = self.now();
         Ok(all.into_iter().filter(|refusal| now.age_of(refusal.at) < KEPT).collect())
     }

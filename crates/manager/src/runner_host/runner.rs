@@ -28,11 +28,11 @@ pub(super) struct Runner {
     pub id: Option<ProcessId>,
     /// This process's namespaces, in which `id` is valid.
     pub namespaces: Option<Namespaces>,
-    watch: Watch,
+    watch: ExitWatch,
 }
 
 #[derive(Debug)]
-enum Watch {
+enum ExitWatch {
     Pidfd(AsyncFd<OwnedFd>),
     /// No pidfd is available: an old kernel or a strict filter.
     Poll(ProcessId),
@@ -47,7 +47,7 @@ impl Runner {
     pub(super) fn find() -> Self {
         // Without a usable /proc, no process can be identified.
         let namespaces = Namespaces::own();
-        let unknown = |namespaces| Self { id: None, namespaces, watch: Watch::Never };
+        let unknown = |namespaces| Self { id: None, namespaces, watch: ExitWatch::Never };
         if namespaces.is_none() {
             return unknown(namespaces);
         }
@@ -60,13 +60,13 @@ impl Runner {
         // RACE: the runner may die and its pid be reused between reading the parent and the two lines above. If it is
         // still the parent now, it was all the time.
         if runner.is_some_and(|runner| adopted(call, runner)) || !eldest.still_has_parent() {
-            return Self { id: None, namespaces, watch: Watch::Gone };
+            return Self { id: None, namespaces, watch: ExitWatch::Gone };
         }
         let id = runner.map(|runner| ProcessId { pid: eldest.parent, start: runner.start });
         let watch = match (fd.map_err(io::Error::from).and_then(watch_exit), id) {
-            (Ok(fd), _) => Watch::Pidfd(fd),
-            (Err(_), Some(id)) => Watch::Poll(id),
-            (Err(_), None) => Watch::Never,
+            (Ok(fd), _) => ExitWatch::Pidfd(fd),
+            (Err(_), Some(id)) => ExitWatch::Poll(id),
+            (Err(_), None) => ExitWatch::Never,
         };
         Self { id, namespaces, watch }
     }
@@ -74,26 +74,26 @@ impl Runner {
     /// A copy of the runner's pidfd, if there is one.
     pub(super) fn pidfd(&self) -> Option<OwnedFd> {
         match &self.watch {
-            Watch::Pidfd(fd) => fd.get_ref().try_clone().ok(),
-            Watch::Poll(_) | Watch::Gone | Watch::Never => None,
+            ExitWatch::Pidfd(fd) => fd.get_ref().try_clone().ok(),
+            ExitWatch::Poll(_) | ExitWatch::Gone | ExitWatch::Never => None,
         }
     }
 
     /// Resolves when the runner is gone.
     pub(super) async fn gone(&self) {
         match &self.watch {
-            Watch::Pidfd(fd) => {
+            ExitWatch::Pidfd(fd) => {
                 if fd.readable().await.is_err() {
                     std::future::pending::<()>().await;
                 }
             }
-            Watch::Poll(id) => {
+            ExitWatch::Poll(id) => {
                 while presence(*id) != Presence::Gone {
                     tokio::time::sleep(POLL_INTERVAL).await;
                 }
             }
-            Watch::Gone => {}
-            Watch::Never => std::future::pending().await,
+            ExitWatch::Gone => {}
+            ExitWatch::Never => std::future::pending().await,
         }
     }
 }

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::super::{SshSettings, hop};
 use super::process::COMMAND;
-use super::protocol::{Envelope, Line, LinkRequest, LinkSpec, PROTOCOL, Reply};
+use super::protocol::{Envelope, LinkReply, LinkRequest, LinkSpec, LinkStream, PROTOCOL};
 use super::slot::{Slot, slots};
 
 /// A link accepts a request immediately; one that does not is unresponsive.
@@ -69,7 +69,7 @@ pub(super) struct Links {
 
 /// An instance, and how a link connects to it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Target<'a> {
+pub(super) struct LinkTarget<'a> {
     pub(super) id: &'a InstanceId,
     pub(super) at: &'a Endpoint,
     pub(super) ssh: &'a SshSettings,
@@ -85,10 +85,10 @@ impl Links {
     /// is available.
     pub(super) async fn call(
         &self,
-        target: Target<'_>,
+        target: LinkTarget<'_>,
         ask: LinkRequest,
         give: &[BorrowedFd<'_>],
-    ) -> io::Result<Line> {
+    ) -> io::Result<LinkStream> {
         let runner = (self.settings.runner)();
         let wake = self.settings.mailbox.clone().filter(|_| runner.is_some());
         let give: Vec<BorrowedFd<'_>> = give
@@ -109,10 +109,12 @@ impl Links {
             let mut line = self.reach(target, &slot, number, until).await?;
             // A link that dies meanwhile does not reply, like one that has died.
             let _sent = line.send(&request, &give).await;
-            match timeout(FIRST_ANSWER, line.receive::<Reply>()).await {
-                Ok(Ok(Some(Reply::Accepted))) => return Ok(line),
-                Ok(Ok(Some(Reply::Busy))) => number += 1,
-                Ok(Ok(Some(Reply::Closing))) => drop(timeout(END_WITHIN, line.receive::<Reply>()).await),
+            match timeout(FIRST_ANSWER, line.receive::<LinkReply>()).await {
+                Ok(Ok(Some(LinkReply::Accepted))) => return Ok(line),
+                Ok(Ok(Some(LinkReply::Busy))) => number += 1,
+                Ok(Ok(Some(LinkReply::Closing))) => {
+                    drop(timeout(END_WITHIN, line.receive::<LinkReply>()).await);
+                }
                 Ok(_) => {
                     deaths += 1;
                     if deaths > MOST_DEATHS {
@@ -138,10 +140,10 @@ impl Links {
     /// waits for this.
     pub(super) async fn metadata(&self, id: &InstanceId) -> MetadataAnswers {
         let ask = async |slot: Slot| {
-            let mut line = Line::new(slot.connect().await.ok()??);
+            let mut line = LinkStream::new(slot.connect().await.ok()??);
             line.send(&Envelope::plain(LinkRequest::Metadata), &[]).await.ok()?;
-            match line.receive::<Reply>().await {
-                Ok(Some(Reply::Metadata(answers))) => Some(answers),
+            match line.receive::<LinkReply>().await {
+                Ok(Some(LinkReply::Metadata(answers))) => Some(answers),
                 _ => None,
             }
         };
@@ -150,10 +152,16 @@ impl Links {
     }
 
     /// Connects to the link of a slot, and starts the link if there is none.
-    async fn reach(&self, target: Target<'_>, slot: &Slot, number: u32, until: Instant) -> io::Result<Line> {
+    async fn reach(
+        &self,
+        target: LinkTarget<'_>,
+        slot: &Slot,
+        number: u32,
+        until: Instant,
+    ) -> io::Result<LinkStream> {
         loop {
             if let Some(stream) = slot.connect().await? {
-                return Ok(Line::new(stream));
+                return Ok(LinkStream::new(stream));
             }
             let spec = LinkSpec {
                 instance: target.id.to_string(),
@@ -195,11 +203,11 @@ impl Links {
     pub(super) async fn end(&self, id: &InstanceId) {
         for slot in slots(&self.dir(id)) {
             if let Ok(Some(stream)) = slot.connect().await {
-                let mut line = Line::new(stream);
+                let mut line = LinkStream::new(stream);
                 let request = Envelope::plain(LinkRequest::End);
                 let _sent = line.send(&request, &[]).await;
-                match timeout(FIRST_ANSWER, line.receive::<Reply>()).await {
-                    Ok(_) => drop(timeout(END_WITHIN, line.receive::<Reply>()).await),
+                match timeout(FIRST_ANSWER, line.receive::<LinkReply>()).await {
+                    Ok(_) => drop(timeout(END_WITHIN, line.receive::<LinkReply>()).await),
                     Err(_) => kill(&line),
                 }
             }
@@ -218,7 +226,7 @@ fn environment(at: &Endpoint) -> impl Iterator<Item = (&'static str, OsString)> 
 }
 
 /// Kills an unresponsive link, and waits until it has exited.
-pub(super) fn kill(line: &Line) {
+pub(super) fn kill(line: &LinkStream) {
     let pid = line.peer().ok().and_then(|peer| peer.pid()).and_then(Pid::from_raw);
     let Some(link) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else { return };
     // RACE: a dead link's pid may have been reused. If the link's end of the stream is still open, the link was alive

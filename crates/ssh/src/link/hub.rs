@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout};
 use super::super::Ssh;
 use super::super::session::Session;
 use super::metadata::MetadataLog;
-use super::protocol::{Line, LinkSpec};
+use super::protocol::{LinkSpec, LinkStream};
 use super::shells::{Shells, StandbyLoop};
 use super::slot::{SlotLock, wake_keeper};
 
@@ -183,7 +183,7 @@ impl<'a> Hub<'a> {
     }
 
     /// Takes the runner's pidfd, which follows `others` other descriptors, and watches the runner.
-    pub(super) fn watch_runner(&self, line: &mut Line, wake: Option<PathBuf>, others: usize) {
+    pub(super) fn watch_runner(&self, line: &mut LinkStream, wake: Option<PathBuf>, others: usize) {
         let (Some(wake), Some(pidfd)) = (wake, line.take_descriptor(others)) else { return };
         let same_service = line.peer().ok().and_then(|peer| peer.pid()).is_some_and(same_control_group);
         let Ok(pidfd) = watch_exit(pidfd) else { return };

@@ -30,8 +30,8 @@ use super::super::remote::{before, prelude};
 use super::super::script_ack::AcknowledgedOutput;
 use super::super::stage::LocalError;
 use super::super::{COMMAND_GRACE, Ssh, dial, stop};
-use super::call::{LinkSettings, Links, Target, kill};
-use super::protocol::{Control, Interpreter, Line, LinkRequest, Reply};
+use super::call::{LinkSettings, LinkTarget, Links, kill};
+use super::protocol::{Control, Interpreter, LinkReply, LinkRequest, LinkStream};
 
 /// A link acknowledges a stop immediately; on a busy machine, within the grace plus this time.
 const STOP_ACKNOWLEDGED: Duration = Duration::from_millis(800);
@@ -59,14 +59,14 @@ impl Linked {
         Self { ssh, links: Links::new(settings), answered: RefCell::default() }
     }
 
-    fn target<'a>(&'a self, id: &'a InstanceId, at: &'a Endpoint, within: Duration) -> Target<'a> {
-        Target { id, at, ssh: &self.ssh.settings, within }
+    fn target<'a>(&'a self, id: &'a InstanceId, at: &'a Endpoint, within: Duration) -> LinkTarget<'a> {
+        LinkTarget { id, at, ssh: &self.ssh.settings, within }
     }
 }
 
 /// A conversation with a link about a stage.
 struct Conversation {
-    line: Line,
+    line: LinkStream,
     /// The call's ends of the stage's pipes.
     stdout: pipe::Receiver,
     stderr: pipe::Receiver,
@@ -228,21 +228,21 @@ impl Linked {
             };
             let ask = LinkRequest::Check { at: at.clone(), within: left, next: first.map(interpreter) };
             let Ok(mut line) = self.links.call(self.target(id, at, left), ask, &[]).await else { break };
-            match timeout(left + MARGIN, line.receive::<Reply>()).await {
-                Ok(Ok(Some(Reply::Answers))) => return Ok(()),
+            match timeout(left + MARGIN, line.receive::<LinkReply>()).await {
+                Ok(Ok(Some(LinkReply::Answers))) => return Ok(()),
                 // The link's limit was the remaining time; the error names the whole limit.
-                Ok(Ok(Some(Reply::Failed(ConnectError::TimedOut { at, during, .. })))) => {
+                Ok(Ok(Some(LinkReply::Failed(ConnectError::TimedOut { at, during, .. })))) => {
                     return Err(ConnectError::timed_out_in(during, at, within));
                 }
                 // A job comes where others ran: the server penalizes this address, or many log in at the same time.
-                Ok(Ok(Some(Reply::Failed(ConnectError::TurnedAway { .. }))))
+                Ok(Ok(Some(LinkReply::Failed(ConnectError::TurnedAway { .. }))))
                     if first.is_some() && begun.elapsed() + pause < within =>
                 {
                     sleep(pause).await;
                     tries = 0;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
-                Ok(Ok(Some(Reply::Failed(error)))) => return Err(error),
+                Ok(Ok(Some(LinkReply::Failed(error)))) => return Err(error),
                 // The link died.
                 Ok(_) => {}
                 Err(_) => {
@@ -281,7 +281,7 @@ impl Linked {
     /// Runs a program on a link's connection. `None`: no link is available.
     async fn by_link(
         &self,
-        target: Target<'_>,
+        target: LinkTarget<'_>,
         program: LinkedProgram<'_>,
         output: &mut dyn Output,
         stop: &mut Stop<'_>,
@@ -324,7 +324,7 @@ impl Linked {
     }
 
     /// Sends a program to a link, with separate pipes, so that a link never holds this process's streams.
-    async fn call(&self, target: Target<'_>, program: LinkedProgram<'_>) -> io::Result<Conversation> {
+    async fn call(&self, target: LinkTarget<'_>, program: LinkedProgram<'_>) -> io::Result<Conversation> {
         let (stdout, out) = io::pipe()?;
         let (stderr, err) = io::pipe()?;
         let line = self
@@ -403,15 +403,15 @@ impl Conversation {
                     // The stage has ended by itself, and its output is still held open or is not read.
                     end = end.map(|_| Ok(StageEnd::Stopped));
                 }
-                reply = line.receive::<Reply>(), if end.is_none() => match reply {
-                    Ok(Some(Reply::Begun)) => begun = true,
-                    Ok(Some(Reply::LineOpen)) => *line_open = true,
-                    Ok(Some(Reply::Stopping)) => {
+                reply = line.receive::<LinkReply>(), if end.is_none() => match reply {
+                    Ok(Some(LinkReply::Begun)) => begun = true,
+                    Ok(Some(LinkReply::LineOpen)) => *line_open = true,
+                    Ok(Some(LinkReply::Stopping)) => {
                         acknowledged = true;
                         unresponsive_at = Some(Instant::now() + stop_grace * 2 + stop::LONGEST);
                     }
-                    Ok(Some(Reply::Ended(ended))) => end = Some(Ok(ended)),
-                    Ok(Some(Reply::Failed(error))) => end = Some(Err(error)),
+                    Ok(Some(LinkReply::Ended(ended))) => end = Some(Ok(ended)),
+                    Ok(Some(LinkReply::Failed(error))) => end = Some(Err(error)),
                     Ok(Some(_)) => {}
                     Ok(None) | Err(_) if !begun && unresponsive_at.is_none() => return Talk::Again,
                     Ok(None) | Err(_) => {

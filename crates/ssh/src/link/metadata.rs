@@ -45,7 +45,7 @@ pub(super) struct MetadataLog {
 
 /// Why a script's output ended.
 #[derive(Debug, PartialEq, Eq)]
-enum Over {
+enum ScriptEnd {
     /// The script was killed, or ended in another way that says nothing about the service.
     Broken,
     /// The service cannot be asked, the output is absurd, or the instance needs the session for something else.
@@ -69,7 +69,7 @@ impl MetadataLog {
         let mut pause = PAUSE;
         sleep(DELAY).await;
         for _ in 0..STARTS {
-            if self.run_script(session, service, &mut output).await == Over::ForGood {
+            if self.run_script(session, service, &mut output).await == ScriptEnd::ForGood {
                 return;
             }
             output.begin_again();
@@ -83,11 +83,11 @@ impl MetadataLog {
         session: &Session<'_>,
         service: MetadataService,
         output: &mut ScriptOutput,
-    ) -> Over {
-        let Ok(mut channel) = session.channel().await else { return Over::ForGood };
+    ) -> ScriptEnd {
+        let Ok(mut channel) = session.channel().await else { return ScriptEnd::ForGood };
         let over = tokio::select! {
             over = self.follow(&mut channel, service, output) => over,
-            () = session.refuses() => Over::ForGood,
+            () = session.refuses() => ScriptEnd::ForGood,
         };
         // The script ends with its input.
         let _sent = channel.close().await;
@@ -99,9 +99,9 @@ impl MetadataLog {
         channel: &mut russh::Channel<Msg>,
         service: MetadataService,
         output: &mut ScriptOutput,
-    ) -> Over {
+    ) -> ScriptEnd {
         if channel.exec(true, command(service)).await.is_err() {
-            return Over::ForGood;
+            return ScriptEnd::ForGood;
         }
         while let Some(message) = channel.wait().await {
             match message {
@@ -110,12 +110,12 @@ impl MetadataLog {
                     Err(over) => return over,
                 },
                 // The poll may outlive the shell that was killed, and goes on as long as it can.
-                ChannelMsg::Failure => return Over::ForGood,
+                ChannelMsg::Failure => return ScriptEnd::ForGood,
                 ChannelMsg::Close => break,
                 _ => {}
             }
         }
-        Over::Broken
+        ScriptEnd::Broken
     }
 
     fn note(&self, key: &str, answer: &str) {
@@ -173,23 +173,23 @@ impl ScriptOutput {
     }
 
     /// The changes in the lines that these bytes complete.
-    fn take(&mut self, data: &[u8]) -> Result<Vec<(&'static str, String)>, Over> {
+    fn take(&mut self, data: &[u8]) -> Result<Vec<(&'static str, String)>, ScriptEnd> {
         self.bytes = self.bytes.saturating_add(data.len());
         if self.bytes > BYTES {
-            return Err(Over::ForGood);
+            return Err(ScriptEnd::ForGood);
         }
         let mut changes = Vec::new();
         for byte in data {
             if *byte != b'\n' {
                 self.line.push(*byte);
                 if self.line.len() > LINE {
-                    return Err(Over::ForGood);
+                    return Err(ScriptEnd::ForGood);
                 }
                 continue;
             }
             self.lines += 1;
             let line = std::mem::take(&mut self.line);
-            changes.push(self.change(&line).filter(|_| self.lines <= LINES).ok_or(Over::ForGood)?);
+            changes.push(self.change(&line).filter(|_| self.lines <= LINES).ok_or(ScriptEnd::ForGood)?);
         }
         Ok(changes)
     }
@@ -413,10 +413,10 @@ mod tests {
         assert_eq!(take(long.as_bytes()).unwrap()[0].1.chars().count(), ANSWER);
         for absurd in ["end\n", "\n", "0 a\n", "3 a\n", "-1 a\n", "x\n", "99999999999999999999 a\n"] {
             let mut output = ScriptOutput::new(MetadataService::AwsEc2);
-            assert_eq!(output.take(absurd.as_bytes()), Err(Over::ForGood), "{absurd:?}");
+            assert_eq!(output.take(absurd.as_bytes()), Err(ScriptEnd::ForGood), "{absurd:?}");
         }
         let endless = ScriptOutput::new(MetadataService::Gce).take(&[b'1'; LINE + 1]);
-        assert_eq!(endless, Err(Over::ForGood));
+        assert_eq!(endless, Err(ScriptEnd::ForGood));
         let mut output = ScriptOutput::new(MetadataService::Gce);
         let flips = (0..=LINES).map(|_| output.take(b"1 TRUE\n").is_ok()).filter(|taken| *taken).count();
         assert_eq!(flips, LINES as usize);

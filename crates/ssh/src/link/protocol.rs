@@ -148,7 +148,7 @@ pub(super) enum Control {
 /// A link's reply.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Reply {
+pub(super) enum LinkReply {
     /// The request is accepted: the first reply to a check or a stage, sent immediately.
     Accepted,
     /// A stage runs here: the call needs another slot.
@@ -194,13 +194,13 @@ const MOST_DESCRIPTORS: usize = 4;
 
 /// One end of a conversation.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct LinkStream {
     stream: UnixStream,
     received: Vec<u8>,
     descriptors: VecDeque<OwnedFd>,
 }
 
-impl Line {
+impl LinkStream {
     pub(super) fn new(stream: UnixStream) -> Self {
         Self { stream, received: Vec::new(), descriptors: VecDeque::new() }
     }
@@ -386,7 +386,7 @@ mod tests {
         all
     }
 
-    fn replies() -> Vec<Reply> {
+    fn replies() -> Vec<LinkReply> {
         let at = || "192.0.2.7:22".to_owned();
         let problem = || "it broke".to_owned();
         let figures = Figures {
@@ -419,19 +419,22 @@ mod tests {
             StageEnd::Impossible("there is no image `debain:13`".to_owned()),
         ];
         let mut all = vec![
-            Reply::Accepted,
-            Reply::Busy,
-            Reply::Closing,
-            Reply::Answers,
-            Reply::Begun,
-            Reply::Stopping,
-            Reply::LineOpen,
-            Reply::Shown(figures),
-            Reply::Shown(unknown),
-            Reply::Metadata(MetadataAnswers::from([("instance/preempted".to_owned(), "TRUE".to_owned())])),
+            LinkReply::Accepted,
+            LinkReply::Busy,
+            LinkReply::Closing,
+            LinkReply::Answers,
+            LinkReply::Begun,
+            LinkReply::Stopping,
+            LinkReply::LineOpen,
+            LinkReply::Shown(figures),
+            LinkReply::Shown(unknown),
+            LinkReply::Metadata(MetadataAnswers::from([(
+                "instance/preempted".to_owned(),
+                "TRUE".to_owned(),
+            )])),
         ];
-        all.extend(ends.map(Reply::Ended));
-        all.extend(failures.map(Reply::Failed));
+        all.extend(ends.map(LinkReply::Ended));
+        all.extend(failures.map(LinkReply::Failed));
         all
     }
 
@@ -444,7 +447,7 @@ mod tests {
         hold(REPLIES, &replies());
         hold(recorded!("link-controls.jsonl"), &[Control::Stop]);
         covers::<LinkRequest>(REQUESTS, r#""?""#);
-        covers::<Reply>(REPLIES, r#""?""#);
+        covers::<LinkReply>(REPLIES, r#""?""#);
         covers::<StageEnd>(REPLIES, r#""?""#);
         covers::<ConnectError>(REPLIES, r#""?""#);
         let spec = LinkSpec {

@@ -14,12 +14,14 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::super::output::ProcessOutput;
 use super::super::passed;
-use super::super::script_ack::{ExitMark, Marks};
+use super::super::script_ack::{ExitMark, ShellMarks};
 use super::super::session::{Session, is_refusal};
 use super::super::stage::{Input, LocalError, Run, carry_on, forward};
 use super::hub::Hub;
-use super::protocol::{Control, Envelope, Figures, Interpreter, Line, LinkRequest, PROTOCOL, Reply};
-use super::shells::{Next, NoShell, Program, REFUSED_AGAIN, REFUSED_FOR, StandbyShell};
+use super::protocol::{
+    Control, Envelope, Figures, Interpreter, LinkReply, LinkRequest, LinkStream, PROTOCOL,
+};
+use super::shells::{GuestProgram, Next, NoShell, REFUSED_AGAIN, REFUSED_FOR, StandbyShell};
 
 /// A check ends this much after the connection's own limit.
 const OVERLAP: Duration = Duration::from_millis(200);
@@ -29,7 +31,7 @@ const REQUEST_WITHIN: Duration = Duration::from_secs(2);
 impl Hub<'_> {
     /// Serves one call, from its request to its end.
     pub(super) async fn converse(&self, stream: UnixStream) {
-        let mut line = Line::new(stream);
+        let mut line = LinkStream::new(stream);
         let received = timeout(REQUEST_WITHIN, line.receive::<Value>()).await;
         let Ok(Ok(Some(request))) = received else { return };
         // The only part of a request that every version understands.
@@ -46,12 +48,12 @@ impl Hub<'_> {
                 // No other link follows this one.
                 let _recorded = self.slot_lock.record(None);
                 self.close();
-                let sent = line.send(&Reply::Closing, &[]).await;
+                let sent = line.send(&LinkReply::Closing, &[]).await;
                 self.over().await;
                 sent
             }
-            LinkRequest::Metadata => line.send(&Reply::Metadata(self.metadata.report()), &[]).await,
-            LinkRequest::Show => line.send(&Reply::Shown(figures(self).await), &[]).await,
+            LinkRequest::Metadata => line.send(&LinkReply::Metadata(self.metadata.report()), &[]).await,
+            LinkRequest::Show => line.send(&LinkReply::Shown(figures(self).await), &[]).await,
             LinkRequest::Check { at, .. }
             | LinkRequest::Stage { at, .. }
             | LinkRequest::Command { at, .. }
@@ -62,7 +64,7 @@ impl Hub<'_> {
             LinkRequest::Check { .. } | LinkRequest::Stage { .. } | LinkRequest::Command { .. }
                 if self.is_busy() =>
             {
-                line.send(&Reply::Busy, &[]).await
+                line.send(&LinkReply::Busy, &[]).await
             }
             LinkRequest::Check { at, within, next } => {
                 self.watch_runner(&mut line, request.wake, 0);
@@ -80,15 +82,15 @@ impl Hub<'_> {
                 ..
             } => {
                 self.watch_runner(&mut line, request.wake, DESCRIPTORS);
-                let next = Next { followed, ahead: ahead.map(Program::Interpreter) };
+                let next = Next { followed, ahead: ahead.map(GuestProgram::Interpreter) };
                 let marks = ready_mark.zip(exit_mark);
-                let marks = marks.map(|(ready, mark)| Marks { ready, exit: ExitMark { mark, joined } });
-                let program = Program::Interpreter(interpreter);
+                let marks = marks.map(|(ready, mark)| ShellMarks { ready, exit: ExitMark { mark, joined } });
+                let program = GuestProgram::Interpreter(interpreter);
                 let request = StageRequest { program, next, marks, start_within, stop_grace };
                 self.run_stage(line, request).await
             }
             LinkRequest::Command { text, start_within, stop_grace, .. } => {
-                let program = Program::Command(text);
+                let program = GuestProgram::Command(text);
                 let next = Next::default();
                 let request = StageRequest { program, next, marks: None, start_within, stop_grace };
                 self.run_stage(line, request).await
@@ -97,27 +99,27 @@ impl Hub<'_> {
     }
 
     /// Refuses a call that needs another link, and makes room for that link as soon as possible.
-    async fn turn_away(&self, line: &Line) {
-        let reply = if self.is_busy() { Reply::Busy } else { Reply::Closing };
+    async fn turn_away(&self, line: &LinkStream) {
+        let reply = if self.is_busy() { LinkReply::Busy } else { LinkReply::Closing };
         self.close();
         let _sent = line.send(&reply, &[]).await;
     }
 
     async fn answer_check(
         &self,
-        line: &Line,
+        line: &LinkStream,
         at: &Endpoint,
         next: Option<Interpreter>,
         within: Duration,
     ) -> std::io::Result<()> {
-        line.send(&Reply::Accepted, &[]).await?;
+        line.send(&LinkReply::Accepted, &[]).await?;
         // The connection's own limit, which began at the same time, tells more.
         let answer = timeout(within + OVERLAP, self.check(at, next)).await.unwrap_or_else(|_| {
             // The next call gets a new connection.
             self.close();
             Err(self.late(within))
         });
-        let reply = answer.map_or_else(Reply::Failed, |()| Reply::Answers);
+        let reply = answer.map_or_else(LinkReply::Failed, |()| LinkReply::Answers);
         line.send(&reply, &[]).await
     }
 
@@ -125,7 +127,7 @@ impl Hub<'_> {
     async fn check(&self, at: &Endpoint, next: Option<Interpreter>) -> Result<(), ConnectError> {
         let session = self.session().await?;
         if let Some(next) = next {
-            self.shells.start_early(Program::Interpreter(next));
+            self.shells.start_early(GuestProgram::Interpreter(next));
         }
         let patience = Instant::now() + REFUSED_FOR;
         while !self.shells.settled().await {
@@ -150,10 +152,10 @@ const START_MARGIN: Duration = Duration::from_millis(500);
 
 /// A call's request to run a program.
 pub(super) struct StageRequest {
-    program: Program,
+    program: GuestProgram,
     next: Next,
     /// The marks of the lines that a container's shell prints.
-    marks: Option<Marks>,
+    marks: Option<ShellMarks>,
     start_within: Duration,
     stop_grace: Duration,
 }
@@ -170,21 +172,21 @@ impl Drop for Turn<'_, '_> {
 
 impl Hub<'_> {
     /// Runs a program for a call, and reports its end.
-    async fn run_stage(&self, mut line: Line, request: StageRequest) -> io::Result<()> {
+    async fn run_stage(&self, mut line: LinkStream, request: StageRequest) -> io::Result<()> {
         self.shells.stage_runs.set(true);
         let turn = Turn(self);
         self.stages.set(self.stages.get() + 1);
-        line.send(&Reply::Accepted, &[]).await?;
+        line.send(&LinkReply::Accepted, &[]).await?;
         let result = self.stage(&mut line, request).await;
         if matches!(result, Err(ConnectError::Lost { sent: true, .. })) {
             // The stage may still be running: its record stays, and the next link stops that session.
             self.close();
         }
         drop(turn);
-        line.send(&result.map_or_else(Reply::Failed, Reply::Ended), &[]).await
+        line.send(&result.map_or_else(LinkReply::Failed, LinkReply::Ended), &[]).await
     }
 
-    async fn stage(&self, line: &mut Line, request: StageRequest) -> Result<StageEnd, ConnectError> {
+    async fn stage(&self, line: &mut LinkStream, request: StageRequest) -> Result<StageEnd, ConnectError> {
         let StageRequest { program, next, marks, start_within, stop_grace } = request;
         let mut descriptor = || line.next_descriptor().ok_or(LocalError::NoPipes);
         let script = descriptor()?;
@@ -232,7 +234,7 @@ impl Hub<'_> {
         let end = in_shell(session, line, waiting, &run, &mut output).await;
         if output.open_line().is_some() {
             // A call that has exited writes no further line.
-            let _sent = line.send(&Reply::LineOpen, &[]).await;
+            let _sent = line.send(&LinkReply::LineOpen, &[]).await;
         }
         if !matches!(end, Err(ConnectError::Lost { sent: true, .. })) {
             let _recorded = self.slot_lock.record(None);
@@ -250,13 +252,13 @@ impl Hub<'_> {
 /// Runs a script in a standby shell.
 async fn in_shell(
     session: &Session<'_>,
-    line: &mut Line,
+    line: &mut LinkStream,
     mut waiting: StandbyShell,
     run: &Run,
     output: &mut ProcessOutput,
 ) -> Result<StageEnd, ConnectError> {
     let preamble = std::mem::take(&mut waiting.preamble);
-    let begun = match line.send(&Reply::Begun, &[]).await {
+    let begun = match line.send(&LinkReply::Begun, &[]).await {
         Ok(()) => forward(output, preamble).await,
         Err(gone) => Err(LocalError::CallGone(gone).into()),
     };
@@ -273,11 +275,11 @@ async fn in_shell(
 }
 
 /// Resolves when the call requests a stop, or has exited (`false`).
-async fn stop_requested(line: &mut Line) -> bool {
+async fn stop_requested(line: &mut LinkStream) -> bool {
     match line.receive::<Control>().await {
         Ok(Some(Control::Stop)) => {
             // A call without a reply takes this link for dead.
-            let _sent = line.send(&Reply::Stopping, &[]).await;
+            let _sent = line.send(&LinkReply::Stopping, &[]).await;
             true
         }
         Ok(None) | Err(_) => false,

@@ -20,7 +20,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::super::guest::Preamble;
-use super::super::login_profile::Environment;
+use super::super::login_profile::LoginEnvironment;
 use super::super::remote::Marked;
 use super::super::session::{Session, is_refusal};
 use super::super::stage::{self, Begun};
@@ -38,16 +38,16 @@ pub(super) const REFUSED_FOR: Duration = Duration::from_secs(1);
 
 /// A program that is started in the guest and then reads its standard input.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) enum Program {
+pub(super) enum GuestProgram {
     /// The shell of a stage.
     Interpreter(Interpreter),
     /// A command of Greenroom's own.
     Command(String),
 }
 
-impl Program {
+impl GuestProgram {
     /// `environment`: that of a login shell, if it is known.
-    fn marked(&self, environment: Option<&Environment>) -> Result<Marked, ConnectError> {
+    fn marked(&self, environment: Option<&LoginEnvironment>) -> Result<Marked, ConnectError> {
         match self {
             Self::Interpreter(Interpreter { reader, before }) => Marked::reader(reader, before, environment),
             Self::Command(text) => Marked::command(text),
@@ -66,7 +66,7 @@ impl Program {
 
 /// A shell in the guest that has started and reads its standard input.
 pub(super) struct StandbyShell {
-    program: Program,
+    program: GuestProgram,
     pub(super) begun: Begun,
     /// Its output so far, which belongs to the stage's output.
     pub(super) preamble: Preamble,
@@ -76,9 +76,9 @@ impl StandbyShell {
     /// Starts a shell, and waits until it is ready.
     async fn start(
         session: &Session<'_>,
-        program: &Program,
+        program: &GuestProgram,
         within: Duration,
-        environment: &RefCell<Option<Environment>>,
+        environment: &RefCell<Option<LoginEnvironment>>,
     ) -> Result<Self, NoShell> {
         let patience = Instant::now() + REFUSED_FOR.min(within);
         loop {
@@ -93,9 +93,9 @@ impl StandbyShell {
 
     async fn try_start(
         session: &Session<'_>,
-        program: &Program,
+        program: &GuestProgram,
         within: Duration,
-        environment: &RefCell<Option<Environment>>,
+        environment: &RefCell<Option<LoginEnvironment>>,
     ) -> Result<Self, NoShell> {
         let mut preamble = Preamble::default();
         let marked = program.marked(environment.borrow().as_ref());
@@ -142,12 +142,12 @@ pub(super) struct Next {
     /// True if another shell may wait.
     pub(super) followed: bool,
     /// A container that may wait.
-    pub(super) ahead: Option<Program>,
+    pub(super) ahead: Option<GuestProgram>,
 }
 
 /// A stage's request for a shell.
 struct ShellRequest {
-    program: Program,
+    program: GuestProgram,
     next: Next,
     within: Duration,
     back: oneshot::Sender<Result<StandbyShell, NoShell>>,
@@ -161,9 +161,9 @@ pub(super) struct Shells {
     /// True if the last shell did not start, or died, or none is to wait.
     failed: Cell<bool>,
     /// The shell of a job's first stage, to be started if no other one waits.
-    coming: RefCell<Option<Program>>,
+    coming: RefCell<Option<GuestProgram>>,
     /// The environment of a login shell, which the first shell of a job has read.
-    environment: RefCell<Option<Environment>>,
+    environment: RefCell<Option<LoginEnvironment>>,
     /// True while a stage runs; no shell is started until it has ended.
     pub(super) stage_runs: Cell<bool>,
     changed: Notify,
@@ -192,7 +192,7 @@ impl Shells {
     /// The waiting shell, if it is of this kind, or a new one. `None` if requests are no longer served.
     pub(super) async fn take(
         &self,
-        program: Program,
+        program: GuestProgram,
         next: Next,
         within: Duration,
     ) -> Option<Result<StandbyShell, NoShell>> {
@@ -202,7 +202,7 @@ impl Shells {
     }
 
     /// Lets the shell of a job's first stage start, unless a shell waits.
-    pub(super) fn start_early(&self, program: Program) {
+    pub(super) fn start_early(&self, program: GuestProgram) {
         if !self.one_waits.get() {
             // The profile may have changed since the last job.
             self.environment.replace(None);
@@ -238,7 +238,7 @@ impl Shells {
     /// likely wants that shell. If the start fails, such a request gets the error instead of a second try (`early`).
     pub(super) async fn keep(&self, session: &Session<'_>, mut standby: StandbyLoop, start_early: bool) {
         let bash = Interpreter { reader: Reader::Shell(Shell::Bash.into()), before: String::new() };
-        let mut program = Program::Interpreter(bash);
+        let mut program = GuestProgram::Interpreter(bash);
         let mut ahead = Ahead::default();
         let mut waiting: Option<StandbyShell> = None;
         let mut delay = FIRST_DELAY;
@@ -289,7 +289,7 @@ impl Shells {
                 request = next(&mut early, &mut standby.requests) => {
                     let Some(ShellRequest { program: kind, next, within, back }) = request else { return };
                     // On a host that is cleaned, a shell would wait for nothing.
-                    let found = if matches!(kind, Program::Command(_)) && program.leaves_no_trace() {
+                    let found = if matches!(kind, GuestProgram::Command(_)) && program.leaves_no_trace() {
                         self.beside(session, &kind, within, &mut waiting).await
                     } else {
                         let standby = if kind.is_container() { &mut ahead.waiting } else { &mut waiting };
@@ -328,7 +328,7 @@ impl Shells {
     async fn beside(
         &self,
         session: &Session<'_>,
-        command: &Program,
+        command: &GuestProgram,
         within: Duration,
         waiting: &mut Option<StandbyShell>,
     ) -> Result<StandbyShell, NoShell> {
@@ -355,7 +355,7 @@ impl Shells {
 /// A container that waits for its stage, or is to do so.
 #[derive(Default)]
 struct Ahead {
-    wanted: Option<Program>,
+    wanted: Option<GuestProgram>,
     /// True if the running stage is in that container.
     in_use: bool,
     waiting: Option<StandbyShell>,
@@ -363,10 +363,10 @@ struct Ahead {
 
 impl Ahead {
     /// Notes what a stage, which runs `program`, wants started.
-    fn request(&mut self, wanted: Option<Program>, program: &Program) {
+    fn request(&mut self, wanted: Option<GuestProgram>, program: &GuestProgram) {
         self.in_use = wanted.as_ref() == Some(program);
         let waits =
-            |program: &Program| self.waiting.as_ref().is_some_and(|waiting| waiting.program == *program);
+            |program: &GuestProgram| self.waiting.as_ref().is_some_and(|waiting| waiting.program == *program);
         self.wanted = wanted.filter(|wanted| !waits(wanted));
     }
 

@@ -11,7 +11,7 @@ use greenroom_system::threads::flock::{self, Kind};
 use tokio::time::timeout;
 
 use super::super::keys::folder_name;
-use super::protocol::{Envelope, Figures, Line, LinkRequest, Reply};
+use super::protocol::{Envelope, Figures, LinkReply, LinkRequest, LinkStream};
 use super::slot::{Slot, slots};
 
 /// Links that are queried concurrently; each takes a descriptor or two.
@@ -100,16 +100,16 @@ async fn query_link(slot: &Slot, within: Duration) -> Option<FoundLink> {
         // So many calls wait that the link's queue is full.
         Err(_) => return found(None, LinkStatus::Unresponsive),
     };
-    let mut line = Line::new(stream);
+    let mut line = LinkStream::new(stream);
     let peer = line.peer().ok().and_then(|peer| peer.pid());
     let pid = peer.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid != 0);
     let request = Envelope::plain(LinkRequest::Show);
     let answer = async {
         line.send(&request, &[]).await.ok()?;
-        line.receive::<Reply>().await.ok()?
+        line.receive::<LinkReply>().await.ok()?
     };
     match timeout(within, answer).await {
-        Ok(Some(Reply::Shown(figures))) => found(pid, LinkStatus::Figures(figures)),
+        Ok(Some(LinkReply::Shown(figures))) => found(pid, LinkStatus::Figures(figures)),
         Ok(Some(_)) => found(pid, LinkStatus::Closing),
         Ok(None) => None,
         Err(_) => found(pid, LinkStatus::Unresponsive),
