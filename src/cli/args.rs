@@ -1,14 +1,14 @@
-//! The command line: names, help texts, defaults.
+//! The command line: names, help texts, defaults, and what `--version` prints.
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use super::history::args::HistoryOptions;
+use super::history::HistoryOptions;
 use super::image::args::ImageCommand;
-use super::init::args::InitOptions;
+use super::init::InitOptions;
 use super::plugin::args::PluginCommand;
-use super::provider::args::ProviderCommand;
+use super::provider::ProviderCommand;
 use crate::config::MetricsAddress;
 
 /// The path of the configuration, unless `--config` or GREENROOM_CONFIG names another.
@@ -16,7 +16,7 @@ pub const DEFAULT_CONFIG: &str = "/etc/greenroom/greenroom.toml";
 
 /// Keep CI machines warm for GitLab Runner's custom executor.
 #[derive(Debug, Parser)]
-#[command(name = "greenroom", version, long_version = super::version::LONG, max_term_width = 100, arg_required_else_help = true)]
+#[command(name = "greenroom", version, long_version = LONG_VERSION, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = "\
 Exit status:
   0  success
@@ -114,7 +114,7 @@ pub enum RunnerCall {
 #[derive(Debug, Subcommand)]
 pub enum OperatorCommand {
     /// Set up Greenroom: write a configuration, change the runner's, enable the units
-    #[command(after_help = super::init::args::AFTER_HELP)]
+    #[command(after_help = super::init::AFTER_HELP)]
     Init(InitOptions),
     /// Run the keeper in the foreground, as a service: it reconciles all pools
     Keep {
@@ -375,4 +375,42 @@ pub struct TryOptions {
     /// Script of the job
     #[arg(default_value = "echo \"Hello from $(hostname), $(uname -sr)\"; pwd")]
     pub script: String,
+}
+
+/// The line of `-V`, and two lines that tell builds of one version apart. `build.rs` decides what the commit is.
+const LONG_VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    "\ncommit: ",
+    env!("GREENROOM_BUILD_COMMIT"),
+    "\nfeatures: ",
+    env!("GREENROOM_BUILD_FEATURES"),
+);
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_feature_of_this_build_is_named_and_no_other() {
+        let built = [
+            ("aws-ec2", cfg!(feature = "aws-ec2")),
+            ("crash-points", cfg!(feature = "crash-points")),
+            ("external", cfg!(feature = "external")),
+            ("fleeting", cfg!(feature = "fleeting")),
+            ("gce", cfg!(feature = "gce")),
+            ("https", cfg!(feature = "https")),
+            ("kubernetes", cfg!(feature = "kubernetes")),
+            ("server", cfg!(feature = "server")),
+            ("test-plugin", cfg!(feature = "test-plugin")),
+        ];
+        let manifest = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
+        let manifest: toml::Table = manifest.parse().unwrap();
+        let features = manifest["features"].as_table().unwrap().keys().map(String::as_str);
+        let mut features: Vec<&str> =
+            features.filter(|name| !matches!(*name, "backends" | "all-backends")).collect();
+        features.sort_unstable();
+        assert_eq!(features, built.map(|(name, _)| name), "Cargo.toml has another feature");
+
+        let set: Vec<&str> = built.iter().filter(|(_, is_set)| *is_set).map(|(name, _)| *name).collect();
+        let expected = if set.is_empty() { "none".to_owned() } else { set.join(", ") };
+        assert_eq!(env!("GREENROOM_BUILD_FEATURES"), expected);
+    }
 }

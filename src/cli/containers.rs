@@ -1,4 +1,4 @@
-//! `prepare`'s part for jobs in containers.
+//! `prepare`'s part for jobs that name images: containers on their instance, or an instance that is made of the images.
 
 use std::path::PathBuf;
 
@@ -8,6 +8,7 @@ use greenroom_core::container::account::{
 use greenroom_core::container::daemon::runs_docker;
 use greenroom_core::container::engine::ContainerEngine;
 use greenroom_core::container::judge::{JobContext, judge};
+use greenroom_core::container::ordering::{JobOrder, OrderSettings};
 use greenroom_core::container::request::{ContainerRequest, ImageRequest};
 use greenroom_core::container::settings::{ContainerSettings, PullPolicy};
 use greenroom_core::container::spec::{ContainerJob, ServiceSpec};
@@ -24,13 +25,11 @@ use greenroom_ports::clock::Clock as _;
 use greenroom_ports::setup::{PublicPull, Pulls, Traces};
 use greenroom_providers::registration::Registration;
 
-use super::container_messages::container_progress;
 use super::error::CliError;
-use super::job::Call;
-use super::job_dirs::JobDirs;
-use super::messages::NoServices;
+use super::job::{Call, JobDirs};
+use super::messages::{self, NoServices, container_progress};
 use super::setup::objection;
-use super::{messages, orders, ui};
+use super::ui;
 use crate::config::{Config, PoolConfig};
 use crate::provider;
 
@@ -59,7 +58,7 @@ pub(super) fn wanted(
             (Some(_), _) => NoServices::NamesNoImage,
             (None, None) => NoServices::RunsNoContainers,
             // The job gets an instance with them.
-            (None, Some(_)) if orders::of_pool(configured)?.is_some() => return Ok(job),
+            (None, Some(_)) if order_settings(configured)?.is_some() => return Ok(job),
             (None, Some(_)) => NoServices::MakesNoOrders,
         };
         ui::tell(&messages::services_ignored(pool, request.services.len(), lacking));
@@ -105,7 +104,7 @@ pub(super) fn jobs_meet(pool: &PoolConfig, known: &Registration) -> bool {
 }
 
 /// The pools that run a job in containers, and its Docker daemons in privileged ones.
-pub(super) fn privileged_pools(config: &Config, request: &ContainerRequest) -> Vec<PoolName> {
+fn privileged_pools(config: &Config, request: &ContainerRequest) -> Vec<PoolName> {
     let runs = |pool: &&PoolConfig| {
         let settings = pool.containers.as_ref();
         let job = settings.and_then(|settings| judged(config, pool, settings, request, false).ok().flatten());
@@ -284,6 +283,38 @@ fn operators(settings: &ContainerSettings) -> Result<JobContext, CliError> {
     let (auth, ca) = (text(&settings.registry_auth), text(&settings.ca));
     let registry_auth = auth.map_err(CliError::system)?.map(Secret::new);
     Ok(JobContext { registry_auth, ca: ca.map_err(CliError::system)?, ..JobContext::default() })
+}
+
+/// What jobs may order in a pool; `None`: nothing.
+fn order_settings(pool: &PoolConfig) -> Result<Option<OrderSettings>, CliError> {
+    let known = provider::find(&pool.provider.kind)?;
+    Ok(known.orders.and_then(|orders| orders(&pool.name, &pool.provider.table)))
+}
+
+/// The order of a job, or `None` if the pool's own instances serve it. Judged before the job takes an instance.
+pub(super) fn ordered(
+    call: &Call,
+    pool: &PoolConfig,
+    response: &JobResponse,
+    dirs: Option<&JobDirs>,
+) -> Result<Option<JobOrder>, CliError> {
+    let Some(settings) = order_settings(pool)? else { return Ok(None) };
+    if let Some(service) = settings.unprivileged(&response.containers) {
+        let others = privileged_pools(call.context.config()?, &response.containers);
+        return Err(CliError::impossible(messages::needs_privileges(&service, &pool.name, &others)));
+    }
+    let about = JobContext {
+        runner_variables: added_by_runner(|name| std::env::var_os(name)),
+        ..JobContext::default()
+    };
+    let dirs: Vec<&str> = dirs.iter().flat_map(|dirs| [dirs.builds.as_str(), dirs.cache.as_str()]).collect();
+    let order = settings
+        .judge(&response.containers, &about, &dirs)
+        .map_err(|refusal| CliError::impossible(refusal.to_string()))?;
+    for remark in order.iter().flat_map(|order| &order.remarks) {
+        ui::tell(remark);
+    }
+    Ok(order)
 }
 
 #[cfg(test)]

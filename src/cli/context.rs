@@ -1,4 +1,4 @@
-//! Opens what a command needs, on first use: configuration, state directory, host, stores, connector.
+//! Finds and opens what a command needs, on first use: configuration, state directory, host, stores, connector.
 
 use std::cell::OnceCell;
 use std::ffi::OsString;
@@ -9,20 +9,19 @@ use greenroom_core::ids::PoolName;
 use greenroom_engine::Engine;
 use greenroom_engine::keeper::Pool;
 use greenroom_keys::near::name_one_of;
+pub(super) use greenroom_manager::file_store::Options as StoreOptions;
 use greenroom_manager::runner_host::{
     KeeperCommand, LocalHost, Role, Signals, StateDir, Times, detached_command, replace_told,
 };
 use greenroom_ports::host::Host;
-use greenroom_ports::store::Stores;
+use greenroom_ports::store::{OperatorStore, StoreError, Stores};
 use greenroom_ssh::link::{LinkSettings, Linked};
 use greenroom_ssh::{Ssh, SshSettings};
 
 use super::args::{DEFAULT_CONFIG, GlobalOptions};
 use super::error::CliError;
-use super::locate::{CONFIG_NOTE, config_path, locate, read_config};
 use super::program;
 use super::setup::{FileSetup, ProviderContext};
-use super::stores::{self, StoreOptions};
 use crate::config::{Config, PoolConfig};
 use crate::provider;
 
@@ -107,7 +106,7 @@ impl Context {
             options.history_days = config.history_days;
             options.lock_timeout = config.host_timing.lock_timeout;
         }
-        Ok(stores::open(&self.state_path, options)?)
+        Ok(open_stores(&self.state_path, options)?)
     }
 
     /// The engine over a pool's state and the instances' SSH servers.
@@ -196,4 +195,58 @@ fn times(config: &Config) -> Times {
         half_made_retention: timing.half_made_retention,
         unprepared_retention: timing.unprepared_retention,
     }
+}
+
+/// The path of the state directory, unless an option, the environment or the configuration names another.
+const DEFAULT_STATE: &str = "/var/lib/greenroom";
+/// Names the configuration that this state directory was last used with, for calls without `--config`.
+const CONFIG_NOTE: &str = "config-path";
+
+/// The state directory, which need not exist.
+pub(super) fn state_path(place: &GlobalOptions) -> Result<PathBuf, CliError> {
+    Ok(locate(place)?.0)
+}
+
+/// The named state directory, and the configuration if it had to be read.
+pub(super) fn locate(place: &GlobalOptions) -> Result<(PathBuf, Option<Config>), CliError> {
+    if let Some(given) = &place.state_dir {
+        return Ok((std::path::absolute(given)?, None));
+    }
+    let read = read_config(place)?;
+    let path = read.as_ref().map_or_else(|| PathBuf::from(DEFAULT_STATE), |config| config.state_dir.clone());
+    Ok((path, read))
+}
+
+/// The named configuration, or the one that this state directory was last used with, or the default one.
+pub(super) fn config_path(place: &GlobalOptions, state: &Path) -> Option<PathBuf> {
+    if let Some(given) = &place.config {
+        return std::path::absolute(given).ok();
+    }
+    let noted = std::fs::read(state.join(CONFIG_NOTE)).ok()?;
+    let noted: OsString = std::os::unix::ffi::OsStringExt::from_vec(noted);
+    Some(PathBuf::from(noted))
+}
+
+/// The configuration of a command that opens no state: the named one, the one of the named state directory, or the
+/// default one.
+pub(super) fn config_file(place: &GlobalOptions) -> std::io::Result<PathBuf> {
+    let noted = place.state_dir.as_deref().and_then(|state| config_path(place, state));
+    noted.map_or_else(|| place.config_file(), Ok)
+}
+
+pub(super) fn read_config(place: &GlobalOptions) -> Result<Option<Config>, CliError> {
+    let path = place.config.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_CONFIG));
+    if place.config.is_none() && !path.exists() {
+        return Ok(None);
+    }
+    let path = std::path::absolute(path)?;
+    Ok(Some(Config::read(&path).map_err(CliError::config)?.0))
+}
+
+/// A pool and its store.
+pub(super) type PoolStore = (PoolName, Rc<dyn OperatorStore>);
+
+/// The stores of a state directory, which is created if it is missing.
+pub(super) fn open_stores(state_path: &Path, options: StoreOptions) -> Result<Rc<dyn Stores>, StoreError> {
+    Ok(Rc::new(greenroom_manager::file_store::FileStores::open(state_path, options)?))
 }

@@ -3,16 +3,17 @@
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use greenroom_core::attempt::End;
-use greenroom_core::container::account::{FailureAccount, FailureClass};
+use greenroom_core::container::account::{ContainerAccount, FailureAccount, FailureClass, ImageSource};
 use greenroom_core::container::spec::ContainerJob;
 use greenroom_core::execution::{Execution, Shell};
 use greenroom_core::ids::PoolName;
 use greenroom_core::job::JobFacts;
 use greenroom_core::job_end::{JobEnd, StageFailure, judge};
-use greenroom_engine::acquire::AcquireError;
+use greenroom_core::summary::{SummaryRow, table};
+use greenroom_engine::acquire::{AcquireError, Acquired};
 use greenroom_engine::stage::{StageError, StageKind};
 use greenroom_manager::gitlab::config_json::ConfigOutput;
 use greenroom_manager::gitlab::env::JobEnv;
@@ -25,9 +26,8 @@ use greenroom_ssh::output::ProcessOutput;
 
 use super::args::{GlobalOptions, PoolOption};
 use super::error::{Blame, CliError};
-use super::job::{Call, choose, response_of};
-use super::job_dirs::JobDirs;
-use super::{containers, messages, orders, setup, summary, ui};
+use super::job::{Call, JobDirs, choose, response_of};
+use super::{containers, messages, setup, ui};
 use crate::config::Config;
 
 /// `config`: one JSON document on standard output and nothing else. Writes nothing, opens no state.
@@ -69,7 +69,7 @@ pub(super) async fn prepare(
     let dirs =
         configured.and_then(|pool| JobDirs::of(pool, &call.context.state_path, &call.env, &response).ok());
     let ordered = match configured {
-        Some(pool) => orders::wanted(&call, pool, &response, dirs.as_ref())?,
+        Some(pool) => containers::ordered(&call, pool, &response, dirs.as_ref())?,
         None => None,
     };
     let (order, launch) = ordered.map(|ordered| (Arc::new(ordered.order), ordered.launch)).unzip();
@@ -108,7 +108,7 @@ pub(super) async fn prepare(
                 containers::end_pulls(&call, &engine, configured, &acquired).await?;
             }
             if configured.is_some_and(|pool| pool.summary) {
-                summary::begin(&call, &acquired, prepared);
+                begin_summary(&call, &acquired, prepared);
             }
             Ok(Outcome::Success)
         }
@@ -200,7 +200,7 @@ pub(super) async fn run(
                 StageFailure::System { reason, stage: Some(stage.to_string()) }
             };
             note_stage(&call, &stage, &failure);
-            summary::note(&call, &stage, began.elapsed(), by_job.then_some(Outcome::IMPOSSIBLE));
+            note_in_summary(&call, &stage, began.elapsed(), by_job.then_some(Outcome::IMPOSSIBLE));
             return Err(if by_job { CliError::by_job(error) } else { CliError::system(error) });
         }
     };
@@ -208,7 +208,7 @@ pub(super) async fn run(
         // The exit status still shows whether the script failed.
         ui::tell(&format!("cannot record the script's exit code for the runner: {problem}"));
     }
-    summary::note(&call, &stage, began.elapsed(), Some(outcome));
+    note_in_summary(&call, &stage, began.elapsed(), Some(outcome));
     Ok(outcome)
 }
 
@@ -276,5 +276,59 @@ pub(super) fn failed(error: &CliError) -> Outcome {
     match error.blame {
         Blame::Job => Outcome::IMPOSSIBLE,
         Blame::System => Outcome::System,
+    }
+}
+
+/// Begins the summary of a job that has its instance. `containers`: how long they took, if the job has any.
+fn begin_summary(call: &Call, acquired: &Acquired, containers: Option<Duration>) {
+    let account = containers.and_then(|_| call.context.host.containers_of(&call.attempt));
+    let rows = summary_rows(acquired, containers, account.as_ref());
+    if let Err(problem) = call.context.host.begin_summary(&call.attempt, &rows) {
+        tracing::warn!("cannot begin the summary of the job: {problem}");
+    }
+}
+
+fn summary_rows(
+    acquired: &Acquired,
+    containers: Option<Duration>,
+    account: Option<&ContainerAccount>,
+) -> Vec<SummaryRow> {
+    let mut rows = vec![SummaryRow::new("waited", acquired.waited, acquired.account.to_string())];
+    let instance = acquired.assignment.instance.as_str();
+    rows.extend(acquired.booted.map(|boot| SummaryRow::new("booted", boot, instance)));
+    rows.extend(containers.map(|took| SummaryRow::new("containers", took, "")));
+    let images = account.into_iter().flat_map(|account| {
+        std::iter::once(&account.image).chain(account.services.iter().map(|service| &service.image))
+    });
+    rows.extend(images.filter_map(|image| match image.source {
+        Some(ImageSource::Pulled { after, .. }) => {
+            Some(SummaryRow::new("pulled", after, image.name.as_str()))
+        }
+        Some(ImageSource::Present) | None => None,
+    }));
+    rows
+}
+
+/// Adds the row of a stage, if the job has a summary; after the last one, prints it. `outcome`: `None`, the stage could not be
+/// run.
+fn note_in_summary(call: &Call, stage: &Stage, took: Duration, outcome: Option<Outcome>) {
+    let host = &call.context.host;
+    let row = || SummaryRow::new(stage.to_string(), took, stage_ending(outcome));
+    let shown = host.add_to_summary(&call.attempt, row).and_then(|has_one| {
+        if has_one && stage.is_last() { host.summary(&call.attempt) } else { Ok(Vec::new()) }
+    });
+    match shown {
+        Ok(rows) if rows.is_empty() => {}
+        Ok(rows) => ui::err(&format!("greenroom: summary of this job\n{}", table(&rows))),
+        Err(problem) => tracing::warn!("cannot write the summary of the job: {problem}"),
+    }
+}
+
+fn stage_ending(outcome: Option<Outcome>) -> String {
+    match outcome {
+        Some(Outcome::Success) => String::new(),
+        Some(Outcome::Build(code)) => format!("exit status {code}"),
+        Some(Outcome::System) => "stopped".to_owned(),
+        None => "system failure".to_owned(),
     }
 }

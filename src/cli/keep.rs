@@ -1,5 +1,7 @@
-//! The commands `keep` and `reap`: the keeper's process, and one manual pass.
+//! The commands `keep` and `reap`: the keeper's process, which follows its configuration, and one manual pass.
 
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use greenroom_core::ids::PoolName;
@@ -8,6 +10,7 @@ use greenroom_engine::keeper::{self, KeeperExit, KeeperMode, Pool};
 use greenroom_engine::reap::{self, Reaped};
 use greenroom_manager::runner_host::{Role, StateDir};
 use greenroom_ports::host::Host;
+use greenroom_ports::wakeups::WakeUps as _;
 
 use super::args::GlobalOptions;
 use super::context::Context;
@@ -15,8 +18,9 @@ use super::error::CliError;
 use super::metrics::server::Server;
 use super::notify::Notifier;
 use super::service::{self, Reloads};
-use super::{log, program, ui, watch};
-use crate::config::MetricsAddress;
+use super::ui::{self, plural};
+use super::{program, setup};
+use crate::config::{Config, MetricsAddress};
 
 /// How long `reap` waits for a running keeper's next pass.
 const KEEPERS_PASS: Duration = Duration::from_secs(10);
@@ -33,7 +37,7 @@ pub(super) async fn keep(
         return Ok(true);
     }
     let context = Context::open(place, Role::Keeper)?;
-    log::start(&context.state_path, background)?;
+    service::start_log(&context.state_path, background)?;
     context.config()?;
     context.note_config();
     let pools = pools(&context)?;
@@ -47,7 +51,7 @@ pub(super) async fn keep(
     } else {
         // Before readiness: then the service manager may send SIGHUP.
         let reloads = Reloads::install()?;
-        service::ready(&watch::status(&pools));
+        service::ready(&service_status(&pools));
         reloads
     };
     let interval = context.config()?.host_timing.self_check_interval;
@@ -61,7 +65,7 @@ pub(super) async fn keep(
     let kept = tokio::select! {
         kept = keeper::keep(&host, &pools, keeping, take_over) => kept,
         never = service::ping(), if !background => match never {},
-        () = watch::until_outgrown(&context, &pools, interval, reloads) => {
+        () = until_outgrown(&context, &pools, interval, reloads) => {
             // The re-executed process recovers as after any crash, with all pools. RACE: a job that takes the lock first
             // starts a keeper in the background; a service then exits, and its supervisor restarts it.
             tracing::info!("the new configuration needs a restart of the keeper: re-executing");
@@ -95,7 +99,7 @@ pub(super) async fn keep(
 /// Logs why no keeper could be started, where the call that started it reads it.
 pub(super) fn complain(place: &GlobalOptions, error: &CliError) {
     if let Some(state) = &place.state_dir
-        && log::start(state, true).is_ok()
+        && service::start_log(state, true).is_ok()
     {
         tracing::error!("cannot start a keeper: {}", error.in_a_line());
     }
@@ -169,4 +173,75 @@ fn notes(report: &Report) -> String {
 
 fn pools(context: &Context) -> Result<Vec<Pool>, CliError> {
     context.config()?.pools.values().map(|pool| context.pool(pool)).collect()
+}
+
+/// Wakes the pools when the file has changed, or at a request. Resolves when the new configuration needs another process:
+/// for a new pool, or for calls that only `greenroom-backends` can make.
+async fn until_outgrown(context: &Context, pools: &[Pool], every: Duration, mut reloads: Reloads) {
+    let path = context.config_path();
+    let mut last = fingerprint(&path);
+    loop {
+        let requested = tokio::select! {
+            () = context.host.pause(every) => false,
+            () = reloads.requested() => true,
+        };
+        let now = fingerprint(&path);
+        if now == last && !requested {
+            continue;
+        }
+        last = now;
+        if requested {
+            tracing::info!("reading the configuration again: SIGHUP");
+            service::reloading();
+        }
+        let refusal = match Config::read(&path) {
+            Ok((config, _)) => {
+                let refusal = objection(context, &config);
+                if refusal.is_none() && is_outgrown(&config, pools) {
+                    return;
+                }
+                // Until all of it can be applied, the present pools stay as they are.
+                refusal.map(|why| format!("the new configuration cannot be applied completely: {why}"))
+            }
+            Err(error) => {
+                let why = CliError::config(error).in_a_line();
+                Some(format!("the new configuration is invalid, and the previous one remains active: {why}"))
+            }
+        };
+        for pool in pools {
+            context.host.wake_keeper(&pool.engine.pool).await;
+        }
+        if let Some(refusal) = &refusal {
+            tracing::error!("{refusal}");
+        }
+        let status = refusal.unwrap_or_else(|| service_status(pools));
+        if requested { service::ready(&status) } else { service::status(&status) }
+    }
+}
+
+/// What `systemctl status` shows while all is well.
+fn service_status(pools: &[Pool]) -> String {
+    let names: Vec<&str> = pools.iter().map(|pool| pool.engine.pool.as_str()).collect();
+    format!("reconciling {}: {}", plural(pools.len(), "pool"), names.join(", "))
+}
+
+fn is_outgrown(config: &Config, pools: &[Pool]) -> bool {
+    let kept = |name: &PoolName| pools.iter().any(|pool| pool.engine.pool == *name);
+    !config.pools.keys().all(kept) || !matches!(program::other(config), Ok(None))
+}
+
+/// Why a keeper of this configuration could not start.
+fn objection(context: &Context, config: &Config) -> Option<String> {
+    let tried = || -> Result<(), CliError> {
+        program::other(config)?;
+        let around = context.surroundings()?;
+        config.pools.values().try_for_each(|pool| setup::build(config, pool, &around).map(drop))
+    };
+    tried().err().map(|error| error.in_a_line())
+}
+
+/// Changes with the file, also if it is replaced by one of the same length.
+fn fingerprint(path: &Path) -> Option<(u64, i64, i64, u64)> {
+    let known = std::fs::metadata(path).ok()?;
+    Some((known.ino(), known.mtime(), known.mtime_nsec(), known.len()))
 }

@@ -1,10 +1,8 @@
 //! Arguments, terminal, messages.
 
 pub mod args;
-mod container_messages;
 mod containers;
 mod context;
-mod core_dumps;
 pub mod doctor;
 mod driver;
 pub mod error;
@@ -16,31 +14,23 @@ mod history;
 pub mod image;
 pub mod init;
 mod job;
-mod job_dirs;
 mod keep;
 mod kit;
-mod locate;
-mod log;
 mod man;
 mod messages;
 mod metrics;
 mod notify;
-mod orders;
 mod plugin;
 pub mod pool;
 mod program;
+mod prompt;
 mod provider;
 mod reporting;
-pub mod rows;
 mod runner_args;
 mod service;
 mod setup;
-mod stores;
-mod summary;
 mod trial;
 pub mod ui;
-mod version;
-mod watch;
 pub mod when;
 
 use std::ffi::OsString;
@@ -52,6 +42,7 @@ use greenroom_core::time::ManagerId;
 use greenroom_manager::gitlab::env::JobEnv;
 use greenroom_manager::runner_host::SystemClock;
 use greenroom_ssh::link;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use args::{Cli, Command, GlobalOptions, OperatorCommand, PoolCommand, RunnerCall};
 use error::CliError;
@@ -62,12 +53,12 @@ pub fn run_with_backends(args: impl Iterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.collect();
     #[cfg(feature = "https")]
     if matches!(args.as_slice(), [_, only] if only == notify::helper::COMMAND) {
-        core_dumps::forbid();
+        forbid_core_dumps();
         return notify::https::main();
     }
     #[cfg(feature = "kubernetes")]
     if matches!(args.as_slice(), [_, only] if only == greenroom_ports::forward::COMMAND) {
-        core_dumps::forbid();
+        forbid_core_dumps();
         return greenroom_backends::kubernetes::forward();
     }
     crate::provider::install(crate::provider::WITH_BACKENDS);
@@ -76,7 +67,7 @@ pub fn run_with_backends(args: impl Iterator<Item = OsString>) -> ExitCode {
 
 /// Parses, dispatches, prints errors, maps the exit status.
 pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
-    core_dumps::forbid();
+    forbid_core_dumps();
     let args: Vec<OsString> = args.collect();
     // There may be hundreds of links, running for days: they must not even keep the memory of an argument parser.
     if matches!(args.as_slice(), [_, only] if only == link::process::COMMAND) {
@@ -162,7 +153,7 @@ async fn ask(place: &GlobalOptions, command: OperatorCommand) -> Result<bool, Cl
     match command {
         OperatorCommand::Keep { metrics, background } => keep::keep(place, background, metrics).await,
         OperatorCommand::Metrics { output, openmetrics } => {
-            metrics::command::print(place, output.as_deref(), openmetrics).await
+            metrics::print(place, output.as_deref(), openmetrics).await
         }
         OperatorCommand::Reap { pool, dry_run, json } => {
             keep::reap(place, pool.as_deref(), dry_run, json).await
@@ -187,14 +178,12 @@ async fn ask(place: &GlobalOptions, command: OperatorCommand) -> Result<bool, Cl
             pool::drain::resume(place, pool.as_deref(), instance.as_deref(), dry_run).await
         }
         OperatorCommand::Pool(PoolCommand::Status { pool, wide, watch, json }) => {
-            pool::status::command::status(place, pool.as_deref(), wide, watch, json).await
+            pool::status::status(place, pool.as_deref(), wide, watch, json).await
         }
-        OperatorCommand::Pool(PoolCommand::Leaks(options)) => {
-            pool::leaks::command::leaks(place, &options).await
-        }
-        OperatorCommand::Explain { what, json } => explain::command::tell(place, &what, json).await,
-        OperatorCommand::History(options) => history::command::history(place, &options).await,
-        OperatorCommand::Doctor(options) => doctor::command::doctor(place, &options).await,
+        OperatorCommand::Pool(PoolCommand::Leaks(options)) => pool::leaks::leaks(place, &options).await,
+        OperatorCommand::Explain { what, json } => explain::explain_it(place, &what, json).await,
+        OperatorCommand::History(options) => history::history(place, &options).await,
+        OperatorCommand::Doctor(options) => doctor::doctor(place, &options).await,
         OperatorCommand::Try(options) => trial::try_job(place, options).await,
         OperatorCommand::Image(command) => image::image(place, command).await,
         OperatorCommand::Init(options) => init::init(place, &options),
@@ -208,4 +197,14 @@ async fn ask(place: &GlobalOptions, command: OperatorCommand) -> Result<bool, Cl
 #[inline(never)]
 fn in_runtime<T, W: Future<Output = Result<T, CliError>>>(work: impl FnOnce() -> W) -> Result<T, CliError> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work())
+}
+
+/// Forbids core dumps of this process and of the programs that it starts: they hold keys and the runner's response.
+///
+/// With a limit of 0, Linux would still hand the dump to a program such as `systemd-coredump`; 1 forbids that, too. A
+/// job on the provider `local` can raise the limit again.
+fn forbid_core_dumps() {
+    let maximum = getrlimit(Resource::Core).maximum;
+    // A maximum of 0 is lower already.
+    let _best_effort = setrlimit(Resource::Core, Rlimit { current: Some(1), maximum });
 }

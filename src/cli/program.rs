@@ -12,8 +12,8 @@ use std::process::Command as Process;
 use greenroom_providers::registration::Calls;
 
 use super::args::{Command, GlobalOptions, OperatorCommand, PoolCommand};
+use super::context::config_file;
 use super::error::CliError;
-use super::locate::config_file;
 use super::plugin::args::PluginCommand;
 use crate::config::{Config, PoolConfig};
 use crate::provider;

@@ -17,7 +17,7 @@ use greenroom_providers::registration::{BuildContext, Calls, CleanDirs, Registra
 
 use super::containers::PoolPulls;
 use super::error::CliError;
-use super::job_dirs::builds_root;
+use super::job::builds_root;
 use super::program::calls;
 use crate::config::{Config, ConfigError, Diagnostics, PoolConfig, ProviderFacts};
 use crate::provider;

@@ -7,11 +7,8 @@ mod check;
 mod containers;
 mod diagnostic;
 mod keys;
-mod metrics;
-mod notify;
-mod objection;
-mod origin;
 mod pool;
+mod reporting;
 mod rule;
 mod schedule;
 mod syntax;
@@ -23,6 +20,7 @@ use std::hash::{DefaultHasher, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use check::ProviderFacts;
 use diagnostic::Diagnostic;
 pub use diagnostic::Diagnostics;
 use greenroom_core::ids::PoolName;
@@ -30,13 +28,11 @@ use greenroom_core::policy::Timing;
 use greenroom_keys::problem::{Place, Problem, Problems, join};
 use greenroom_keys::table;
 pub use keys::TABLES as KEYS;
-pub use metrics::MetricsAddress;
-pub use notify::{Notify, Webhook};
-pub use objection::ProviderFacts;
-use origin::Origins;
 pub use pool::{PoolConfig, ProviderTable};
+pub use reporting::{MetricsAddress, Notify, Webhook};
 pub use rule::{JobTraits, PoolChoice};
 use rule::{Named, Rules};
+use syntax::Origins;
 pub use timing::HostTiming;
 
 /// All settings of the operator.
@@ -97,7 +93,7 @@ impl Config {
             let rules = rule::read(top, &named);
             let state_dir = top.text("state_dir").or("/var/lib/greenroom".to_owned());
             let metrics = top.parsed("metrics", top.text("metrics"), |text| text.parse()).value().cloned();
-            let notify = top.table("notify").value().map(notify::read);
+            let notify = top.table("notify").value().map(reporting::notify);
             let days = top.count("history_days").or(30);
             (PathBuf::from(state_dir), days, (metrics, notify), timing, pools, rules)
         });

@@ -46,7 +46,7 @@ const FAMILIES: &[&str] = &["backends", "providers"];
 const COMMONS: &[&str] = &["backends/cloud", "backends/program", "providers/supervised"];
 
 /// Modules of crates that one file only uses, the one that chooses between them and others.
-const CHOSEN_IN: &[(&str, &str)] = &[("manager::file_store", "src/cli/stores.rs")];
+const CHOSEN_IN: &[(&str, &str)] = &[("manager::file_store", "src/cli/context.rs")];
 
 /// The adapters there are: each folder of a family. Other files belong to the family.
 pub(crate) fn adapters<'a>(files: impl Iterator<Item = &'a str>) -> BTreeSet<String> {

@@ -53,7 +53,7 @@ fn an_arrow_is_found_however_it_is_written() {
         (
             "src/cli/doctor/a.rs",
             "use greenroom_manager::file_store::FileStore;",
-            "only `src/cli/stores.rs` may use `manager::file_store`",
+            "only `src/cli/context.rs` may use `manager::file_store`",
         ),
         ("src/utils/mod.rs", "", "`utils` is no layer"),
     ] {
@@ -77,7 +77,7 @@ fn right_arrows_are_left_alone() {
             "src/cli/a.rs",
             "use crate::{config, provider}; use greenroom_providers::local; use greenroom_manager::{gitlab, runner_host};",
         ),
-        ("src/cli/stores.rs", "use greenroom_manager::file_store::FileStores;"),
+        ("src/cli/context.rs", "use greenroom_manager::file_store::FileStores;"),
         ("src/config/a.rs", "//! see crate::cli\n// use crate::cli;\nconst A: &str = \"crate::cli::x\";"),
         ("src/config/a.rs", "#[cfg(test)]\nmod tests {\n    use greenroom_testkit::clock::ManualClock;\n}"),
         ("src/config/a/mod.rs", "use super::ids::X; use self::b::Y; pub(in crate::config) fn f() {}"),

@@ -14,7 +14,7 @@ const IMPORT: &str = "mkdir -p /tmp/bb/bin && cp /bin/busybox /tmp/bb/bin/ && \
     tar -C /tmp/bb -c . | podman import --quiet - localhost/bb >/dev/null";
 
 /// What `doctor --boot` runs on an instance.
-const DOCTOR: &str = include_str!("../../src/cli/doctor/boot/containers/guest.sh");
+const DOCTOR: &str = include_str!("../../src/cli/doctor/boot/guest.sh");
 
 /// Doctor starts containers on both kinds of networks, and nothing is missing.
 pub(crate) fn run_with_all_they_need(machine: &Machine) {

@@ -23,24 +23,20 @@ use greenroom_ports::reports::Reports as _;
 use greenroom_ports::store::{OperatorStore, StoreError};
 use greenroom_ssh::link::Survey;
 
-use super::clock::ClockFacts;
-use super::keeper::KeeperFacts;
-use super::pools::PoolFacts;
-use super::provider::Checked;
-use super::runner::{PoolNeeds, RunnerFacts};
-use super::{
-    Examination, clock, config, containers, hosts, keeper, links, metrics, notify, place, pools, provider,
-    recorded, repair, runner, trial,
-};
+use super::clock::{self, ClockFacts};
+use super::keeper::{self, KeeperFacts};
+use super::pools::{self, PoolFacts};
+use super::provider::{self, Checked};
+use super::runner::{self, PoolNeeds, RunnerFacts};
+use super::{Examination, config, containers, hosts, links, recorded, repair, reporting, state_dir};
 use crate::cli::args::DoctorOptions;
-use crate::cli::context;
+use crate::cli::context::{self, PoolStore, StoreOptions};
 use crate::cli::error::CliError;
 use crate::cli::metrics::server::ADDRESS_FILE;
 use crate::cli::pool::reader::LINKS_WITHIN;
 use crate::cli::pool::status::KeeperStatus;
 use crate::cli::reporting::Reporting;
 use crate::cli::setup::ProviderContext;
-use crate::cli::stores::{self, PoolStore, StoreOptions};
 use crate::cli::when::When;
 use crate::config::{Config, MetricsAddress, PoolConfig};
 
@@ -80,7 +76,7 @@ pub(super) async fn examine(
     let configured = config.as_ref().map(|config| config.state_dir.as_path());
     let state_path = ground.state_dir.or(configured).unwrap_or(Path::new(STATE_DIR));
     let state_path = std::path::absolute(state_path)?;
-    let (state, found) = place::open(&state_path);
+    let (state, found) = state_dir::open(&state_path);
     let wants_change = options.repair || options.take_over || options.new_owner;
     if wants_change && state.is_none() {
         let why = found.first().map_or("it does not exist".to_owned(), |finding| finding.message.clone());
@@ -90,7 +86,7 @@ pub(super) async fn examine(
     let found = found.into_iter().filter(|finding| !options.new_installation || !is_expected(finding));
     examined.add("state directory", found);
     if let Some(state) = &state {
-        examined.add("state directory", trial::check(state.root()));
+        examined.add("state directory", state_dir::check_file_system(state.root()));
     }
     let machine = SystemClock::new(ManagerId::default());
     let around = machine.as_ref().ok().map(|clock| ProviderContext {
@@ -131,12 +127,13 @@ pub(super) async fn examine(
     if let Some(config) = &config {
         for address in addresses(config, &state_path) {
             let pools = config.pools.values().filter(|pool| built.contains_key(&pool.name));
-            examined.add("metrics", metrics::check(&address, pools));
+            examined.add("metrics", reporting::check_metrics(&address, pools));
         }
         if let Some(notify) = &config.notify {
             let notices = crate::cli::notify::read(&state_path);
-            let failed = machine.as_ref().ok().and_then(|clock| notify::deliveries(&notices, clock.now()));
-            examined.add("notices", notify::check(notify).chain(failed));
+            let failed =
+                machine.as_ref().ok().and_then(|clock| reporting::failed_delivery(&notices, clock.now()));
+            examined.add("notices", reporting::check_notify(notify).chain(failed));
         }
     }
     for pool in config.iter().flat_map(|config| config.pools.values()) {
@@ -235,7 +232,7 @@ impl RecordedChecks<'_> {
         let owner = root.join("owner").exists();
         examined.add(
             "state directory",
-            owner.then_some(host.identity().await).as_ref().and_then(place::identity),
+            owner.then_some(host.identity().await).as_ref().and_then(state_dir::identity),
         );
         let mut seen = Vec::new();
         for (name, store) in &stores {
@@ -256,7 +253,7 @@ impl RecordedChecks<'_> {
         let reporting = Reporting::read(&root, &keeper);
         reporting.lines(self.when.now()).into_iter().for_each(|line| examined.saw(line));
         if let Some(wanted) = self.config.and_then(|config| config.metrics.as_ref()) {
-            examined.add("metrics", metrics::missing(wanted, reporting.serves_metrics(), &keeper));
+            examined.add("metrics", reporting::missing_metrics(wanted, reporting.serves_metrics(), &keeper));
         }
         self.at_rest(&seen, keeper, examined);
         Ok(seen)
@@ -323,7 +320,8 @@ impl RecordedChecks<'_> {
 
 /// The stores of pools that have state; none is made.
 async fn pool_stores(root: &Path) -> Result<Vec<PoolStore>, StoreError> {
-    let stores = stores::open(root, StoreOptions { lock_timeout: LOCK_WAIT, ..StoreOptions::default() })?;
+    let stores =
+        context::open_stores(root, StoreOptions { lock_timeout: LOCK_WAIT, ..StoreOptions::default() })?;
     stores.pools().await?.into_iter().map(|pool| Ok((pool.clone(), stores.store(&pool)?))).collect()
 }
 
@@ -362,4 +360,179 @@ pub(super) fn codes(examined: &Examination) -> Vec<&'static str> {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::path::PathBuf;
+
+    use greenroom_ports::finding::Severity;
+
+    use super::*;
+    use crate::cli::fixture::{EventFixture, pool};
+
+    struct Bench {
+        home: tempfile::TempDir,
+        program: PathBuf,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let home = tempfile::tempdir().unwrap();
+            let program = home.path().join("greenroom");
+            fs::write(&program, "").unwrap();
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+            let bench = Self { home, program };
+            let config = "[pool.linux]\nmax_instances = 4\n[pool.linux.provider]\nkind = \"local\"\nallow_root = true\n";
+            bench.write("greenroom.toml", config);
+            let exec = |name: &str| {
+                let program = bench.program.display();
+                format!("{name}_exec = \"{program}\"\n{name}_args = [\"{name}\"]\n")
+            };
+            let execs: String = ["config", "prepare", "run", "cleanup"].map(exec).concat();
+            let runner = format!(
+                "concurrent = 4\n[[runners]]\nexecutor = \"custom\"\nlimit = 4\n[runners.custom]\n{execs}graceful_kill_timeout = 60\n"
+            );
+            bench.write("config.toml", &runner);
+            bench.write("greenroom.service", "ExecStart=/usr/bin/greenroom keep\n");
+            fs::create_dir(bench.path("multi-user.target.wants")).unwrap();
+            bench.write("multi-user.target.wants/greenroom.service", "");
+            bench
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.home.path().join(name)
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            fs::write(self.path(name), text).unwrap();
+            fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o600)).unwrap();
+        }
+
+        /// Makes the state directory, with one instance in it.
+        async fn used(self) -> Self {
+            StateDir::open(&self.path("state")).unwrap();
+            let stores = context::open_stores(&self.path("state"), StoreOptions::default()).unwrap();
+            let store = stores.store(&pool()).unwrap();
+            let policy = Policy { max_instances: 4, ..Policy::default() };
+            let now = SystemClock::new(ManagerId::default()).unwrap().now();
+            for event in EventFixture::of(policy).ready(1, 1.0).events.clone() {
+                let event = event.change.at(now);
+                store.transact(&mut |_| vec![event.clone()]).await.unwrap();
+            }
+            self
+        }
+
+        async fn examine(&self, options: impl FnOnce(&mut DoctorOptions)) -> Result<Examination, CliError> {
+            let (config, state) = (self.path("greenroom.toml"), self.path("state"));
+            let ground = CheckPaths {
+                config: &config,
+                state_dir: Some(&state),
+                program: &self.program,
+                unit_dirs: &[self.home.path()],
+                has_systemd: true,
+            };
+            let mut given = DoctorOptions {
+                pin: None,
+                clean_script: None,
+                boot: None,
+                pool: None,
+                yes: false,
+                runner_config: self.path("config.toml"),
+                repair: false,
+                new_installation: false,
+                take_over: false,
+                new_owner: false,
+                json: false,
+            };
+            options(&mut given);
+            examine(&ground, &given).await
+        }
+
+        /// Without what depends on where tests run.
+        async fn codes(&self) -> Vec<&'static str> {
+            let examined = self.examine(|_| ()).await.unwrap();
+            let of_place = ["state-dir-ephemeral", "state-dir-space"];
+            codes(&examined).into_iter().filter(|code| !of_place.contains(code)).collect()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_sound_set_up_has_no_finding_but_its_providers_own() {
+        let bench = Bench::new().used().await;
+        assert_eq!(bench.codes().await, ["local-no-isolation"]);
+        let examined = bench.examine(|_| ()).await.unwrap();
+        let expected = [
+            "configuration",
+            "state directory",
+            "providers",
+            "pools",
+            "attempts",
+            "links",
+            "keeper",
+            "clocks",
+            "runner",
+        ];
+        assert_eq!(examined.checked, expected);
+        assert!(!examined.is_bad());
+    }
+
+    #[tokio::test]
+    async fn a_first_look_makes_nothing() {
+        let bench = Bench::new();
+        assert_eq!(bench.codes().await, ["state-dir-missing", "local-no-isolation"]);
+        assert!(!bench.path("state").exists());
+    }
+
+    #[tokio::test]
+    async fn a_wrong_configuration_does_not_keep_from_looking_further() {
+        let bench = Bench::new().used().await;
+        bench.write("greenroom.toml", "[pool.linux]\nmax_instances = \"four\"\n");
+        let journal = bench.path("state/pools/linux/journal.jsonl");
+        let text = fs::read_to_string(&journal).unwrap();
+        fs::write(&journal, text.replacen("launch-answered", "launch-ansWered", 1)).unwrap();
+        assert_eq!(bench.codes().await, ["config-invalid", "state-damaged"]);
+        assert!(bench.examine(|_| ()).await.unwrap().is_bad());
+    }
+
+    #[tokio::test]
+    async fn repair_mends_and_then_looks() {
+        let bench = Bench::new().used().await;
+        let journal = bench.path("state/pools/linux/journal.jsonl");
+        let text = fs::read_to_string(&journal).unwrap();
+        fs::write(&journal, text.replacen("launch-answered", "launch-ansWered", 1)).unwrap();
+        let examined = bench.examine(|o| o.repair = true).await.unwrap();
+        assert_eq!(examined.repaired.len(), 1);
+        let found = codes(&examined);
+        assert!(found.contains(&"state-backup-files") && !found.contains(&"state-damaged"), "{found:?}");
+        // The launch whose answer was lost with the damage is in progress again, and no keeper is running.
+        assert_eq!(found[0], "keeper-missing");
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_mended_is_an_error_of_its_own() {
+        let bench = Bench::new();
+        let error = bench.examine(|o| o.new_owner = true).await.unwrap_err().for_operator();
+        assert!(error.contains("cannot repair") && error.contains("does not exist"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_lost_owner_is_found_and_made_anew_on_demand() {
+        let bench = Bench::new().used().await;
+        fs::write(bench.path("state/generations"), "0123abcd\n").unwrap();
+        fs::remove_file(bench.path("state/owner")).unwrap();
+        assert!(bench.codes().await.contains(&"owner-missing"));
+        let examined = bench.examine(|o| o.new_owner = true).await.unwrap();
+        assert_eq!(examined.repaired.len(), 1);
+        assert!(!bench.codes().await.contains(&"owner-missing"));
+    }
+
+    #[tokio::test]
+    async fn the_text_of_an_examination_shows_no_key() {
+        let bench = Bench::new().used().await;
+        let examined = bench.examine(|_| ()).await.unwrap();
+        for shown in [examined.text(80), examined.json().to_string()] {
+            assert!(!shown.contains("SECRET"), "{shown}");
+        }
+        assert!(examined.findings.iter().all(|f| f.severity < Severity::Error));
+    }
+}

@@ -1,6 +1,5 @@
-//! `doctor --pin`: shows the key that a host presents, and stores it as the accepted one.
+//! `doctor --pin` and `doctor --clean-script`: the accepted key of one static host, and the script that cleans it.
 
-use std::io::{BufRead as _, IsTerminal as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::time::Duration;
@@ -17,9 +16,13 @@ use greenroom_system::replace::replace;
 use crate::cli::args::{DoctorOptions, GlobalOptions};
 use crate::cli::context::{self, Context};
 use crate::cli::error::CliError;
-use crate::cli::ui;
+use crate::cli::setup::cleaning;
+use crate::cli::{prompt, ui};
 use crate::provider;
 
+/// What confirms a key where nobody can be asked.
+const CONFIRM: &str = "compare the fingerprint, then add `--yes`";
+/// How long the host may take to present its key.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What to do with the key that the host presents.
@@ -63,7 +66,7 @@ pub(super) async fn pin(
                  run `greenroom doctor --pin {name} --pool {pool} --yes`"
             )));
         }
-        Step::Ask if !ask()? => {
+        Step::Ask if !prompt::is_confirmed("Pin this key?", ui::out, CONFIRM)? => {
             ui::out("Nothing was changed.\n");
             return Ok(false);
         }
@@ -135,23 +138,34 @@ fn next(found: &HostKey, pinned: Option<&HostKey>, yes: bool) -> Step {
     }
 }
 
-fn ask() -> Result<bool, CliError> {
-    if !std::io::stdin().is_terminal() {
-        return Err(CliError::say("cannot ask for confirmation: standard input is not a terminal")
-            .help("compare the fingerprint, then add `--yes`"));
-    }
-    ui::out("Pin this key? [y/N]: ");
-    let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
-}
-
 /// Writes the key atomically, readable only by this user.
 fn keep(path: &Path, line: &str) -> Result<(), CliError> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     replace(path, format!("{line}\n").as_bytes(), 0o600)?;
     Ok(())
+}
+
+/// Always true: nothing is examined.
+pub(super) fn print_clean_script(
+    place: &GlobalOptions,
+    pool: Option<&str>,
+    name: &str,
+) -> Result<bool, CliError> {
+    let context = Context::open(place, Role::Operator)?;
+    let (pool, host) = find(&context, pool, name)?;
+    let pool = context.the_pool(Some(pool.as_str()))?;
+    let pool = &context.config()?.pools[&pool];
+    let Some(static_hosts) = provider::find(&pool.provider.kind)?.static_hosts else {
+        return Err(CliError::say(format!("`{name}` is not a static host")));
+    };
+    let cleaning = cleaning(static_hosts, pool)?;
+    let Some(by_root) = cleaning.and_then(|mut cleaning| cleaning.by_root.remove(&host.name)) else {
+        return Err(CliError::say(format!("host `{name}` has no `clean_user`"))
+            .help("set `clean_user` in the provider's table, or in the host's"));
+    };
+    ui::out(&by_root.script);
+    Ok(true)
 }
 
 #[cfg(test)]

@@ -108,8 +108,8 @@ pub(super) mod tests {
     use greenroom_core::policy::Policy;
 
     use super::*;
+    use crate::cli::context::{self, StoreOptions};
     use crate::cli::fixture::{EventFixture, at, id, pool};
-    use crate::cli::stores::{self, StoreOptions};
 
     /// A pool with some history, in files.
     struct Bench {
@@ -121,7 +121,7 @@ pub(super) mod tests {
         let lock_timeout = Duration::from_millis(50);
         let options =
             StoreOptions { lock_timeout, compact_at: 1, compact_part: 0, ..StoreOptions::default() };
-        stores::open(path, options).unwrap().store(&pool()).unwrap()
+        context::open_stores(path, options).unwrap().store(&pool()).unwrap()
     }
 
     impl Bench {

@@ -10,8 +10,8 @@ use greenroom_ports::store::Repaired;
 
 use super::Examination;
 use crate::cli::args::DoctorOptions;
+use crate::cli::context::PoolStore;
 use crate::cli::error::CliError;
-use crate::cli::stores::PoolStore;
 use crate::cli::ui::plural;
 
 /// How long a keeper may take to exit.
@@ -80,8 +80,8 @@ mod tests {
     use greenroom_manager::runner_host::{KeeperCommand, Role, Signals, StateDir};
 
     use super::*;
+    use crate::cli::context::{self, StoreOptions};
     use crate::cli::fixture::{EventFixture, pool};
-    use crate::cli::stores::{self, StoreOptions};
 
     fn host(path: &Path) -> LocalHost {
         let nothing: [&str; 0] = [];
@@ -161,7 +161,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("state");
         StateDir::open(&path).unwrap();
-        let open = || stores::open(&path, StoreOptions::default()).unwrap().store(&pool()).unwrap();
+        let open = || context::open_stores(&path, StoreOptions::default()).unwrap().store(&pool()).unwrap();
         let store = open();
         for event in EventFixture::of(Policy::default()).ready(1, 1.0).events.clone() {
             store.transact(&mut |_| vec![event.clone()]).await.unwrap();

@@ -84,17 +84,15 @@ async fn provoked() -> Vec<Finding> {
     all.extend(clock::tests::provoked());
     all.extend(config::tests::provoked());
     all.extend(containers::tests::provoked());
-    all.extend(place::tests::provoked());
+    all.extend(state_dir::tests::provoked());
     all.extend(hosts::tests::provoked());
     all.extend(keeper::tests::provoked());
     all.extend(links::tests::provoked());
-    all.extend(metrics::tests::provoked());
-    all.extend(notify::tests::provoked());
+    all.extend(reporting::tests::provoked());
     all.extend(pools::tests::provoked());
     all.extend(provider::tests::provoked().await);
     all.extend(recorded::tests::provoked().await);
     all.extend(runner::tests::provoked());
-    all.extend(trial::tests::provoked());
     all
 }
 

@@ -3,12 +3,11 @@
 //! The sources are the kept history, the present state and the last report.
 
 mod advice;
-pub(in crate::cli) mod command;
 mod past;
 mod present;
 mod sentence;
-mod text;
 
+use futures_util::future::join_all;
 use greenroom_core::container::account::{ContainerAccount, FailureClass};
 use greenroom_core::event::Event;
 use greenroom_core::ids::PoolName;
@@ -17,15 +16,22 @@ use greenroom_core::pool::PoolState;
 use greenroom_core::report::Report;
 use greenroom_core::time::Stamp;
 use greenroom_keys::near::nearest;
-use past::{Line, Past, Question};
-use sentence::about;
+use greenroom_manager::runner_host::Role;
+use greenroom_ports::clock::Clock as _;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::cli::fields;
-use crate::cli::pool::status::KeeperStatus;
-use crate::cli::ui::plural;
-use crate::cli::when::{When, rfc3339};
+use super::args::GlobalOptions;
+use super::context::Context;
+use super::error::CliError;
+use super::fields;
+use super::pool::reader::{PoolReader, PoolRecord};
+use super::pool::status::KeeperStatus;
+use super::reporting::Reporting;
+use super::ui::{self, plural, wrapped};
+use super::when::{When, rfc3339, whole};
+use past::{Line, Past, Question};
+use sentence::about;
 
 /// The number of a job: as it is, after `#`, or at the end of its URL.
 pub(in crate::cli) fn job_number(what: &str) -> Option<u64> {
@@ -148,7 +154,7 @@ fn explain(what: &str, chapters: Vec<Chapter<'_>>, when: &When) -> Result<Explan
 impl Explanation {
     /// For a terminal of `width` columns.
     fn text(&self, when: &When, width: usize) -> String {
-        let parts: Vec<String> = self.parts.iter().map(|part| text::part(part, when, width)).collect();
+        let parts: Vec<String> = self.parts.iter().map(|part| rendered(part, when, width)).collect();
         parts.join("\n")
     }
 
@@ -331,6 +337,104 @@ impl Known {
             example(&self.pools),
         )
     }
+}
+
+/// Explains; false if no subject has that name.
+pub(in crate::cli) async fn explain_it(
+    place: &GlobalOptions,
+    what: &str,
+    json: bool,
+) -> Result<bool, CliError> {
+    let context = Context::open(place, Role::Operator)?;
+    let reader = PoolReader::open(&context, None).await?;
+    let (keeper, records) = reader.read().await;
+    let when = When::local(context.host.now());
+    // The history of a pool is shown even if its state cannot be read.
+    let nothing = PoolState::default();
+    let containers =
+        Question::of(what).job.map(|job| context.host.containers_of_job(job)).unwrap_or_default();
+    let reporting = Reporting::read(&context.state_path, &keeper);
+    let chapters = records.iter().map(async |pool| {
+        let notices = reporting.of_pool(pool.pool, when.now());
+        Chapter { notices, ..chapter(pool, &nothing, &keeper, &containers).await }
+    });
+    let chapters = join_all(chapters).await;
+    match explain(what, chapters, &when) {
+        Ok(answer) if json => ui::out(&format!("{:#}\n", answer.json(&when))),
+        Ok(answer) => ui::out(&answer.text(&when, ui::width())),
+        Err(unknown) => {
+            let help = unknown.help.clone();
+            ui::err(&CliError::system(unknown).help(help).for_operator());
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+async fn chapter<'a>(
+    record: &'a PoolRecord<'_>,
+    nothing: &'a PoolState,
+    keeper: &'a KeeperStatus,
+    containers: &'a [ContainerAccount],
+) -> Chapter<'a> {
+    let problems =
+        [record.state.as_ref().err().map(ToString::to_string), record.report.as_ref().err().cloned()];
+    let problems = problems.into_iter().flatten().map(Err);
+    let history: Box<dyn Iterator<Item = Result<Event, String>>> = match record.store.history().await {
+        Ok(history) => Box::new(history.map(|read| match read {
+            Ok(recorded) => Ok(recorded.event),
+            Err(error) => Err(error.to_string()),
+        })),
+        Err(error) => Box::new(std::iter::once(Err(error.to_string()))),
+    };
+    Chapter {
+        pool: record.pool,
+        state: record.state.as_ref().unwrap_or(nothing),
+        report: record.report.as_ref().ok().and_then(Option::as_ref),
+        keeper,
+        containers,
+        notices: Vec::new(),
+        history: Box::new(problems.chain(history)),
+    }
+}
+
+/// Plain sentences, each with its time and how long ago that was. Ends with a newline.
+fn rendered(each: &Explained, when: &When, width: usize) -> String {
+    let mut text = wrapped(&each.title, width, "", "  ");
+    if let Some(about) = &each.about {
+        text.push_str(&wrapped(about, width, "  ", "    "));
+    }
+    let clocks: Vec<String> = each.events.iter().map(|line| when.clock(line.at)).collect();
+    let ages: Vec<String> = each.events.iter().map(|line| format!("{} ago", whole(line.age_s))).collect();
+    let clock_columns = clocks.iter().map(String::len).max().unwrap_or(0);
+    let age_columns = ages.iter().map(String::len).max().unwrap_or(0);
+    let further = " ".repeat(clock_columns + age_columns + 6);
+    for ((line, clock), age) in each.events.iter().zip(&clocks).zip(&ages) {
+        let first = format!("  {clock:clock_columns$}  {age:>age_columns$}  ");
+        text.push_str(&wrapped(&line.text, width, &first, &further));
+    }
+    for containers in &each.containers {
+        for (at, sentence) in containers.text.iter().enumerate() {
+            let when = if at == 0 { format!(" at {}", when.clock(containers.at)) } else { String::new() };
+            text.push_str(&wrapped(&format!("containers{when}: {sentence}"), width, "  ", "    "));
+        }
+    }
+    if let Some(sentence) = &each.counted {
+        text.push_str(&wrapped(sentence, width, "  ", "    "));
+    }
+    for sentence in &each.waits {
+        text.push_str(&wrapped(&format!("waited: {sentence}"), width, "  ", "    "));
+    }
+    for sentence in &each.now {
+        text.push_str(&wrapped(&format!("now: {sentence}"), width, "  ", "    "));
+    }
+    for sentence in &each.advice {
+        text.push_str(&wrapped(&format!("change: {sentence}"), width, "  ", "    "));
+    }
+    for problem in &each.unreadable {
+        text.push_str(&wrapped(&format!("unreadable: {problem}"), width, "  ", "    "));
+    }
+    text
 }
 
 #[cfg(test)]

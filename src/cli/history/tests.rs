@@ -7,8 +7,7 @@ use greenroom_core::job_end::{JobEnd, JobResult};
 use greenroom_core::policy::Policy;
 use serde_json::json;
 
-use super::text::text;
-use super::view::{HistoryView, JobRow};
+use super::view::{HistoryView, JobRow, text};
 use crate::cli::fixture::{EventFixture, at, attempt, id, pool, when};
 
 /// A warm job that passes, one that boots and fails, one that is given up, one that runs and one that waits.

@@ -1,4 +1,4 @@
-//! The command `image build`: a line for each step, and the result.
+//! The command `image build`: a line for each step, the result, and new launches of the pools that waited for the image.
 
 use std::io::IsTerminal as _;
 use std::os::unix::process::CommandExt as _;
@@ -7,14 +7,19 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use greenroom_core::time::Pretty;
+use greenroom_manager::runner_host::Role;
+use greenroom_providers::qemu;
 use greenroom_providers::qemu::image::GITLAB_RUNNER;
 use greenroom_providers::qemu::image::build::{self, BuildError, Helper, Progress, Request, Step};
 use greenroom_providers::qemu::image::store::Images;
 use rustix::fs::Mode;
 
 use super::args::BuildOptions;
+use crate::cli::args::GlobalOptions;
+use crate::cli::context::{Context, read_config};
 use crate::cli::error::CliError;
 use crate::cli::ui;
+use crate::config::{PoolConfig, ProviderTable};
 
 pub(super) fn build(images: &Images, options: BuildOptions) -> Result<(), CliError> {
     become_root()?;
@@ -125,11 +130,33 @@ pub(super) fn mib(bytes: u64) -> String {
     format!("{} MiB", bytes.div_ceil(1 << 20))
 }
 
+/// Ends the launch back-off of the pools that boot this image. Without a configuration, there are no such pools.
+pub(super) async fn launch_again(place: &GlobalOptions, images: &Path, image: &str) -> Result<(), CliError> {
+    if !read_config(place).is_ok_and(|read| read.is_some()) {
+        return Ok(());
+    }
+    let context = Context::open(place, Role::Operator)?;
+    let config = context.config()?;
+    for pool in config.pools.values().filter(|pool| boots(pool, &config.state_dir, images, image)) {
+        if !context.engine(&pool.name)?.retry_launches().await?.is_empty() {
+            ui::err(&format!("pool `{}` launches again: its last launch had failed\n", pool.name));
+        }
+    }
+    Ok(())
+}
+
+/// True if the pool's machines boot this image of this directory.
+fn boots(pool: &PoolConfig, state_dir: &Path, images: &Path, image: &str) -> bool {
+    let ProviderTable { kind, table, .. } = &pool.provider;
+    kind == qemu::REGISTRATION.kind && qemu::boots(&pool.name, table, state_dir, images, image)
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::config::Config;
 
     #[test]
     fn a_step_is_a_line_with_time_and_size() {
@@ -141,5 +168,24 @@ mod tests {
     fn an_installed_helper_is_offered() {
         assert!(without_helper(true).contains("`--gitlab-runner /usr/bin/gitlab-runner`"));
         assert!(without_helper(false).contains("`--gitlab-runner FILE`"));
+    }
+
+    #[test]
+    fn a_pool_boots_an_image_by_its_name_and_its_directory() {
+        let boots = |provider: &str, images: &str, image: &str| {
+            let text = format!("[pool.one]\nmax_instances = 1\n[pool.one.provider]\n{provider}\n");
+            let config = Config::parse(&text, "greenroom.toml").unwrap();
+            let pool = config.pools.values().next().unwrap();
+            super::boots(pool, Path::new("/state"), Path::new(images), image)
+        };
+        let usual = "kind = \"qemu\"";
+        assert!(boots(usual, "/state/images", "light") && !boots(usual, "/state/images", "heavy"));
+        assert!(!boots(usual, "/elsewhere", "light") && !boots("kind = \"local\"", "/state/images", "light"));
+        let other = "kind = \"qemu\"\nimage = \"heavy\"\nimages = \"/elsewhere\"";
+        assert!(boots(other, "/elsewhere", "heavy") && !boots(other, "/state/images", "heavy"));
+        let disk = "kind = \"qemu\"\nimage = \"/state/images/light\"";
+        assert!(!boots(disk, "/state/images", "light"), "a disk of the operator's");
+        let wrong = "kind = \"qemu\"\nvcpu = 2";
+        assert!(!boots(wrong, "/state/images", "light"), "a table that does not build");
     }
 }

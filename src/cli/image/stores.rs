@@ -15,10 +15,9 @@ use serde_json::{Value, json};
 use super::args::{StoreBuildOptions, StoreCommand};
 use super::build::mib;
 use crate::cli::args::GlobalOptions;
+use crate::cli::context::{config_path, state_path};
 use crate::cli::error::CliError;
-use crate::cli::locate::{config_path, state_path};
-use crate::cli::rows::Rows;
-use crate::cli::ui;
+use crate::cli::ui::{self, Rows};
 use crate::config::Config;
 
 /// Runs one command; false if its result is negative.

@@ -1,18 +1,18 @@
-//! The runner's file: which change it needs, and that change.
+//! The runner's file: which change it needs, that change, and how it is shown without what may be a secret.
 
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use greenroom_ssh::STOP_MARGIN;
+use similar::{ChangeTag, TextDiff};
 
-use super::args::InitOptions;
-use super::ask::Questions;
-use super::diff;
+use super::InitOptions;
 use super::files::{self, Changed};
 use super::stanza::{self, Refusal, Wanted};
 use crate::cli::args::{DEFAULT_CONFIG, GlobalOptions};
 use crate::cli::error::CliError;
+use crate::cli::prompt::Questions;
 use crate::cli::{program, ui};
 use crate::config::{Config, PoolConfig};
 
@@ -128,7 +128,7 @@ impl RunnerPlan {
         match self {
             Self::Right => ui::out(&format!("`{shown}` calls Greenroom already.\n")),
             Self::Change { before, after } => {
-                ui::out(&format!("`{shown}` needs this change:\n\n{}\n", diff::unified(before, after)));
+                ui::out(&format!("`{shown}` needs this change:\n\n{}\n", unified(before, after)));
             }
             Self::Impossible { problem, help } => {
                 ui::out(&format!("The runner's file stays as it is: {problem}.\n  help: {help}\n"));
@@ -171,4 +171,79 @@ pub(super) fn cannot(what: &str, path: &Path, error: &io::Error) -> CliError {
         _ => "make its directory writable, or name another file with `--config`, then run init again",
     };
     CliError::say(format!("cannot {what} `{}`: {error}", path.display())).help(help)
+}
+
+/// Lines around a change.
+const CONTEXT_LINES: usize = 3;
+/// Keys of the runner's file whose values are no secrets.
+const PLAIN_KEYS: &[&str] =
+    &["concurrent", "check_interval", "name", "url", "executor", "limit", "shell", "builds_dir", "cache_dir"];
+
+/// The changes in the form of `diff -u`, without its header. Values of other keys show as `…`: they may be tokens.
+fn unified(before: &str, after: &str) -> String {
+    let diff = TextDiff::from_lines(before, after);
+    let mut text = String::new();
+    for hunk in diff.grouped_ops(CONTEXT_LINES) {
+        if !text.is_empty() {
+            text += "…\n";
+        }
+        for change in hunk.iter().flat_map(|op| diff.iter_changes(op)) {
+            let line = change.value().trim_end_matches(['\n', '\r']);
+            let shown = shown(line);
+            let sign = match change.tag() {
+                ChangeTag::Equal => " ",
+                ChangeTag::Delete => "-",
+                ChangeTag::Insert => "+",
+            };
+            text.extend([sign, &shown, "\n"]);
+        }
+    }
+    text
+}
+
+fn shown(line: &str) -> String {
+    let trimmed = line.trim_start();
+    let is_header = trimmed.starts_with('[') && !trimmed.contains(['=', '"', '\'']);
+    if trimmed.is_empty() || is_header {
+        return line.trim_end().to_owned();
+    }
+    let blank = &line[..line.len() - trimmed.len()];
+    match trimmed.split_once('=') {
+        Some((key, _)) if is_plain(key.trim_end()) => without_comment(line),
+        Some((key, _)) if !key.contains(['#', '"', '\'']) => format!("{blank}{key}= …"),
+        _ => format!("{blank}…"),
+    }
+}
+
+fn is_plain(key: &str) -> bool {
+    PLAIN_KEYS.contains(&key) || ["_exec", "_args", "_timeout"].iter().any(|end| key.ends_with(end))
+}
+
+/// A line up to its comment. A `#` in a string only makes it shorter.
+fn without_comment(line: &str) -> String {
+    match line.split_once(" #") {
+        Some((before, _)) => format!("{} # …", before.trim_end()),
+        None => line.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_changes_are_shown_and_no_secret_beside_them() {
+        let before = "a = 1\n\n[[runners]]\n  name = \"x\" # glrt-1\n  token = \"glrt-2\"\n  # glrt-3\n  environment = [\n    \
+                      \"KEY=glrt-4\",\n  ]\n  limit = 1\n  id = 7\n";
+        let after = before.replace("limit = 1", "limit = 4");
+        assert_eq!(
+            unified(before, &after),
+            "   environment = …\n     …\n   …\n-  limit = 1\n+  limit = 4\n   id = …\n"
+        );
+        let longer = before.replace("\"x\" # glrt-1", "\"y\" # glrt-1");
+        let text = unified(before, &longer);
+        assert!(text.contains("+  name = \"y\" # …\n") && text.contains("   token = …\n   …\n"), "{text}");
+        assert!(!text.contains("glrt"), "{text}");
+        assert_eq!(unified(before, before), "");
+    }
 }

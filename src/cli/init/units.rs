@@ -1,9 +1,13 @@
-//! The units that the package brings: the keeper, and the timer of `reap`.
+//! What `init` leaves to run: the units that the package brings, and the commands of the operator.
 
 use std::path::Path;
 use std::process::Command;
 
+use super::draft::Draft;
+use super::pool::Surroundings;
+use crate::cli::args::GlobalOptions;
 use crate::cli::error::CliError;
+use crate::cli::ui;
 
 const UNITS: [&str; 2] = ["greenroom.service", "greenroom-reap.timer"];
 /// This directory exists if systemd manages the runner host: `sd_booted(3)`.
@@ -64,6 +68,36 @@ pub(super) fn enable() -> Result<(), CliError> {
     }
     Err(CliError::say(format!("`{shown}` ended with {ended}"))
         .help("run it as root; `journalctl -u greenroom` shows why a unit does not start"))
+}
+
+/// How the keeper and `reap` run as services.
+pub(super) fn show(units: &Units, will_enable: bool) {
+    match units.problem() {
+        Some((problem, help)) => {
+            ui::out(&format!("The keeper does not run as a service: {problem}.\n  help: {help}\n"));
+        }
+        None if will_enable => ui::out(&format!("This would run: {}\n", command().join(" "))),
+        None => ui::out(&format!("To run the keeper as a service: {}\n", command().join(" "))),
+    }
+}
+
+/// How the operator calls Greenroom from now on: with this call's `--config`, unless the variable is set.
+pub(super) fn calls_of(place: &GlobalOptions) -> String {
+    // The state directory is in the configuration.
+    let is_set = |path: &Path| std::env::var_os("GREENROOM_CONFIG").is_some_and(|set| set == *path);
+    match place.config.as_deref().filter(|path| !is_set(path)) {
+        Some(path) => format!("greenroom --config {}", path.display()),
+        None => "greenroom".to_owned(),
+    }
+}
+
+/// The commands that the pool still needs. `program`: how they call Greenroom.
+pub(super) fn show_next(draft: &Draft, surroundings: &Surroundings, program: &str) {
+    let found = surroundings.of(draft.known.kind);
+    let mut lines = found.map(|found| found.steps(&draft.name, &draft.given(), program)).unwrap_or_default();
+    lines.push(format!("{program} try"));
+    let lines: Vec<String> = lines.iter().map(|line| format!("  {line}\n")).collect();
+    ui::out(&format!("\nNext:\n{}", lines.concat()));
 }
 
 #[cfg(test)]

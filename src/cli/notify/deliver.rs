@@ -1,18 +1,25 @@
 //! Delivers one notice: to a command, to a webhook, or to both.
+//!
+//! A webhook gets it with HTTP/1.1 and one connection for each. There is no TLS here: a client for it would double the libraries
+//! of a program that starts ten times a job. `helper.rs` starts another program for it.
 
+use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use greenroom_core::notice::Notice;
+use greenroom_system::names;
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Serialize;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::{child, helper, webhook};
+use super::helper;
 use crate::cli::when::rfc3339;
-use crate::config::Notify;
+use crate::config::{Notify, Webhook};
 
 /// How long the command may take, and the webhook.
 const WITHIN: Duration = Duration::from_secs(30);
@@ -96,9 +103,8 @@ pub(super) async fn deliver(
         command(words, &body).await?;
     }
     if let Some(url) = &notify.webhook {
-        let post = async {
-            if url.tls { helper::post(url, &body, WITHIN).await } else { webhook::post(url, &body).await }
-        };
+        let post =
+            async { if url.tls { helper::post(url, &body, WITHIN).await } else { post(url, &body).await } };
         // The helper has a limit of its own.
         let limit = if url.tls { WITHIN + helper::MORE } else { WITHIN };
         let posted = timeout(limit, post).await;
@@ -114,10 +120,115 @@ async fn command(words: &[String], body: &str) -> Result<(), DeliveryError> {
     let mut command = Command::new(program);
     command.args(arguments).stdout(Stdio::null());
     let program = program.clone();
-    match timeout(WITHIN, child::run(&mut command, body)).await {
+    match timeout(WITHIN, run_with_input(&mut command, body)).await {
         Ok(Ok((status, _))) if status.success() => Ok(()),
         Ok(Ok((status, _))) => Err(DeliveryError::Ended { program, status }),
         Ok(Err(cause)) => Err(DeliveryError::Run { program, cause }),
         Err(_) => Err(DeliveryError::EndsNot { program, within: WITHIN }),
+    }
+}
+
+/// Of what a program prints, in bytes.
+const OUTPUT: u64 = 4 << 10;
+
+/// How it ended, and the beginning of what it printed if the command pipes it. Dropping this kills the program, with all
+/// processes of its group.
+pub(super) async fn run_with_input(command: &mut Command, input: &str) -> io::Result<(ExitStatus, Vec<u8>)> {
+    command.stdin(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.process_group(0).kill_on_drop(true).spawn()?;
+    let mut group = Group(child.id().and_then(|id| Pid::from_raw(id.cast_signed())));
+    if let Some(mut stdin) = child.stdin.take() {
+        // A program need not read it.
+        stdin.write_all(input.as_bytes()).await.ok();
+    }
+    let mut output = Vec::new();
+    if let Some(stdout) = child.stdout.take() {
+        stdout.take(OUTPUT).read_to_end(&mut output).await?;
+    }
+    let status = child.wait().await?;
+    group.0 = None;
+    Ok((status, output))
+}
+
+/// A process group that is killed when this is dropped, unless its leader has ended.
+struct Group(Option<Pid>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            // An error: nothing of it is left.
+            kill_process_group(group, Signal::KILL).ok();
+        }
+    }
+}
+
+/// Of a response, only its first line is read.
+const LONGEST_LINE: u64 = 4 << 10;
+
+async fn post(url: &Webhook, body: &str) -> Result<(), DeliveryError> {
+    let shown = || format!("{url:?}");
+    let failed = |cause| DeliveryError::Unreachable { url: shown(), cause };
+    let addresses = names::look_up(&url.host, url.port).await.map_err(failed)?;
+    let mut stream = names::race::connect_any(&addresses).await.map_err(failed)?;
+    stream.write_all(request(url, body).as_bytes()).await.map_err(failed)?;
+    let mut answer = Vec::new();
+    let mut limited = stream.take(LONGEST_LINE);
+    while !answer.contains(&b'\n') {
+        if limited.read_buf(&mut answer).await.map_err(failed)? == 0 {
+            break;
+        }
+    }
+    match status(&answer) {
+        Some(200..=299) => Ok(()),
+        Some(status) => Err(DeliveryError::Status { url: shown(), status }),
+        None => Err(DeliveryError::NoHttp { url: shown() }),
+    }
+}
+
+fn request(url: &Webhook, body: &str) -> String {
+    let mut text = format!("POST {} HTTP/1.1\r\nHost: {}", url.target, url.authority());
+    let version = env!("CARGO_PKG_VERSION");
+    write!(
+        text,
+        "\r\nUser-Agent: greenroom/{version}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n{body}",
+        body.len()
+    )
+    .ok();
+    text
+}
+
+/// The status of a response, from its first line.
+fn status(answer: &[u8]) -> Option<u16> {
+    let line = answer.split(|byte| *byte == b'\n').next()?;
+    let mut words = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
+    let is_http = words.next()?.starts_with("HTTP/1.");
+    words.next()?.parse().ok().filter(|_| is_http)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_has_what_a_server_needs() {
+        let url = Webhook { tls: false, host: "::1".to_owned(), port: 8080, target: "/hook?a=1".to_owned() };
+        let text = request(&url, "{}\n");
+        assert!(text.starts_with("POST /hook?a=1 HTTP/1.1\r\nHost: [::1]:8080\r\n"), "{text}");
+        assert!(text.contains("\r\nContent-Length: 3\r\n") && text.ends_with("\r\n\r\n{}\n"), "{text}");
+    }
+
+    #[test]
+    fn a_status_is_read_and_rubbish_is_none() {
+        for (answer, expected) in [
+            (&b"HTTP/1.1 204 No Content\r\n\r\n"[..], Some(204)),
+            (b"HTTP/1.0 500\n", Some(500)),
+            (b"SSH-2.0-OpenSSH\r\n", None),
+            (b"HTTP/1.1 abc\r\n", None),
+            (b"\xff\xff", None),
+            (b"", None),
+        ] {
+            assert_eq!(status(answer), expected);
+        }
     }
 }

@@ -12,8 +12,7 @@ use greenroom_core::time::millis;
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
-use super::child;
-use super::deliver::DeliveryError;
+use super::deliver::{DeliveryError, run_with_input};
 use crate::cli::program;
 use crate::config::Webhook;
 
@@ -52,7 +51,7 @@ async fn run(path: &Path, order: &Order) -> Result<(), DeliveryError> {
     let program = path.file_name().unwrap_or_default().display().to_string();
     let mut command = Command::new(path);
     let input = serde_json::to_string(order)?;
-    let (status, output) = match child::run(command.arg(COMMAND).stdout(Stdio::piped()), &input).await {
+    let (status, output) = match run_with_input(command.arg(COMMAND).stdout(Stdio::piped()), &input).await {
         Ok(ended) => ended,
         Err(cause) => return Err(DeliveryError::Run { program, cause }),
     };

@@ -2,12 +2,10 @@
 //!
 //! What was told and what waits stands in `notices.json`. A killed keeper repeats at most the delivery that was under way.
 
-mod child;
 mod deliver;
 pub(super) mod helper;
 #[cfg(feature = "https")]
 pub(super) mod https;
-mod webhook;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,10 +22,10 @@ use greenroom_ports::store::Stores;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use self::deliver::DeliveryError;
+use super::context::{self, StoreOptions};
 use super::error::CliError;
-use super::stores::{self, StoreOptions};
 use crate::config::Notify;
+use deliver::DeliveryError;
 
 const FILE: &str = "notices.json";
 /// Reports that wait for the thread. A full queue drops further ones: the next pass of a pool has another.
@@ -109,7 +107,7 @@ impl Watch {
         notify: Notify,
         clock: SystemClock,
     ) -> Result<Self, greenroom_ports::store::StoreError> {
-        let stores = stores::open(&root, StoreOptions::default())?;
+        let stores = context::open_stores(&root, StoreOptions::default())?;
         let notices = read(&root);
         Ok(Self { root, notify, clock, stores, notices, seen: BTreeMap::new(), holding: BTreeMap::new() })
     }

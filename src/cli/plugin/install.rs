@@ -4,8 +4,7 @@ use greenroom_backends::fleeting::artifact::lock_file::LockFile;
 use greenroom_backends::fleeting::reference::Reference;
 
 use super::args::InstallOptions;
-use super::pools;
-use super::{directory, places};
+use super::{directory, places, plugin_pools};
 use crate::cli::args::GlobalOptions;
 use crate::cli::error::CliError;
 
@@ -35,7 +34,7 @@ fn named(options: &InstallOptions) -> Result<Vec<Reference>, CliError> {
 /// What the configuration's pools name; without such pools, what the lock file has.
 fn wanted(place: &GlobalOptions, locked: &LockFile) -> Result<Vec<Reference>, CliError> {
     let mut references = Vec::new();
-    let pools = pools::all(place)?;
+    let pools = plugin_pools(place)?;
     for pool in &pools {
         references.extend(pool.source()?.reference().filter(|wanted| !references.contains(*wanted)).cloned());
     }

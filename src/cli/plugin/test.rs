@@ -13,10 +13,7 @@ use greenroom_backends::program::kit::report::Report;
 use super::args::TestOptions;
 use super::places;
 use crate::cli::error::CliError;
-use crate::cli::kit::ask::ask;
-use crate::cli::kit::interrupts::{self, Words};
-use crate::cli::kit::scratch::Scratch;
-use crate::cli::kit::show;
+use crate::cli::kit::{Scratch, Words, cleaned_up, is_confirmed, show};
 use crate::cli::program::driver;
 use crate::cli::ui;
 
@@ -71,13 +68,13 @@ async fn live(options: &TestOptions, kit: &Kit, group: &GroupInfo) -> Result<Vec
     let number = group.max_size.map_or(MACHINES, |most| most.min(MACHINES));
     let instances = ui::plural(number as usize, "instance");
     ui::err(&format!("The kit creates {instances} in the group `{}`, and removes them.\n", group.id));
-    if !ask("Create them?", options.yes)? {
+    if !is_confirmed("Create them?", options.yes)? {
         return Err(
             CliError::say("no instance was created").help("leave out `--live` to check without instances")
         );
     }
     let (checks, clean_up) = (Box::pin(kit.check_live(group)), Box::pin(kit.clean_up()));
-    interrupts::cleaned_up(&WORDS, checks, clean_up).await
+    cleaned_up(&WORDS, checks, clean_up).await
 }
 
 /// Removes every instance of the group.
@@ -89,7 +86,7 @@ async fn clean(options: &TestOptions, kit: &Kit) -> Result<bool, CliError> {
     }
     let instances = ui::plural(existing.len(), "instance");
     ui::err(&format!("The group has {instances}: {}\n", existing.join(", ")));
-    if !ask("Remove them?", options.yes)? {
+    if !is_confirmed("Remove them?", options.yes)? {
         return Err(CliError::say("no instance was removed"));
     }
     let left = kit.clean_up().await;

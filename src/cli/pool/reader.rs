@@ -13,10 +13,9 @@ use greenroom_ports::store::{OperatorStore, StoreError};
 use greenroom_providers::qemu::store_use;
 use greenroom_ssh::link::Survey;
 
-use crate::cli::context::{Context, links_dir};
+use super::status::{ContainerUse, KeeperStatus};
+use crate::cli::context::{Context, PoolStore, links_dir};
 use crate::cli::error::CliError;
-use crate::cli::pool::status::{ContainerUse, KeeperStatus};
-use crate::cli::stores::PoolStore;
 use crate::cli::ui;
 
 /// How long a link may take to respond.

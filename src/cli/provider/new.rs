@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use fs_err as fs;
 use greenroom_core::ids::PoolName;
 
-use super::args::{Language, NewOptions};
+use super::{Language, NewOptions};
 use crate::cli::error::CliError;
 use crate::cli::ui;
 

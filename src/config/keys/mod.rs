@@ -4,25 +4,100 @@
 //! and has its true default; tests check all three.
 
 mod containers;
-mod notify;
 mod pool;
-mod rule;
 mod timing;
-mod top;
+
+use greenroom_keys::Applies::{Job, Start, Within};
+use greenroom_keys::Takes::{Count, Duration, Flag, Globs, HostPath, Table, Tables, Text, Texts};
+use greenroom_keys::Unset::{Required, Value, Words};
+use greenroom_keys::{KeyTable, key};
 
 pub(super) use containers::{CONTAINERS, ENGINE, MODE, UMASK};
-use greenroom_keys::KeyTable;
-pub(super) use notify::NOTIFY;
 pub(super) use pool::{POLICY, POOL, PROVIDER};
-pub(super) use rule::RULE;
 pub(super) use timing::TIMING;
-pub(super) use top::TOP;
 
 /// The values of `reuse`, in the order of `core::policy::Reuse`.
 pub(super) const REUSE: &[&str] = &["project", "namespace", "any"];
 
 /// All kinds of tables but the providers', in the order of the documentation.
 pub const TABLES: &[KeyTable] = &[TOP, POOL, POLICY, PROVIDER, CONTAINERS, RULE, NOTIFY, TIMING];
+
+pub(in crate::config) const TOP: KeyTable = KeyTable {
+    header: "the top of the file",
+    about: "These keys stand before the first table.",
+    keys: &[
+        key("state_dir", HostPath, Value("\"/var/lib/greenroom\""), Start)
+            .means("Directory for the state: journals, keys, attempts.")
+            .interacts(
+                "It must lie on a local file system, belong to the user that runs Greenroom, and have mode 0700. \
+                 `--state-dir` and `GREENROOM_STATE_DIR` override it. Recorded instances stay behind in the \
+                 earlier directory: drain all pools before a change, and restart the keeper after it.",
+            ),
+        key("history_days", Count(0), Value("30"), Start)
+            .unit("days")
+            .means("How long old journals are kept; 0 keeps none.")
+            .interacts("`greenroom history` and `greenroom explain` reach back as far."),
+        key("metrics", Text, Words("no metrics are served"), Start)
+            .means("Where the keeper serves metrics: `\"unix:PATH\"` or `\"ADDRESS:PORT\"`.")
+            .interacts(
+                "`greenroom keep --metrics` overrides it. A TCP address has no access control: it serves every process \
+                 that reaches it. See [metrics.md](metrics.md).",
+            ),
+        key("default_pool", Text, Words("the only pool, if there are no rules"), Job)
+            .means("Name of the pool for jobs that no `[[rule]]` matches.")
+            .interacts(
+                "With rules and without this key, such a job fails. Several pools without rules require it. \
+                 `--pool` in the runner's `config_args` and `prepare_args` overrides both.",
+            ),
+        key("pool", Table, Required, Within).means("The pools by name."),
+        key("rule", Tables, Words("none"), Within).means("Which pool serves which jobs."),
+        key("notify", Table, Words("no notices"), Within).means("How operators get notices."),
+        key("timing", Table, Words("all defaults"), Within).means("Timeouts, intervals, retentions and back-off."),
+    ],
+};
+
+pub(in crate::config) const RULE: KeyTable = KeyTable {
+    header: "[[rule]]",
+    about: "Each entry assigns jobs to a pool. The first rule that matches decides; every key of a rule must \
+            match; a rule without conditions matches every job, so it comes last. Only GitLab's own data about a \
+            job counts, never a variable.\n\nA pattern covers the whole name: `*` matches any characters but `/`, \
+            `**` any characters, `?` one character. A list matches if one of its patterns does.\n\n`project`, \
+            `namespace` and `protected` are facts. Users who may push a branch choose `ref`, `job` and `image`: \
+            these keys route jobs, they do not protect a pool.",
+    keys: &[
+        key("project", Globs, Words("any project"), Job).means("Full path of the project."),
+        key("namespace", Globs, Words("any namespace"), Job).means("Path of the project without its last part."),
+        key("ref", Globs, Words("any ref"), Job).means("Branch or tag of the job."),
+        key("protected", Flag, Words("both"), Job)
+            .means("Whether GitLab says that the branch or tag is protected.")
+            .interacts("A ref that GitLab does not call protected counts as `false`."),
+        key("job", Globs, Words("any job"), Job).means("Name of the job."),
+        key("image", Globs, Words("any image"), Job)
+            .means("Name after `image:` in `.gitlab-ci.yml`; `\"\"` stands for a job without an image.")
+            .interacts(
+                "As soon as one rule has this key, a job with an image that no rule matches fails, even with a \
+                 `default_pool`.",
+            ),
+        key("pool", Text, Required, Job).means("Name of the pool for the jobs that match."),
+    ],
+};
+
+pub(in crate::config) const NOTIFY: KeyTable = KeyTable {
+    header: "[notify]",
+    about: "Notices for operators: the circuit breaker opened, an orphan was found, a host went out of service, the keeper crashes \
+            repeatedly. [notices.md](notices.md) describes the payload.",
+    keys: &[
+        key("command", Texts, Words("none"), Start)
+            .means("Program and arguments that get each notice as JSON on standard input.")
+            .interacts("The program has 30 seconds; exit status 0 means that the notice is delivered."),
+        key("webhook", Text, Words("none"), Start)
+            .means("`https://` or `http://` URL that each notice is posted to as JSON.")
+            .interacts("HTTPS needs `greenroom-backends` in the directory of `greenroom`, and uses the system's certificates or those \
+                        of `SSL_CERT_FILE`."),
+        key("min_interval", Duration(1), Value("\"10m\""), Start)
+            .means("Shortest time between two notices about the same condition, which ends in between."),
+    ],
+};
 
 #[cfg(test)]
 mod tests {

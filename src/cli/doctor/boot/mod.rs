@@ -3,22 +3,18 @@
 pub(in crate::cli::doctor) mod containers;
 mod play;
 pub(in crate::cli) mod scratch;
-mod timeline;
-
-use std::io;
 
 use containers::ContainerCheck;
 use greenroom_core::report::FailedBoot;
 use greenroom_manager::runner_host::Role;
-use play::{Boot, BootResult, unfinished};
+use play::{Boot, BootResult, BootTimeline, unfinished};
 use scratch::{ScratchStateDir, Unfinished};
-use timeline::BootTimeline;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Examination;
 use crate::cli::args::GlobalOptions;
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
+use crate::cli::prompt::Interrupts;
 use crate::cli::ui;
 
 /// Boots an instance of a pool; false if it did not come up, or something of it remains.
@@ -114,25 +110,6 @@ fn failed(why: &str, boot: Option<&FailedBoot>) -> String {
             format!("{head}the last lines of its console:\n{lines}")
         }
         _ => head,
-    }
-}
-
-/// SIGINT and SIGTERM, one after the other.
-struct Interrupts {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Interrupts {
-    fn new() -> io::Result<Self> {
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
     }
 }
 

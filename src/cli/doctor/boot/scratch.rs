@@ -1,19 +1,18 @@
 //! The state directories of test boots: `boot-…`, each inside the real one, as long as the boot lasts.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::fs::{File, TryLockError};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fmt, io};
 
 use fs_err as fs;
 use greenroom_core::ids::{InstanceId, OwnerId, PoolName};
 use greenroom_manager::runner_host::StateDir;
 use greenroom_system::remove;
 
+use crate::cli::context::{self, StoreOptions};
 use crate::cli::error::CliError;
-use crate::cli::stores::{self, StoreOptions};
 
 const PREFIX: &str = "boot-";
 /// Being made.
@@ -135,7 +134,7 @@ pub(in crate::cli) fn owners(state: &Path) -> io::Result<BTreeSet<OwnerId>> {
 }
 
 async fn look(ground: ScratchStateDir) -> Result<Unfinished, CliError> {
-    let stores = stores::open(&ground.path, StoreOptions::default())?;
+    let stores = context::open_stores(&ground.path, StoreOptions::default())?;
     let Some(pool) = stores.pools().await?.into_iter().next() else {
         return Ok(Unfinished { ground, pool: None, instances: Vec::new() });
     };

@@ -26,9 +26,8 @@ use greenroom_ports::setup::{PoolSetup, Recheck};
 use greenroom_ports::store::Store as _;
 use greenroom_testkit::memory_store::MemoryStore;
 
-use super::command::{LeakCheck, check};
-use super::text;
-use super::view::PoolView;
+use super::view::{self, PoolView};
+use super::{LeakCheck, check};
 use crate::cli::args::LeaksOptions;
 use crate::cli::context;
 use crate::cli::fixture::{EventFixture, id, pool};
@@ -250,7 +249,7 @@ address   ip-7  -             1h
     it has no tags of Greenroom
 "
     );
-    assert_eq!(text::found(&checked.view, 80), expected);
+    assert_eq!(view::found(&checked.view, 80), expected);
 }
 
 #[tokio::test]
@@ -338,7 +337,7 @@ async fn beside_things_of_ours_that_were_never_launched_here_nothing_is_deleted(
     let cloud = Rc::new(cloud);
     let checked = bench.check(&cloud, &terminate()).await.unwrap();
     assert!(!checked.is_clean && checked.view.deletion.is_none() && cloud.deletions.borrow().is_empty());
-    let printed = text::found(&checked.view, 80);
+    let printed = view::found(&checked.view, 80);
     assert!(
         printed.contains("it has this owner's tag, but was never launched from this state directory"),
         "{printed}"

@@ -8,7 +8,7 @@ use greenroom_ssh::link::{Figures, FoundLink, LinkStatus};
 use serde::Serialize;
 
 use crate::cli::fields;
-use crate::cli::rows::Rows;
+use crate::cli::ui::Rows;
 use crate::cli::when::{When, whole};
 
 /// At this width, in columns, the time and the process are shown, too.

@@ -1,9 +1,11 @@
-//! Questions in a terminal, each with a default.
+//! The operator at the terminal: questions with their answers, and Ctrl-C.
 
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
-use crate::cli::error::CliError;
-use crate::cli::ui;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::error::CliError;
+use super::ui;
 
 /// Asks, if there is a terminal for it.
 #[derive(Debug, Clone, Copy)]
@@ -76,4 +78,36 @@ fn answer(prompt: &str) -> Result<String, CliError> {
             .help("run init again; it continues where it stopped"));
     }
     Ok(line.trim().to_owned())
+}
+
+/// Asks a question that `show` writes; true if the answer is yes. Without a terminal, an error with this help.
+pub(super) fn is_confirmed(question: &str, show: fn(&str), help: &str) -> Result<bool, CliError> {
+    if !std::io::stdin().is_terminal() {
+        return Err(CliError::say("cannot ask for confirmation: standard input is not a terminal").help(help));
+    }
+    show(&format!("{question} [y/N]: "));
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// The signals SIGINT and SIGTERM of this process.
+#[derive(Debug)]
+pub(super) struct Interrupts {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Interrupts {
+    pub(super) fn new() -> std::io::Result<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    /// Resolves with the next of them.
+    pub(super) async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
 }

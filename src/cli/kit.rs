@@ -1,28 +1,124 @@
-//! The report of a kit, for people.
+//! What the commands of conformance kits have in common: the keys of a run, its end, and its report.
 
 use std::fmt::Write as _;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::PathBuf;
 
 use anstyle::AnsiColor;
-use greenroom_backends::program::kit::report::{CheckReport, Report, Result};
+use fs_err as fs;
+use greenroom_backends::program::kit::report::{self, CheckReport, Report};
+use greenroom_core::text::hex;
+use greenroom_ssh::{Ssh, SshSettings};
 
-use crate::cli::ui::paint;
+use super::error::CliError;
+use super::prompt::{self, Interrupts};
+use super::ui::{self, paint};
+
+/// Prints a report. `subject`: what was checked, as a noun.
+pub(super) fn show(report: &Report, json: bool, subject: &str) -> Result<(), CliError> {
+    if json {
+        ui::out(&format!("{}\n", serde_json::to_string_pretty(report)?));
+    } else {
+        ui::out(&render(report, subject));
+    }
+    Ok(())
+}
+
+/// Asks a question; true if the answer is yes. `given`: the option `--yes`.
+pub(super) fn is_confirmed(question: &str, given: bool) -> Result<bool, CliError> {
+    Ok(given || prompt::is_confirmed(question, ui::err, "add `--yes` to leave out the question")?)
+}
+
+/// How messages name what a kit makes, and its end.
+#[derive(Debug)]
+pub(super) struct Words {
+    /// In the plural.
+    pub(super) things: &'static str,
+    pub(super) ending: &'static str,
+    pub(super) ended: &'static str,
+}
+
+/// Makes the checks, and then cleans up, also after an interruption. What is left, by ID.
+pub(super) async fn cleaned_up(
+    words: &Words,
+    checks: impl Future<Output = ()>,
+    clean_up: impl Future<Output = Vec<String>>,
+) -> Result<Vec<String>, CliError> {
+    let Words { things, ending, ended } = words;
+    let mut interrupts = Interrupts::new()?;
+    let is_interrupted = tokio::select! {
+        () = checks => false,
+        () = interrupts.next() => true,
+    };
+    if is_interrupted {
+        ui::err(&format!(
+            "greenroom: interrupted, {ending} the {things} (press Ctrl-C again to leave them)\n"
+        ));
+    }
+    let help = "repeat the command with `--clean` instead of `--live`";
+    let left = tokio::select! {
+        left = clean_up => left,
+        () = interrupts.next() => {
+            return Err(CliError::say(format!("interrupted: {things} may be left")).help(help));
+        }
+    };
+    match (is_interrupted, left.is_empty()) {
+        (false, _) => Ok(left),
+        (true, true) => Err(CliError::say(format!("interrupted; the {things} are {ended}"))),
+        (true, false) => Err(CliError::say(format!("interrupted; left: {}", left.join(", "))).help(help)),
+    }
+}
+
+/// A directory for keys, which goes with the run.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    path: PathBuf,
+    /// Distinguishes this run's launches.
+    pub(super) run: String,
+}
+
+impl Scratch {
+    pub(super) fn make() -> Result<Self, CliError> {
+        let mut random = [0_u8; 4];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+        let run = hex(&random);
+        let path = std::env::temp_dir().join(format!("greenroom-kit-{run}"));
+        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self { path, run })
+    }
+
+    #[cfg(feature = "fleeting")]
+    pub(super) fn path(&self) -> &std::path::Path {
+        &self.path
+    }
+
+    pub(super) fn ssh(&self) -> Ssh {
+        Ssh::new(SshSettings::new(self.path.join("keys")))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.path).ok();
+    }
+}
 
 /// The failed checks first, then warnings, what was skipped and why, and the counts. `subject`: what was checked, as a
 /// noun.
-pub(in crate::cli) fn render(report: &Report, subject: &str) -> String {
+pub(super) fn render(report: &Report, subject: &str) -> String {
     let mut text = String::new();
-    for result in [Result::Failed, Result::Warned] {
+    for result in [report::Result::Failed, report::Result::Warned] {
         for check in report.checks.iter().filter(|check| check.result == result) {
             write_full(&mut text, check);
         }
     }
-    let passed: Vec<&str> = of(report, Result::Passed).map(|check| check.name).collect();
+    let passed: Vec<&str> = of(report, report::Result::Passed).map(|check| check.name).collect();
     if !passed.is_empty() {
         writeln!(text, "{} {}", paint(AnsiColor::Green, "passed"), passed.join(", ")).ok();
     }
     // One line for each reason: most checks are skipped for the same one.
     let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
-    for check in of(report, Result::Skipped) {
+    for check in of(report, report::Result::Skipped) {
         let reason = check.reason.as_deref().unwrap_or_default();
         match reasons.iter_mut().find(|(known, _)| *known == reason) {
             Some((_, names)) => names.push(check.name),
@@ -36,13 +132,13 @@ pub(in crate::cli) fn render(report: &Report, subject: &str) -> String {
     text
 }
 
-fn of(report: &Report, result: Result) -> impl Iterator<Item = &CheckReport> {
+fn of(report: &Report, result: report::Result) -> impl Iterator<Item = &CheckReport> {
     report.checks.iter().filter(move |check| check.result == result)
 }
 
 fn write_full(text: &mut String, check: &CheckReport) {
     let head = match check.result {
-        Result::Failed => paint(AnsiColor::Red, "FAILED"),
+        report::Result::Failed => paint(AnsiColor::Red, "FAILED"),
         _ => paint(AnsiColor::Yellow, "warned"),
     };
     writeln!(text, "{head} {}", check.name).ok();
