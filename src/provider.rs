@@ -34,6 +34,43 @@ macro_rules! providers {
 
 providers!([local, qemu, static_hosts], [aws_ec2, gce, external, fleeting, kubernetes]);
 
+/// All providers in the order in which a person reads about them: the usual choices first.
+const IN_HELP: [&Registration; 8] = [
+    &qemu::REGISTRATION,
+    &static_hosts::REGISTRATION,
+    &local::REGISTRATION,
+    &aws_ec2::REGISTRATION,
+    &gce::REGISTRATION,
+    &kubernetes::REGISTRATION,
+    &external::REGISTRATION,
+    &fleeting::REGISTRATION,
+];
+
+/// The kinds of all providers, for a help text: `qemu, static … or fleeting`.
+pub fn kinds_in_help() -> String {
+    alternatives(IN_HELP.map(|known| known.kind))
+}
+
+/// The usual names of pools, in the order of `kinds_in_help`; providers may share one.
+pub fn pool_names_in_help() -> String {
+    alternatives(IN_HELP.map(|known| known.first_pool.name))
+}
+
+/// The texts as a list, each once.
+fn alternatives<const N: usize>(texts: [&str; N]) -> String {
+    let mut once: Vec<&str> = Vec::new();
+    for text in texts {
+        if !once.contains(&text) {
+            once.push(text);
+        }
+    }
+    match once.split_last() {
+        Some((last, [])) => (*last).to_owned(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => String::new(),
+    }
+}
+
 /// The providers of this program, once `install` has set them.
 static PROVIDERS: OnceLock<&'static [Registration]> = OnceLock::new();
 
@@ -60,7 +97,7 @@ pub fn needs_variable(name: &str) -> bool {
 /// The hidden command `instance`, which runs a process of a provider's; `arguments` follow its name.
 pub fn instance(arguments: &[OsString]) -> ExitCode {
     match arguments.split_first() {
-        Some((kind, rest)) if kind == "qemu" => qemu::process::main(rest),
+        Some((kind, rest)) if kind == qemu::REGISTRATION.kind => qemu::process::main(rest),
         Some((kind, rest)) if kind == program::holder::KIND => program::holder::main(rest),
         Some((kind, rest)) if kind == fleeting::holder::KIND => fleeting::holder::main(rest),
         _ => local::server::main(arguments),
@@ -88,6 +125,15 @@ mod tests {
         assert_eq!(error("locla"), "there is no provider `locla` (did you mean `local`?)");
         let all = "there is no provider `0` (name one of `local`, `qemu`, `static`, `aws-ec2`, `gce`, `external`, `fleeting`, `kubernetes`)";
         assert_eq!(error("0"), all);
+    }
+
+    #[test]
+    fn help_texts_have_each_provider() {
+        for provider in WITHOUT_BACKENDS {
+            assert!(IN_HELP.iter().any(|known| known.kind == provider.kind), "{}", provider.kind);
+        }
+        assert_eq!(kinds_in_help(), "qemu, static, local, aws-ec2, gce, kubernetes, external or fleeting");
+        assert_eq!(pool_names_in_help(), "vm, hosts, local, ec2, gce, pods or machines");
     }
 
     #[test]

@@ -26,7 +26,7 @@ use greenroom_ports::setup::{PublicPull, Pulls, Traces};
 use greenroom_providers::registration::Registration;
 
 use super::error::CliError;
-use super::job::{Call, JobDirs};
+use super::job::{DriverCall, JobDirs};
 use super::messages::{self, NoServices, container_progress};
 use super::setup::objection;
 use super::ui;
@@ -37,7 +37,7 @@ use crate::provider;
 ///
 /// `configured`: the pool in the configuration, unless that cannot be read.
 pub(super) fn wanted(
-    call: &Call,
+    call: &DriverCall,
     pool: &PoolName,
     configured: Option<&PoolConfig>,
     response: &JobResponse,
@@ -148,7 +148,7 @@ impl Pulls for PoolPulls {
 
 /// Creates a job's containers on its instance.
 pub(super) async fn create(
-    call: &Call,
+    call: &DriverCall,
     engine: &Engine,
     response: &JobResponse,
     acquired: &Acquired,
@@ -183,7 +183,7 @@ pub(super) async fn create(
 
 /// Before a job on the machine itself begins there: ends pulls with passwords that no job may read.
 pub(super) async fn end_pulls(
-    call: &Call,
+    call: &DriverCall,
     engine: &Engine,
     configured: Option<&PoolConfig>,
     acquired: &Acquired,
@@ -198,7 +198,7 @@ pub(super) async fn end_pulls(
 /// The job's containers on an instance that other jobs use: without the operator's passwords and without privileges, even
 /// where new instances of the pool serve one job. `None`: the pool has always been so.
 fn beside_others(
-    call: &Call,
+    call: &DriverCall,
     engine: &Engine,
     response: &JobResponse,
 ) -> Result<Option<ContainerJob>, CliError> {
@@ -222,7 +222,7 @@ fn had(progress: ContainerProgress, images: &Images, job: &ContainerJob) -> Cont
 }
 
 /// Keeps the account for `explain` and `pool status`. The job does not depend on it.
-fn note(call: &Call, account: &ContainerAccount) {
+fn note(call: &DriverCall, account: &ContainerAccount) {
     if let Err(problem) = call.context.host.note_containers(&call.attempt, account) {
         tracing::warn!(pool = %account.pool, "cannot note what becomes of the job's containers: {problem}");
     }
@@ -293,7 +293,7 @@ fn order_settings(pool: &PoolConfig) -> Result<Option<OrderSettings>, CliError> 
 
 /// The order of a job, or `None` if the pool's own instances serve it. Judged before the job takes an instance.
 pub(super) fn ordered(
-    call: &Call,
+    call: &DriverCall,
     pool: &PoolConfig,
     response: &JobResponse,
     dirs: Option<&JobDirs>,

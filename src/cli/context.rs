@@ -2,6 +2,7 @@
 
 use std::cell::OnceCell;
 use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -22,7 +23,7 @@ use super::args::{DEFAULT_CONFIG, GlobalOptions};
 use super::error::CliError;
 use super::program;
 use super::setup::{FileSetup, ProviderContext};
-use crate::config::{Config, PoolConfig};
+use crate::config::{Config, DEFAULT_STATE_DIR, PoolConfig};
 use crate::provider;
 
 /// What a command works with.
@@ -197,8 +198,6 @@ fn times(config: &Config) -> Times {
     }
 }
 
-/// The path of the state directory, unless an option, the environment or the configuration names another.
-const DEFAULT_STATE: &str = "/var/lib/greenroom";
 /// Names the configuration that this state directory was last used with, for calls without `--config`.
 const CONFIG_NOTE: &str = "config-path";
 
@@ -213,7 +212,8 @@ pub(super) fn locate(place: &GlobalOptions) -> Result<(PathBuf, Option<Config>),
         return Ok((std::path::absolute(given)?, None));
     }
     let read = read_config(place)?;
-    let path = read.as_ref().map_or_else(|| PathBuf::from(DEFAULT_STATE), |config| config.state_dir.clone());
+    let path =
+        read.as_ref().map_or_else(|| PathBuf::from(DEFAULT_STATE_DIR), |config| config.state_dir.clone());
     Ok((path, read))
 }
 
@@ -249,4 +249,26 @@ pub(super) type PoolStore = (PoolName, Rc<dyn OperatorStore>);
 /// The stores of a state directory, which is created if it is missing.
 pub(super) fn open_stores(state_path: &Path, options: StoreOptions) -> Result<Rc<dyn Stores>, StoreError> {
     Ok(Rc::new(greenroom_manager::file_store::FileStores::open(state_path, options)?))
+}
+
+/// Tells a file from a later one at the same path: inode, size, and time of the last change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FileMark {
+    inode: u64,
+    size: u64,
+    changed_s: i64,
+    changed_ns: i64,
+}
+
+impl FileMark {
+    /// The mark of the present file; `None`: there is none.
+    pub(super) fn of(path: &Path) -> Option<Self> {
+        let found = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
+        Some(Self {
+            inode: found.ino(),
+            size: found.size(),
+            changed_s: found.ctime(),
+            changed_ns: found.ctime_nsec(),
+        })
+    }
 }

@@ -26,7 +26,7 @@ use greenroom_ssh::output::ProcessOutput;
 
 use super::args::{GlobalOptions, PoolOption};
 use super::error::{Blame, CliError};
-use super::job::{Call, JobDirs, choose, response_of};
+use super::job::{DriverCall, JobDirs, choose, response_of};
 use super::{containers, messages, setup, ui};
 use crate::config::Config;
 
@@ -59,7 +59,7 @@ pub(super) async fn prepare(
     option: &PoolOption,
     env: JobEnv,
 ) -> Result<Outcome, CliError> {
-    let call = Call::open(place, env)?;
+    let call = DriverCall::open(place, env)?;
     let response = call.response()?;
     let pool = call.pool(option.pool.as_deref(), &response)?;
     call.context.note_config();
@@ -136,7 +136,7 @@ pub(super) async fn run(
     let script = File::open(script).map_err(|problem| {
         CliError::say(format!("cannot open the script of stage `{stage}`, `{}`: {problem}", script.display()))
     })?;
-    let call = Call::open_bare(place, env)?;
+    let call = DriverCall::open_bare(place, env)?;
     let pool = call.env.pool()?.unwrap_or_else(|| PoolName::new("unknown"));
     let pool = call.context.host.pool_of(&call.attempt)?.unwrap_or(pool);
     let engine = call.context.engine(&pool)?;
@@ -213,7 +213,7 @@ pub(super) async fn run(
 }
 
 /// Keeps why a stage in a container failed, for `explain`. The job does not depend on it.
-fn note_failure(call: &Call, class: FailureClass, why: &str) {
+fn note_failure(call: &DriverCall, class: FailureClass, why: &str) {
     let failure = FailureAccount { class, message: why.to_owned() };
     if let Err(problem) = call.context.host.note_container_failure(&call.attempt, failure) {
         tracing::warn!("cannot note why the stage failed: {problem}");
@@ -222,7 +222,7 @@ fn note_failure(call: &Call, class: FailureClass, why: &str) {
 
 /// Keeps why a stage did not succeed, for `history` and `explain`. A failure in `after_script`, or in the last stage, does
 /// not fail the job.
-fn note_stage(call: &Call, stage: &Stage, failure: &StageFailure) {
+fn note_stage(call: &DriverCall, stage: &Stage, failure: &StageFailure) {
     let is_failure = matches!(
         failure,
         StageFailure::Exited { .. }
@@ -239,7 +239,7 @@ fn note_stage(call: &Call, stage: &Stage, failure: &StageFailure) {
 }
 
 /// How the job of a closed attempt ended, as far as its calls and the runner say.
-fn ending(call: &Call, closing: &Closing) -> Option<JobEnd> {
+fn ending(call: &DriverCall, closing: &Closing) -> Option<JobEnd> {
     let record = closing.record.as_ref()?;
     let noted = call.context.host.stage_failure(&call.attempt);
     let lasted = call.context.host.now().since(record.begun);
@@ -252,7 +252,7 @@ pub(super) async fn cleanup(
     option: &PoolOption,
     env: JobEnv,
 ) -> Result<Outcome, CliError> {
-    let call = Call::open_bare(place, env)?;
+    let call = DriverCall::open_bare(place, env)?;
     let closing = call.context.host.close_attempt(&call.attempt, End::CleanedUp).await?;
     let named = option.pool.as_deref().map(PoolName::parse).transpose()?;
     let recorded = closing.record.as_ref().map(|record| record.pool.clone());
@@ -280,7 +280,7 @@ pub(super) fn failed(error: &CliError) -> Outcome {
 }
 
 /// Begins the summary of a job that has its instance. `containers`: how long they took, if the job has any.
-fn begin_summary(call: &Call, acquired: &Acquired, containers: Option<Duration>) {
+fn begin_summary(call: &DriverCall, acquired: &Acquired, containers: Option<Duration>) {
     let account = containers.and_then(|_| call.context.host.containers_of(&call.attempt));
     let rows = summary_rows(acquired, containers, account.as_ref());
     if let Err(problem) = call.context.host.begin_summary(&call.attempt, &rows) {
@@ -311,7 +311,7 @@ fn summary_rows(
 
 /// Adds the row of a stage, if the job has a summary; after the last one, prints it. `outcome`: `None`, the stage could not be
 /// run.
-fn note_in_summary(call: &Call, stage: &Stage, took: Duration, outcome: Option<Outcome>) {
+fn note_in_summary(call: &DriverCall, stage: &Stage, took: Duration, outcome: Option<Outcome>) {
     let host = &call.context.host;
     let row = || SummaryRow::new(stage.to_string(), took, stage_ending(outcome));
     let shown = host.add_to_summary(&call.attempt, row).and_then(|has_one| {

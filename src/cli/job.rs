@@ -13,18 +13,18 @@ use greenroom_manager::runner_host::Role;
 use super::args::GlobalOptions;
 use super::context::Context;
 use super::error::CliError;
-use crate::config::{JobTraits, PoolChoice, PoolConfig};
+use crate::config::{JobTraits, PoolConfig};
 use crate::provider;
 
 /// One driver call.
 #[derive(Debug)]
-pub(super) struct Call {
+pub(super) struct DriverCall {
     pub env: JobEnv,
     pub attempt: AttemptName,
     pub context: Context,
 }
 
-impl Call {
+impl DriverCall {
     /// Opens the state directory for a call of this attempt. The choice of `config` overrides the configuration.
     pub(super) fn open(place: &GlobalOptions, env: JobEnv) -> Result<Self, CliError> {
         Self::opened(place, env, Context::open)
@@ -111,10 +111,7 @@ pub(super) fn choose<'a>(
         job: &response.name,
         image: response.image.as_deref(),
     };
-    match config.choose(&job) {
-        PoolChoice::Pool(pool) => Ok(pool),
-        PoolChoice::Impossible(sentence) => Err(CliError::impossible(sentence)),
-    }
+    config.choose(&job).map_err(CliError::by_job)
 }
 
 /// The directories of one job, as its instance sees them.

@@ -1,7 +1,5 @@
 //! The commands `keep` and `reap`: the keeper's process, which follows its configuration, and one manual pass.
 
-use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
 use std::time::Duration;
 
 use greenroom_core::ids::PoolName;
@@ -13,7 +11,7 @@ use greenroom_ports::host::Host;
 use greenroom_ports::wakeups::WakeUps as _;
 
 use super::args::GlobalOptions;
-use super::context::Context;
+use super::context::{Context, FileMark};
 use super::error::CliError;
 use super::metrics::server::Server;
 use super::notify::Notifier;
@@ -179,13 +177,13 @@ fn pools(context: &Context) -> Result<Vec<Pool>, CliError> {
 /// for a new pool, or for calls that only `greenroom-backends` can make.
 async fn until_outgrown(context: &Context, pools: &[Pool], every: Duration, mut reloads: Reloads) {
     let path = context.config_path();
-    let mut last = fingerprint(&path);
+    let mut last = FileMark::of(&path);
     loop {
         let requested = tokio::select! {
             () = context.host.pause(every) => false,
             () = reloads.requested() => true,
         };
-        let now = fingerprint(&path);
+        let now = FileMark::of(&path);
         if now == last && !requested {
             continue;
         }
@@ -238,10 +236,4 @@ fn objection(context: &Context, config: &Config) -> Option<String> {
         config.pools.values().try_for_each(|pool| setup::build(config, pool, &around).map(drop))
     };
     tried().err().map(|error| error.in_a_line())
-}
-
-/// Changes with the file, also if it is replaced by one of the same length.
-fn fingerprint(path: &Path) -> Option<(u64, i64, i64, u64)> {
-    let known = std::fs::metadata(path).ok()?;
-    Some((known.ino(), known.mtime(), known.mtime_nsec(), known.len()))
 }

@@ -25,6 +25,7 @@ pub mod pool;
 mod program;
 mod prompt;
 mod provider;
+mod read_model;
 mod reporting;
 mod runner_args;
 mod service;

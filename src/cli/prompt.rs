@@ -1,5 +1,6 @@
 //! The operator at the terminal: questions with their answers, and Ctrl-C.
 
+use std::error::Error;
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -25,15 +26,15 @@ impl Questions {
 
     /// An answer that `check` accepts; an empty one stands for the default. Without a terminal, the default; without a
     /// default, an error that names the flag.
-    pub(super) fn text<T>(
+    pub(super) fn text<T, E: Error + 'static>(
         self,
         question: &str,
         default: Option<&str>,
         flag: &str,
-        check: impl Fn(&str) -> Result<T, String>,
+        check: impl Fn(&str) -> Result<T, E>,
     ) -> Result<T, CliError> {
         if !self.may_ask {
-            let refused = |why: String| CliError::say(why).help(format!("name another one with `{flag}`"));
+            let refused = |why: E| CliError::system(why).help(format!("name another one with `{flag}`"));
             return match default {
                 Some(default) => check(default).map_err(refused),
                 None => Err(CliError::say(format!("there is no terminal to ask for this: {question}"))

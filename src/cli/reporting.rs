@@ -7,9 +7,9 @@ use greenroom_core::notice::{Delivery, NoticeState, Notices};
 use greenroom_core::time::{Pretty, Stamp};
 use serde_json::{Value, json};
 
-use super::metrics::server::ADDRESS_FILE;
+use super::metrics::server::served_address;
 use super::notify;
-use super::pool::status::KeeperStatus;
+use super::read_model::KeeperStatus;
 use super::ui::plural;
 use super::when::rfc3339;
 
@@ -24,9 +24,9 @@ pub(super) struct Reporting {
 impl Reporting {
     pub(super) fn read(root: &Path, keeper: &KeeperStatus) -> Self {
         // A keeper that was killed leaves its address.
-        let runs = *keeper != KeeperStatus::Absent;
-        let address = std::fs::read_to_string(root.join(ADDRESS_FILE)).ok().filter(|_| runs);
-        Self { metrics: address.map(|text| text.trim().to_owned()), notices: notify::read(root) }
+        let runs = !keeper.is_absent();
+        let address = served_address(root).filter(|_| runs);
+        Self { metrics: address, notices: notify::read(root) }
     }
 
     pub(super) fn serves_metrics(&self) -> bool {
@@ -106,6 +106,7 @@ mod tests {
     use greenroom_core::notice::{Condition, NoticeKind};
 
     use super::*;
+    use crate::cli::metrics::server::ADDRESS_FILE;
 
     fn observed() -> Reporting {
         let (message, help) = (String::new(), String::new());

@@ -1,6 +1,7 @@
 //! One pool's part of the configuration, read again when the file has changed.
 
 use std::cell::RefCell;
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -16,6 +17,7 @@ use greenroom_ports::setup::{CLOUD_INIT, Cleaning, PoolSetup, Pulls, Recheck, Se
 use greenroom_providers::registration::{BuildContext, Calls, CleanDirs, Registration, StaticHostCalls};
 
 use super::containers::PoolPulls;
+use super::context::FileMark;
 use super::error::CliError;
 use super::job::builds_root;
 use super::program::calls;
@@ -64,32 +66,24 @@ pub(super) struct FileSetup {
     around: ProviderContext,
     /// The program that made its calls when this process started.
     calls: Option<Calls>,
-    last: RefCell<Last>,
+    last: RefCell<LastSetup>,
 }
 
 /// The last valid configuration, and what was read last.
 #[derive(Debug)]
-struct Last {
+struct LastSetup {
     bytes: Vec<u8>,
     /// The small files that the provider's table names, such as keys and credentials.
-    files: Vec<(PathBuf, FileMark)>,
+    files: Vec<(PathBuf, Option<FileMark>)>,
     setup: PoolSetup,
     problem: Option<String>,
 }
 
-/// Tells a file from a later one at the same path: inode, size, and time of the last change. `None`: there is none.
-type FileMark = Option<(u64, u64, i64, i64)>;
-
 /// Files above this are no credentials, but images.
 const LARGEST_CREDENTIALS: u64 = 1 << 20;
 
-fn mark(path: &Path) -> FileMark {
-    let found = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
-    Some((found.ino(), found.size(), found.ctime(), found.ctime_nsec()))
-}
-
 /// The files that a provider's table names. Programs do not count.
-fn named_files(table: &toml::Table) -> Vec<(PathBuf, FileMark)> {
+fn named_files(table: &toml::Table) -> Vec<(PathBuf, Option<FileMark>)> {
     fn paths(value: &toml::Value, found: &mut Vec<PathBuf>) {
         match value {
             toml::Value::String(text) if text.starts_with('/') => found.push(text.into()),
@@ -106,7 +100,7 @@ fn named_files(table: &toml::Table) -> Vec<(PathBuf, FileMark)> {
         })
     };
     found.retain(is_data);
-    found.into_iter().map(|path| (path.clone(), mark(&path))).collect()
+    found.into_iter().map(|path| (path.clone(), FileMark::of(&path))).collect()
 }
 
 impl FileSetup {
@@ -120,45 +114,60 @@ impl FileSetup {
         let bytes = fs_err::read(path)?;
         let files = named_files(&pool.provider.table);
         let setup = build(config, pool, &around)?;
-        let last = RefCell::new(Last { bytes, files, setup, problem: None });
+        let last = RefCell::new(LastSetup { bytes, files, setup, problem: None });
         Ok(Self { path: path.to_owned(), pool: pool.name.clone(), around, calls: calls(pool), last })
     }
 
     /// Reads the file if its bytes have changed, or a file that it names; returns the error in it, if any.
-    fn read(&self, known: &Last) -> Option<Read> {
-        let is_same = |(path, at): &(PathBuf, FileMark)| mark(path) == *at;
+    fn read(&self, known: &LastSetup) -> Option<ReadSetup> {
+        let is_same = |(path, at): &(PathBuf, Option<FileMark>)| FileMark::of(path) == *at;
         let bytes = match fs_err::read(&self.path) {
             Ok(bytes) if bytes == known.bytes && known.files.iter().all(is_same) => return None,
             Ok(bytes) => bytes,
             Err(error) => {
-                return Some(Read { bytes: Vec::new(), files: None, setup: Err(error.to_string()) });
+                return Some(ReadSetup {
+                    bytes: Vec::new(),
+                    files: None,
+                    setup: Err(SetupError::Read(error)),
+                });
             }
         };
         let mut files = None;
-        let setup = Config::read(&self.path).map_err(|error| one_line(&error)).and_then(|(config, _)| {
+        let setup = Config::read(&self.path).map_err(SetupError::Config).and_then(|(config, _)| {
             let pool = config.pools.get(&self.pool);
-            let pool =
-                pool.ok_or_else(|| format!("pool `{}` is no longer in the configuration", self.pool))?;
+            let pool = pool.ok_or_else(|| SetupError::NotConfigured(self.pool.clone()))?;
             files = Some(named_files(&pool.provider.table));
             if calls(pool) == Some(Calls::Delegated) && self.calls != Some(Calls::Delegated) {
-                // A process that can make calls does not change to one that cannot (src/cli/watch.rs).
-                return Err(format!(
-                    "the provider of pool `{}` now needs the program `greenroom-backends`",
-                    self.pool
-                ));
+                // A process that can make calls does not change to one that cannot (src/cli/keep.rs).
+                return Err(SetupError::NeedsBackends(self.pool.clone()));
             }
-            build(&config, pool, &self.around).map_err(|error| error.in_a_line())
+            build(&config, pool, &self.around).map_err(SetupError::Build)
         });
-        Some(Read { bytes, files, setup })
+        Some(ReadSetup { bytes, files, setup })
     }
 }
 
+/// Why the present file gives no setup. The sentence is one line, without any line of the file.
+#[derive(Debug, thiserror::Error)]
+enum SetupError {
+    #[error(transparent)]
+    Read(io::Error),
+    #[error("{}", CliError::message(.0))]
+    Config(ConfigError),
+    #[error("pool `{0}` is no longer in the configuration")]
+    NotConfigured(PoolName),
+    #[error("the provider of pool `{0}` now needs the program `greenroom-backends`")]
+    NeedsBackends(PoolName),
+    #[error("{}", .0.in_a_line())]
+    Build(CliError),
+}
+
 /// What has changed.
-struct Read {
+struct ReadSetup {
     bytes: Vec<u8>,
     /// `None`: the configuration does not tell.
-    files: Option<Vec<(PathBuf, FileMark)>>,
-    setup: Result<PoolSetup, String>,
+    files: Option<Vec<(PathBuf, Option<FileMark>)>>,
+    setup: Result<PoolSetup, SetupError>,
 }
 
 #[async_trait(?Send)]
@@ -166,13 +175,14 @@ impl Setup for FileSetup {
     async fn current(&self) -> (PoolSetup, Option<String>) {
         let read = self.read(&self.last.borrow());
         let mut last = self.last.borrow_mut();
-        if let Some(Read { bytes, files, setup }) = read {
+        if let Some(ReadSetup { bytes, files, setup }) = read {
             last.bytes = bytes;
-            last.files = files
-                .unwrap_or_else(|| last.files.iter().map(|(path, _)| (path.clone(), mark(path))).collect());
+            last.files = files.unwrap_or_else(|| {
+                last.files.iter().map(|(path, _)| (path.clone(), FileMark::of(path))).collect()
+            });
             match setup {
                 Ok(setup) => (last.setup, last.problem) = (setup, None),
-                Err(problem) => last.problem = Some(problem),
+                Err(problem) => last.problem = Some(problem.to_string()),
             }
         }
         (last.setup.clone(), last.problem.clone())
@@ -290,11 +300,6 @@ pub(super) fn stage_shell(pool: &PoolConfig) -> StageShell {
 /// Whether cleaning releases a host from its trust domain. Without the operator's word, only cleaning by root does.
 pub(super) fn unbinds(pool: &PoolConfig, cleaning: Option<&Cleaning>) -> bool {
     pool.clean_unbinds.unwrap_or_else(|| cleaning.is_some_and(|cleaning| cleaning.all_by_root))
-}
-
-fn one_line(error: &ConfigError) -> String {
-    // Diagnostics fit in one line, without any line of the file.
-    CliError::message(error)
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ const LEARN: &str = "learn";
 const LEARNED: u64 = 10 << 30;
 
 /// The settings of the pool that the table depends on.
-pub(super) struct Surroundings<'a> {
+pub(super) struct ContainerContext<'a> {
     pub(super) policy: &'a Policy,
     pub(super) shell: &'a Got<&'static str>,
     /// Directories of jobs, which all containers have.
@@ -34,7 +34,7 @@ pub(super) struct Surroundings<'a> {
 }
 
 /// Reads the table; `None`: there is none, and jobs run on the instance itself.
-pub(super) fn read(pool: &Table<'_>, around: &Surroundings<'_>) -> Option<ContainerSettings> {
+pub(super) fn read(pool: &Table<'_>, around: &ContainerContext<'_>) -> Option<ContainerSettings> {
     let table = pool.table("containers").into_value()?;
     if let Got::Good(shell, place) = around.shell
         && *shell == Shell::Pwsh.as_str()

@@ -30,15 +30,18 @@ use greenroom_keys::table;
 pub use keys::TABLES as KEYS;
 pub use pool::{PoolConfig, ProviderTable};
 pub use reporting::{MetricsAddress, Notify, Webhook};
-pub use rule::{JobTraits, PoolChoice};
-use rule::{Named, Rules};
+pub use rule::{JobTraits, NoPool};
+use rule::{NamedPools, Rules};
 use syntax::Origins;
 pub use timing::HostTiming;
+
+/// The state directory, unless the configuration or the command line names another.
+pub const DEFAULT_STATE_DIR: &str = "/var/lib/greenroom";
 
 /// All settings of the operator.
 #[derive(Clone, PartialEq)]
 pub struct Config {
-    /// The state directory. Absolute. Default `/var/lib/greenroom`.
+    /// The state directory. Absolute. Default [`DEFAULT_STATE_DIR`].
     pub state_dir: PathBuf,
     /// Days for which old journal segments are kept. Default 30; 0 keeps none.
     pub history_days: u32,
@@ -91,7 +94,7 @@ impl Config {
                 top.report(no_pool());
             }
             let rules = rule::read(top, &named);
-            let state_dir = top.text("state_dir").or("/var/lib/greenroom".to_owned());
+            let state_dir = top.text("state_dir").or(DEFAULT_STATE_DIR.to_owned());
             let metrics = top.parsed("metrics", top.text("metrics"), |text| text.parse()).value().cloned();
             let notify = top.table("notify").value().map(reporting::notify);
             let days = top.count("history_days").or(30);
@@ -110,15 +113,10 @@ impl Config {
     }
 
     /// The pool that serves this job.
-    pub fn choose(&self, job: &JobTraits<'_>) -> PoolChoice<'_> {
-        match self.rules.choose(job) {
-            Ok(name) => match self.pools.get(name) {
-                Some(pool) => PoolChoice::Pool(pool),
-                // Rules name only pools that exist: `parse` has checked.
-                None => PoolChoice::Impossible(format!("there is no pool `{name}`")),
-            },
-            Err(sentence) => PoolChoice::Impossible(sentence),
-        }
+    pub fn choose(&self, job: &JobTraits<'_>) -> Result<&PoolConfig, NoPool> {
+        let name = self.rules.choose(job)?;
+        // Rules name only pools that exist: `parse` has checked.
+        self.pools.get(name).ok_or_else(|| NoPool::Undefined(name.clone()))
     }
 
     /// Where a key is set, as `FILE:LINE`, for messages like "`max_instances` is set in …". The path is dotted:
@@ -167,10 +165,10 @@ fn text_of<'a>(bytes: &'a [u8], name: &str) -> Result<&'a str, Diagnostics> {
 }
 
 /// The pools by name, including those with mistakes: a rule that names one of these is itself correct.
-fn named(values: &toml::Table) -> Named {
+fn named(values: &toml::Table) -> NamedPools {
     let tables = values.get("pool").and_then(toml::Value::as_table);
     let place = |name: &String| (name.clone(), Place::name_of(join("pool", name)));
-    Named(tables.into_iter().flat_map(toml::Table::keys).map(place).collect())
+    NamedPools(tables.into_iter().flat_map(toml::Table::keys).map(place).collect())
 }
 
 fn no_pool() -> Problem {

@@ -14,7 +14,7 @@ use greenroom_keys::problem::{Place, Problem, join};
 use greenroom_keys::table::Table;
 
 use super::check::{self, IdleDraft, PoolDraft};
-use super::containers::{self, Surroundings};
+use super::containers::{self, ContainerContext};
 use super::schedule::schedule;
 
 /// One pool, as the operator configured it.
@@ -60,6 +60,11 @@ impl PoolConfig {
     /// True if jobs run in containers of Podman, which images for `qemu` may have.
     pub fn needs_podman(&self) -> bool {
         self.containers.as_ref().is_some_and(|settings| settings.engine == ContainerEngine::Podman)
+    }
+
+    /// The number of its job slots: `max_instances` × `capacity_per_instance`.
+    pub fn slots(&self) -> u64 {
+        u64::from(self.policy.max_instances) * u64::from(self.policy.capacity_per_instance)
     }
 
     /// The shell of stages. Without the operator's word, it is that of a login on static hosts only, as with GitLab's own
@@ -176,7 +181,7 @@ fn read(table: &Table<'_>, name: PoolName, timing: &Timing) -> Option<PoolConfig
     };
     let (builds_dir, cache_dir) =
         (draft.builds_dir.or("/builds".to_owned()), draft.cache_dir.or("/cache".to_owned()));
-    let around = Surroundings { policy: &policy, shell: &shell_key, dirs: [&builds_dir, &cache_dir] };
+    let around = ContainerContext { policy: &policy, shell: &shell_key, dirs: [&builds_dir, &cache_dir] };
     let containers = containers::read(table, &around);
     policy.warm = containers.as_ref().map(ContainerSettings::warm).unwrap_or_default();
     Some(PoolConfig {

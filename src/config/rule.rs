@@ -12,8 +12,6 @@ use greenroom_keys::near::nearest;
 use greenroom_keys::problem::{Place, Problem, printable};
 use greenroom_keys::table::Table;
 
-use super::pool::PoolConfig;
-
 /// The facts of a job from its response, none from its variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JobTraits<'a> {
@@ -30,13 +28,34 @@ pub struct JobTraits<'a> {
     pub image: Option<&'a str>,
 }
 
-/// The pool that serves a job.
-#[derive(Debug, Clone, PartialEq)]
-pub enum PoolChoice<'a> {
-    Pool(&'a PoolConfig),
-    /// The job requests an image that no rule allows. The sentence is for the job log; the call ends as a build
-    /// failure, because a retry cannot help.
-    Impossible(String),
+/// Why no pool serves a job. The sentence is for the job log; the call ends as a build failure, because a retry cannot
+/// help.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoPool {
+    #[error(
+        "the image `{}` is not allowed by this runner; this job can{}",
+        printable(image),
+        usable(allowed)
+    )]
+    ImageRefused { image: String, allowed: Vec<String> },
+    #[error(
+        "no rule matches job `{}` of project `{}` on `{}` ({}); ask this runner's administrator",
+        printable(job), printable(project), printable(git_ref), if *protected { "protected" } else { "not protected" }
+    )]
+    NoRule { job: String, project: String, git_ref: String, protected: bool },
+    #[error("there is no pool `{0}`")]
+    Undefined(PoolName),
+}
+
+/// The end of the sentence about the images that a job can use.
+fn usable(images: &[String]) -> String {
+    match images {
+        [] => "not use any image".to_owned(),
+        names => {
+            let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+            format!(" use {}", quoted.join(", "))
+        }
+    }
 }
 
 /// One rule, checked.
@@ -89,7 +108,7 @@ pub(super) struct Rules {
 impl Rules {
     /// The first matching rule decides, otherwise the default pool. If allow-lists of images exist, a job with an image
     /// never gets the default pool: a mistyped image must not run on an arbitrary machine.
-    pub(super) fn choose(&self, job: &JobTraits<'_>) -> Result<&PoolName, String> {
+    pub(super) fn choose(&self, job: &JobTraits<'_>) -> Result<&PoolName, NoPool> {
         let fitting = || self.list.iter().filter(|rule| rule.fits(job));
         if let Some(rule) = fitting().find(|rule| rule.admits_image(job.image)) {
             return Ok(&rule.pool);
@@ -99,42 +118,23 @@ impl Rules {
             (Some(pool), None) => Ok(pool),
             (Some(pool), Some(_)) if !lists_images => Ok(pool),
             (_, Some(image)) if lists_images => {
-                let allowed: Vec<&Glob> = fitting().flat_map(|rule| &rule.image).collect();
-                Err(image_refused(image, &allowed))
+                let allowed = fitting().flat_map(|rule| &rule.image).map(ToString::to_string);
+                let mut allowed: Vec<String> = allowed.filter(|name| !name.is_empty()).collect();
+                allowed.dedup();
+                Err(NoPool::ImageRefused { image: image.to_owned(), allowed })
             }
-            (None, _) | (Some(_), Some(_)) => Err(nothing_fits(job)),
+            (None, _) | (Some(_), Some(_)) => Err(NoPool::NoRule {
+                job: job.job.to_owned(),
+                project: job.project.to_owned(),
+                git_ref: job.git_ref.to_owned(),
+                protected: job.protected,
+            }),
         }
     }
-}
-
-fn image_refused(image: &str, allowed: &[&Glob]) -> String {
-    let mut sentence = format!("the image `{}` is not allowed by this runner", printable(image));
-    let mut names: Vec<String> =
-        allowed.iter().map(ToString::to_string).filter(|name| !name.is_empty()).collect();
-    names.dedup();
-    match names.as_slice() {
-        [] => sentence.push_str("; this job cannot use any image"),
-        names => {
-            let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
-            sentence.push_str("; this job can use ");
-            sentence.push_str(&quoted.join(", "));
-        }
-    }
-    sentence
-}
-
-fn nothing_fits(job: &JobTraits<'_>) -> String {
-    let protected = if job.protected { "protected" } else { "not protected" };
-    format!(
-        "no rule matches job `{}` of project `{}` on `{}` ({protected}); ask this runner's administrator",
-        printable(job.job),
-        printable(job.project),
-        printable(job.git_ref),
-    )
 }
 
 /// Reads the rules and `default_pool`, and checks that every pool they name exists.
-pub(super) fn read(top: &Table<'_>, pools: &Named) -> Rules {
+pub(super) fn read(top: &Table<'_>, pools: &NamedPools) -> Rules {
     let default = top.text("default_pool");
     let mut rules = Rules::default();
     let mut greedy: Option<Place> = None;
@@ -170,7 +170,7 @@ pub(super) fn read(top: &Table<'_>, pools: &Named) -> Rules {
     rules
 }
 
-fn read_one(table: &Table<'_>, pools: &Named) -> Option<Rule> {
+fn read_one(table: &Table<'_>, pools: &NamedPools) -> Option<Rule> {
     let globs = |name: &str| {
         let texts = table.texts(name).or_default();
         if let Some((_, place)) = texts.iter().find(|(text, _)| text.is_empty() && name != "image") {
@@ -189,9 +189,9 @@ fn read_one(table: &Table<'_>, pools: &Named) -> Option<Rule> {
 }
 
 /// The pools that the file names, including those with mistakes, with the places of their names.
-pub(super) struct Named(pub(super) BTreeMap<String, Place>);
+pub(super) struct NamedPools(pub(super) BTreeMap<String, Place>);
 
-impl Named {
+impl NamedPools {
     fn find(&self, name: &str, place: Place, table: &Table<'_>) -> Option<PoolName> {
         if self.0.contains_key(name) {
             return Some(PoolName::new(name));
@@ -227,8 +227,8 @@ mod tests {
         let text = format!("{top}\n{POOLS}\n{rules}");
         let config = Config::parse(&text, "x").unwrap_or_else(|wrong| panic!("{wrong}"));
         match config.choose(job) {
-            PoolChoice::Pool(pool) => pool.name.to_string(),
-            PoolChoice::Impossible(sentence) => sentence,
+            Ok(pool) => pool.name.to_string(),
+            Err(refused) => refused.to_string(),
         }
     }
 
@@ -315,7 +315,7 @@ mod tests {
     fn one_pool_without_rules_serves_all() {
         let text = "[pool.only]\nmax_instances = 1\nprovider.kind = 'x'\n";
         let config = Config::parse(text, "x").unwrap();
-        assert!(matches!(config.choose(&job("a/b")), PoolChoice::Pool(pool) if pool.name.as_str() == "only"));
+        assert!(matches!(config.choose(&job("a/b")), Ok(pool) if pool.name.as_str() == "only"));
     }
 
     #[test]

@@ -172,6 +172,7 @@ fn fields_of_json_have_no_retired_name() {
     let mut fields = 0;
     let files = [
         "src/cli/pool/status/view.rs",
+        "src/cli/pool/status/instance.rs",
         "src/cli/pool/status/links.rs",
         "src/cli/pool/leaks/view.rs",
         "src/cli/explain/mod.rs",

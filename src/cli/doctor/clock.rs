@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use greenroom_core::time::Stamp;
 use greenroom_ports::finding::Finding;
+use greenroom_ports::host_error::HostError;
 
 use super::code;
 use crate::cli::when::{rfc3339, whole};
@@ -15,7 +16,7 @@ const TOLERANCE: Duration = Duration::from_mins(1);
 #[derive(Debug, Clone)]
 pub struct ClockFacts {
     /// The time of the clocks, or why they cannot be read.
-    pub now: Result<Stamp, String>,
+    pub now: Result<Stamp, HostError>,
     /// When this program was installed, by the time of its file, in milliseconds since 1970.
     pub installed_ms: Option<i64>,
     /// The newest recorded event of any pool.
@@ -27,7 +28,7 @@ pub(super) fn check(facts: &ClockFacts) -> Vec<Finding> {
         Ok(now) => *now,
         Err(problem) => {
             let remedy = "mount /proc, and give this user read access to /proc/sys/kernel/random/boot_id";
-            return vec![code::CLOCK_UNREADABLE.found(problem.clone(), remedy)];
+            return vec![code::CLOCK_UNREADABLE.found(problem.to_string(), remedy)];
         }
     };
     let mut found = Vec::new();
@@ -135,8 +136,11 @@ pub(super) mod tests {
 
     /// One finding of each code.
     pub(in crate::cli::doctor) fn provoked() -> Vec<Finding> {
-        let no_clock =
-            ClockFacts { now: Err("cannot read the boot id".into()), installed_ms: None, newest: None };
+        let no_clock = ClockFacts {
+            now: Err(HostError::Io { what: "cannot read the boot id".into() }),
+            installed_ms: None,
+            newest: None,
+        };
         let sights = [
             no_clock,
             facts(set(at(0.0), -86_400), Some(at(0.0)), None),

@@ -21,27 +21,23 @@ use greenroom_ports::leadership::Leadership as _;
 use greenroom_ports::provider::{Demand, Provider};
 use greenroom_ports::reports::Reports as _;
 use greenroom_ports::store::{OperatorStore, StoreError};
-use greenroom_ssh::link::Survey;
 
 use super::clock::{self, ClockFacts};
 use super::keeper::{self, KeeperFacts};
 use super::pools::{self, PoolFacts};
-use super::provider::{self, Checked};
+use super::provider::{self, CheckedProvider};
 use super::runner::{self, PoolNeeds, RunnerFacts};
 use super::{Examination, config, containers, hosts, links, recorded, repair, reporting, state_dir};
 use crate::cli::args::DoctorOptions;
 use crate::cli::context::{self, PoolStore, StoreOptions};
 use crate::cli::error::CliError;
-use crate::cli::metrics::server::ADDRESS_FILE;
-use crate::cli::pool::reader::LINKS_WITHIN;
-use crate::cli::pool::status::KeeperStatus;
+use crate::cli::metrics::server::served_address;
+use crate::cli::read_model::{self, KeeperStatus};
 use crate::cli::reporting::Reporting;
 use crate::cli::setup::ProviderContext;
 use crate::cli::when::When;
-use crate::config::{Config, MetricsAddress, PoolConfig};
+use crate::config::{Config, DEFAULT_STATE_DIR, MetricsAddress, PoolConfig};
 
-/// The state directory, unless the command line or the configuration names another.
-const STATE_DIR: &str = "/var/lib/greenroom";
 /// A lock is held for milliseconds; doctor need not wait as long as a job.
 const LOCK_WAIT: Duration = Duration::from_secs(3);
 
@@ -59,7 +55,7 @@ pub(super) struct CheckPaths<'a> {
 
 /// One pool's recorded part.
 #[derive(Debug)]
-struct Pool {
+struct RecordedPool {
     name: PoolName,
     state: PoolState,
     report: Option<Report>,
@@ -67,14 +63,14 @@ struct Pool {
 
 /// Does the requested repairs, then the checks.
 pub(super) async fn examine(
-    ground: &CheckPaths<'_>,
+    paths: &CheckPaths<'_>,
     options: &DoctorOptions,
 ) -> Result<Examination, CliError> {
     let mut examined = Examination::default();
-    let (config, found) = config::check(ground.config);
+    let (config, found) = config::check(paths.config);
     examined.add("configuration", found);
     let configured = config.as_ref().map(|config| config.state_dir.as_path());
-    let state_path = ground.state_dir.or(configured).unwrap_or(Path::new(STATE_DIR));
+    let state_path = paths.state_dir.or(configured).unwrap_or(Path::new(DEFAULT_STATE_DIR));
     let state_path = std::path::absolute(state_path)?;
     let (state, found) = state_dir::open(&state_path);
     let wants_change = options.repair || options.take_over || options.new_owner;
@@ -91,7 +87,7 @@ pub(super) async fn examine(
     let machine = SystemClock::new(ManagerId::default());
     let around = machine.as_ref().ok().map(|clock| ProviderContext {
         state_dir: state_path.clone(),
-        program: ground.program.to_owned(),
+        program: paths.program.to_owned(),
         clock: Rc::new(*clock),
     });
     let (policies, built) = match &around {
@@ -108,7 +104,7 @@ pub(super) async fn examine(
     let mut seen = Vec::new();
     if let (Some(state), Ok(clock)) = (state, &machine) {
         let checks = RecordedChecks {
-            ground,
+            paths,
             config: config.as_ref(),
             policies: &policies,
             when: When::local(clock.now()),
@@ -119,8 +115,8 @@ pub(super) async fn examine(
         examined.add("providers", examine_providers(&built, &policies, &seen).await);
     }
     let facts = ClockFacts {
-        now: machine.as_ref().map(Clock::now).map_err(ToString::to_string),
-        installed_ms: installed(ground.program),
+        now: machine.as_ref().map(Clock::now).map_err(Clone::clone),
+        installed_ms: installed(paths.program),
         newest: newest(&seen),
     };
     examined.add("clocks", clock::check(&facts));
@@ -143,7 +139,7 @@ pub(super) async fn examine(
     }
     let needs = config.as_ref().map(needs).unwrap_or_default();
     if config.is_some() {
-        let facts = RunnerFacts { path: &options.runner_config, config: ground.config, pools: &needs };
+        let facts = RunnerFacts { path: &options.runner_config, config: paths.config, pools: &needs };
         examined.add("runner", runner::check(&facts));
     }
     Ok(examined)
@@ -151,8 +147,7 @@ pub(super) async fn examine(
 
 /// Where metrics are served: as configured, and where a keeper serves them now.
 fn addresses(config: &Config, state_path: &Path) -> Vec<MetricsAddress> {
-    let served = std::fs::read_to_string(state_path.join(ADDRESS_FILE)).ok();
-    let served = served.and_then(|text| text.trim().parse().ok());
+    let served = served_address(state_path).and_then(|text| text.parse().ok());
     let mut all: Vec<MetricsAddress> = config.metrics.clone().into_iter().chain(served).collect();
     all.dedup();
     all
@@ -163,19 +158,19 @@ fn has_hosts(pool: &PoolConfig) -> bool {
 }
 
 type Policies = BTreeMap<PoolName, Policy>;
-type Built = BTreeMap<PoolName, Rc<dyn Provider>>;
+type BuiltProviders = BTreeMap<PoolName, Rc<dyn Provider>>;
 
 /// The findings about each pool's provider, its policy, and the providers that can be called.
 fn providers(
     config: Option<&Config>,
     around: &ProviderContext,
     examined: &mut Examination,
-) -> (Policies, Built) {
-    let (mut policies, mut built) = (Policies::new(), Built::new());
+) -> (Policies, BuiltProviders) {
+    let (mut policies, mut built) = (Policies::new(), BuiltProviders::new());
     for (config, pool) in
         config.iter().flat_map(|config| config.pools.values().map(move |pool| (config, pool)))
     {
-        let Checked { policy, found, provider } = provider::check(config, pool, around);
+        let CheckedProvider { policy, found, provider } = provider::check(config, pool, around);
         examined.add("providers", found);
         policies.insert(pool.name.clone(), policy);
         built.extend(provider.map(|provider| (pool.name.clone(), provider)));
@@ -184,7 +179,11 @@ fn providers(
 }
 
 /// The checks of providers that need calls, concurrently.
-async fn examine_providers(built: &Built, policies: &Policies, seen: &[Pool]) -> Vec<Finding> {
+async fn examine_providers(
+    built: &BuiltProviders,
+    policies: &Policies,
+    seen: &[RecordedPool],
+) -> Vec<Finding> {
     let examinations =
         built.iter().filter_map(|(name, provider)| Some((name, provider, policies.get(name)?)));
     let examinations = examinations.map(async |(name, provider, policy)| {
@@ -199,7 +198,7 @@ async fn examine_providers(built: &Built, policies: &Policies, seen: &[Pool]) ->
 
 /// What the checks of the recorded state share.
 struct RecordedChecks<'a> {
-    ground: &'a CheckPaths<'a>,
+    paths: &'a CheckPaths<'a>,
     config: Option<&'a Config>,
     policies: &'a BTreeMap<PoolName, Policy>,
     when: When,
@@ -212,11 +211,11 @@ impl RecordedChecks<'_> {
         state: StateDir,
         options: &DoctorOptions,
         examined: &mut Examination,
-    ) -> Result<Vec<Pool>, CliError> {
+    ) -> Result<Vec<RecordedPool>, CliError> {
         let root = state.root().to_owned();
         let nothing: [&str; 0] = [];
         // Doctor starts no keeper.
-        let command = KeeperCommand::new(self.ground.program, nothing, Vec::new);
+        let command = KeeperCommand::new(self.paths.program, nothing, Vec::new);
         let host = LocalHost::open(state, Role::Operator, command, Signals::default_actions())?;
         let stores = match pool_stores(&root).await {
             Ok(stores) => stores,
@@ -237,7 +236,7 @@ impl RecordedChecks<'_> {
         let mut seen = Vec::new();
         for (name, store) in &stores {
             // Before the state: an instance that is recorded meanwhile has no link yet.
-            let survey = Survey::query(&context::links_dir(&root, name), LINKS_WITHIN).await;
+            let survey = read_model::links(&root, name).await;
             let pool = self.at_pool(name, &**store, &host, examined).await;
             examined.add("links", links::check(name, pool.as_ref().map(|pool| &pool.state), &survey));
             if let Some(line) = links::line(name, &survey) {
@@ -245,11 +244,7 @@ impl RecordedChecks<'_> {
             }
             seen.extend(pool);
         }
-        let keeper = match host.keeper_lives().await {
-            Ok(true) => KeeperStatus::Runs,
-            Ok(false) => KeeperStatus::Absent,
-            Err(error) => KeeperStatus::Unknown(error.to_string()),
-        };
+        let keeper = KeeperStatus::read(&host).await;
         let reporting = Reporting::read(&root, &keeper);
         reporting.lines(self.when.now()).into_iter().for_each(|line| examined.saw(line));
         if let Some(wanted) = self.config.and_then(|config| config.metrics.as_ref()) {
@@ -265,7 +260,7 @@ impl RecordedChecks<'_> {
         store: &dyn OperatorStore,
         host: &LocalHost,
         examined: &mut Examination,
-    ) -> Option<Pool> {
+    ) -> Option<RecordedPool> {
         let (state, found) = recorded::check(store, name).await;
         examined.add("pools", found);
         let unreadable =
@@ -289,11 +284,11 @@ impl RecordedChecks<'_> {
         };
         examined.add("attempts", []);
         examined.add("pools", pools::check(&facts, &self.when));
-        Some(Pool { name: name.clone(), state, report })
+        Some(RecordedPool { name: name.clone(), state, report })
     }
 
     /// Configured pools without state, and the keeper of all pools.
-    fn at_rest(&self, seen: &[Pool], keeper: KeeperStatus, examined: &mut Examination) {
+    fn at_rest(&self, seen: &[RecordedPool], keeper: KeeperStatus, examined: &mut Examination) {
         let known: BTreeSet<&PoolName> = seen.iter().map(|pool| &pool.name).collect();
         let (state, attempts) = (PoolState::default(), BTreeMap::new());
         for (pool, policy) in self.policies.iter().filter(|(name, _)| !known.contains(name)) {
@@ -302,16 +297,16 @@ impl RecordedChecks<'_> {
             examined.add("pools", pools::check(&facts, &self.when));
         }
         let under_way =
-            |pool: &Pool| pool.state.instances.values().filter(|i| Instance::is_under_way(i)).count();
-        let next = |pool: &Pool| Some((pool.name.clone(), pool.report.as_ref()?.next?));
-        let units = keeper::units(self.ground.unit_dirs);
+            |pool: &RecordedPool| pool.state.instances.values().filter(|i| Instance::is_under_way(i)).count();
+        let next = |pool: &RecordedPool| Some((pool.name.clone(), pool.report.as_ref()?.next?));
+        let units = keeper::units(self.paths.unit_dirs);
         let keeping = KeeperFacts {
             keeper,
             waiting: seen.iter().map(|pool| pool.state.waiting.len()).sum(),
             under_way: seen.iter().map(under_way).sum(),
             next_passes: seen.iter().filter_map(next).collect(),
-            has_systemd: self.ground.has_systemd,
-            enabled: keeper::is_enabled(&units, self.ground.unit_dirs),
+            has_systemd: self.paths.has_systemd,
+            enabled: keeper::is_enabled(&units, self.paths.unit_dirs),
             units,
         };
         examined.add("keeper", keeper::check(&keeping, &self.when));
@@ -326,8 +321,8 @@ async fn pool_stores(root: &Path) -> Result<Vec<PoolStore>, StoreError> {
 }
 
 /// The last pass, launch, request or grant of any pool.
-fn newest(seen: &[Pool]) -> Option<Stamp> {
-    let of_pool = |pool: &Pool| {
+fn newest(seen: &[RecordedPool]) -> Option<Stamp> {
+    let of_pool = |pool: &RecordedPool| {
         let state = &pool.state;
         let instances: Vec<Stamp> = state.instances.values().map(|i| i.since).collect();
         let requests: Vec<Stamp> = state.waiting.values().map(|r| r.requested_at).collect();
@@ -344,7 +339,7 @@ fn installed(program: &Path) -> Option<i64> {
 
 fn needs(config: &Config) -> BTreeMap<PoolName, PoolNeeds> {
     let of_pool = |pool: &crate::config::PoolConfig| PoolNeeds {
-        slots: u64::from(pool.policy.max_instances) * u64::from(pool.policy.capacity_per_instance),
+        slots: pool.slots(),
         shell: pool.shell.as_str(),
         acquire_timeout: pool.policy.timing.acquire_timeout,
         stop_grace: pool.policy.timing.stop_grace,
@@ -424,7 +419,7 @@ mod tests {
 
         async fn examine(&self, options: impl FnOnce(&mut DoctorOptions)) -> Result<Examination, CliError> {
             let (config, state) = (self.path("greenroom.toml"), self.path("state"));
-            let ground = CheckPaths {
+            let paths = CheckPaths {
                 config: &config,
                 state_dir: Some(&state),
                 program: &self.program,
@@ -445,7 +440,7 @@ mod tests {
                 json: false,
             };
             options(&mut given);
-            examine(&ground, &given).await
+            examine(&paths, &given).await
         }
 
         /// Without what depends on where tests run.

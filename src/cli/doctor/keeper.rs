@@ -8,7 +8,7 @@ use greenroom_core::time::Stamp;
 use greenroom_ports::finding::Finding;
 
 use super::code;
-use crate::cli::pool::status::KeeperStatus;
+use crate::cli::read_model::KeeperStatus;
 use crate::cli::ui::plural;
 use crate::cli::when::{When, whole};
 
@@ -88,7 +88,7 @@ fn silent(pool: &PoolName, meant: Stamp, when: &When) -> Option<Finding> {
 
 /// Without systemd, a running keeper may be a service of another service manager.
 fn no_service(facts: &KeeperFacts) -> Option<Finding> {
-    let is_fine = !facts.units.is_empty() || (!facts.has_systemd && facts.keeper == KeeperStatus::Runs);
+    let is_fine = !facts.units.is_empty() || (!facts.has_systemd && facts.keeper.is_running());
     (!is_fine).then(|| {
         let what = "no service runs `greenroom keep`: a background keeper stops together with the runner's service, and \
                     its instances keep running";
@@ -149,6 +149,8 @@ fn keeps(unit: &Path) -> bool {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use greenroom_ports::host_error::HostError;
+
     use super::*;
     use crate::cli::fixture::{at, pool, when};
 
@@ -165,7 +167,7 @@ pub(super) mod tests {
     }
 
     fn problems() -> Vec<(KeeperFacts, &'static str)> {
-        let unknown = KeeperStatus::Unknown("cannot open `keeper.lock`".into());
+        let unknown = KeeperStatus::Unknown(HostError::Io { what: "cannot open `keeper.lock`".into() });
         vec![
             (
                 KeeperFacts { keeper: KeeperStatus::Absent, waiting: 2, under_way: 1, ..calm() },

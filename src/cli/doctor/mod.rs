@@ -100,14 +100,14 @@ pub(in crate::cli) async fn doctor(place: &GlobalOptions, options: &DoctorOption
     let config = config_file(place)?;
     let program = program::driver()?;
     let unit_dirs: Vec<&Path> = UNIT_DIRS.iter().map(Path::new).collect();
-    let ground = CheckPaths {
+    let paths = CheckPaths {
         config: &config,
         state_dir: place.state_dir.as_deref(),
         program: &program,
         unit_dirs: &unit_dirs,
         has_systemd: Path::new(SYSTEMD).is_dir(),
     };
-    let examined = examine(&ground, options).await?;
+    let examined = examine(&paths, options).await?;
     if options.json {
         ui::out(&format!("{:#}\n", examined.json()));
     } else {

@@ -18,7 +18,7 @@ use crate::provider;
 pub(super) const CALLS_WITHIN: Duration = Duration::from_secs(30);
 
 /// A pool as its provider makes it.
-pub(super) struct Checked {
+pub(super) struct CheckedProvider {
     pub(super) policy: Policy,
     pub(super) found: Vec<Finding>,
     /// `None`: its table is invalid.
@@ -26,27 +26,27 @@ pub(super) struct Checked {
 }
 
 /// Checks a pool's provider without calls. Launches nothing.
-pub(super) fn check(config: &Config, pool: &PoolConfig, around: &ProviderContext) -> Checked {
+pub(super) fn check(config: &Config, pool: &PoolConfig, around: &ProviderContext) -> CheckedProvider {
     let registration = match provider::find(&pool.provider.kind) {
         Ok(registration) => registration,
         Err(error) => {
             let what = format!("pool `{}`: {error}", pool.name);
             let remedy = format!("correct `kind` under `{}`", pool.provider.path);
             let found = vec![code::PROVIDER_UNKNOWN.found(what, remedy)];
-            return Checked { policy: pool.policy.clone(), found, provider: None };
+            return CheckedProvider { policy: pool.policy.clone(), found, provider: None };
         }
     };
     let context = around.connected(pool);
     let mut found = (registration.doctor)(&context, &pool.provider.table);
     let Ok(provider) = (registration.build)(&context, &pool.provider.table) else {
-        return Checked { policy: pool.policy.clone(), found, provider: None };
+        return CheckedProvider { policy: pool.policy.clone(), found, provider: None };
     };
     found.extend(objection(config, pool, registration).map(|objection| {
         let what = format!("the configuration is invalid: {objection}");
         code::CONFIG_INVALID.found(what, format!("correct the table of pool `{}`", pool.name))
     }));
     let policy = pool.policy_where(registration.launches(), registration.lifetime);
-    Checked { policy, found, provider: Some(provider) }
+    CheckedProvider { policy, found, provider: Some(provider) }
 }
 
 /// Checks a pool's provider with calls, for at most `within`.

@@ -9,7 +9,7 @@ use greenroom_ports::finding::Finding;
 
 use super::code;
 use crate::cli::notify::helper;
-use crate::cli::pool::status::KeeperStatus;
+use crate::cli::read_model::KeeperStatus;
 use crate::cli::ui::plural;
 use crate::config::{MetricsAddress, Notify, PoolConfig};
 use crate::provider;
@@ -40,7 +40,7 @@ pub(super) fn missing_metrics(
 ) -> Option<Finding> {
     let what = format!("the keeper does not serve metrics at {wanted}, which `metrics` names");
     let remedy = "restart the keeper, which reads `metrics` when it starts; if that does not help, its log has the reason";
-    (!serves && *keeper == KeeperStatus::Runs).then(|| code::METRICS_MISSING.found(what, remedy))
+    (!serves && keeper.is_running()).then(|| code::METRICS_MISSING.found(what, remedy))
 }
 
 fn reachable(address: SocketAddr, pool: &PoolConfig) -> Option<Finding> {
@@ -151,7 +151,7 @@ pub(super) mod tests {
             (false, KeeperStatus::Runs, true),
             (true, KeeperStatus::Runs, false),
             (false, KeeperStatus::Absent, false),
-            (false, KeeperStatus::Unknown(String::new()), false),
+            (false, KeeperStatus::Unknown(HostError::Io { what: String::new() }), false),
         ] {
             assert_eq!(missing_metrics(&address, serves, &keeper).is_some(), expected, "{serves} {keeper:?}");
         }

@@ -20,8 +20,9 @@ use crate::cli::when::whole;
 /// The value that GitLab Runner uses if the key is missing, zero or negative.
 const KILL_TIMEOUT_DEFAULT: i64 = 600;
 /// After this time the runner calls `cleanup` although `run` is still running.
-const KILL_TIMEOUT_LIMIT: i64 = 300;
-const EXEC_TIMEOUT_DEFAULT: i64 = 3600;
+pub(in crate::cli) const KILL_TIMEOUT_LIMIT: i64 = 300;
+/// The default of `prepare_exec_timeout` in seconds.
+pub(in crate::cli) const EXEC_TIMEOUT_DEFAULT: i64 = 3600;
 
 /// What a pool needs of its `[[runners]]` section.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +47,7 @@ pub struct RunnerFacts<'a> {
 }
 
 /// The four executables of a section.
-const EXECS: [&str; 4] = ["config", "prepare", "run", "cleanup"];
+pub(in crate::cli) const EXECS: [&str; 4] = ["config", "prepare", "run", "cleanup"];
 
 /// Checks the file, and the executables that it names.
 pub(super) fn check(facts: &RunnerFacts<'_>) -> Vec<Finding> {
@@ -128,7 +129,8 @@ impl Stanza<'_> {
     }
 }
 
-fn is_greenroom(path: &str) -> bool {
+/// True if the path of an executable is that of Greenroom.
+pub(in crate::cli) fn is_greenroom(path: &str) -> bool {
     Path::new(path).file_name().is_some_and(|name| name == "greenroom")
 }
 

@@ -18,6 +18,8 @@ use greenroom_core::time::Stamp;
 use greenroom_keys::near::nearest;
 use greenroom_manager::runner_host::Role;
 use greenroom_ports::clock::Clock as _;
+use greenroom_ports::host_error::HostError;
+use greenroom_ports::store::StoreError;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -25,12 +27,11 @@ use super::args::GlobalOptions;
 use super::context::Context;
 use super::error::CliError;
 use super::fields;
-use super::pool::reader::{PoolReader, PoolRecord};
-use super::pool::status::KeeperStatus;
+use super::read_model::{KeeperStatus, PoolReader, PoolRecord};
 use super::reporting::Reporting;
 use super::ui::{self, plural, wrapped};
 use super::when::{When, rfc3339, whole};
-use past::{Line, Past, Question};
+use past::{EventLine, Past, Question};
 use sentence::about;
 
 /// The number of a job: as it is, after `#`, or at the end of its URL.
@@ -49,7 +50,16 @@ struct Chapter<'a> {
     /// What became of the notices about it.
     notices: Vec<String>,
     /// All kept events, oldest first; an error is a line that cannot be read.
-    history: Box<dyn Iterator<Item = Result<Event, String>> + 'a>,
+    history: Box<dyn Iterator<Item = Result<Event, Unreadable>> + 'a>,
+}
+
+/// A part of a pool's record that cannot be read.
+#[derive(Debug, Clone, thiserror::Error)]
+enum Unreadable {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Report(HostError),
 }
 
 /// The answer: at least one part.
@@ -73,7 +83,7 @@ struct Explained {
     /// The first event that is kept of this pool.
     #[serde(serialize_with = "fields::moment")]
     history_begins: Option<Stamp>,
-    events: Vec<Line>,
+    events: Vec<EventLine>,
     /// Of a job in containers: what became of them, for each attempt.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     containers: Vec<ContainersView>,
@@ -131,7 +141,7 @@ struct Unknown {
 fn explain(what: &str, chapters: Vec<Chapter<'_>>, when: &When) -> Result<Explanation, Unknown> {
     let question = Question::of(what);
     let mut parts = Vec::new();
-    let mut known = Known::default();
+    let mut known = KnownNames::default();
     for mut chapter in chapters {
         let history = std::mem::replace(&mut chapter.history, Box::new(std::iter::empty()));
         let mut past = Past::read(&question, history, when.now());
@@ -220,7 +230,7 @@ fn instance(question: &Question, chapter: &Chapter<'_>, past: &mut Past, when: &
 
 fn offering(question: &Question, chapter: &Chapter<'_>, past: &mut Past, when: &When) -> Option<Explained> {
     let now = present::offering(chapter, &question.name, when);
-    let events: Vec<Line> = std::mem::take(&mut past.offering).into();
+    let events: Vec<EventLine> = std::mem::take(&mut past.offering).into();
     let now = match now {
         Some(now) => now,
         None if events.is_empty() => return None,
@@ -244,7 +254,7 @@ fn offering(question: &Question, chapter: &Chapter<'_>, past: &mut Past, when: &
 }
 
 fn pool(chapter: &Chapter<'_>, past: &mut Past, when: &When) -> Explained {
-    let events: Vec<Line> = std::mem::take(&mut past.notable).into();
+    let events: Vec<EventLine> = std::mem::take(&mut past.notable).into();
     let title = match events.len() {
         0 => format!("pool {}, no notable events", chapter.pool),
         1 => format!("pool {}, the last notable event", chapter.pool),
@@ -293,7 +303,7 @@ fn part(kind: &'static str, name: String, title: String, chapter: &Chapter<'_>, 
 
 /// The known names.
 #[derive(Debug, Default)]
-struct Known {
+struct KnownNames {
     pools: Vec<String>,
     instances: Vec<String>,
     jobs: Vec<String>,
@@ -301,7 +311,7 @@ struct Known {
     begins: Option<Stamp>,
 }
 
-impl Known {
+impl KnownNames {
     fn learn(&mut self, chapter: &Chapter<'_>, past: &Past) {
         self.pools.push(chapter.pool.to_string());
         self.instances.extend(past.known_instances.iter().map(ToString::to_string));
@@ -347,7 +357,8 @@ pub(in crate::cli) async fn explain_it(
 ) -> Result<bool, CliError> {
     let context = Context::open(place, Role::Operator)?;
     let reader = PoolReader::open(&context, None).await?;
-    let (keeper, records) = reader.read().await;
+    let keeper = KeeperStatus::read(&context.host).await;
+    let records = reader.read(&context.host).await;
     let when = When::local(context.host.now());
     // The history of a pool is shown even if its state cannot be read.
     let nothing = PoolState::default();
@@ -377,20 +388,19 @@ async fn chapter<'a>(
     keeper: &'a KeeperStatus,
     containers: &'a [ContainerAccount],
 ) -> Chapter<'a> {
-    let problems =
-        [record.state.as_ref().err().map(ToString::to_string), record.report.as_ref().err().cloned()];
-    let problems = problems.into_iter().flatten().map(Err);
-    let history: Box<dyn Iterator<Item = Result<Event, String>>> = match record.store.history().await {
-        Ok(history) => Box::new(history.map(|read| match read {
-            Ok(recorded) => Ok(recorded.event),
-            Err(error) => Err(error.to_string()),
-        })),
-        Err(error) => Box::new(std::iter::once(Err(error.to_string()))),
+    let of_state = record.state.as_ref().err().cloned().map(Unreadable::Store);
+    let of_report = record.report.as_ref().err().cloned().map(Unreadable::Report);
+    let problems = of_state.into_iter().chain(of_report).map(Err);
+    let history: Box<dyn Iterator<Item = Result<Event, Unreadable>>> = match record.store.history().await {
+        Ok(history) => {
+            Box::new(history.map(|read| read.map(|recorded| recorded.event).map_err(Unreadable::Store)))
+        }
+        Err(error) => Box::new(std::iter::once(Err(Unreadable::Store(error)))),
     };
     Chapter {
         pool: record.pool,
         state: record.state.as_ref().unwrap_or(nothing),
-        report: record.report.as_ref().ok().and_then(Option::as_ref),
+        report: record.readable_report(),
         keeper,
         containers,
         notices: Vec::new(),

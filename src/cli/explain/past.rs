@@ -12,6 +12,7 @@ use greenroom_core::pool::PoolState;
 use greenroom_core::time::Stamp;
 use serde::Serialize;
 
+use super::Unreadable;
 use super::advice::WaitCause;
 use super::sentence::{instance_of, request, sentence};
 use crate::cli::fields::{self, tag};
@@ -46,7 +47,7 @@ impl Question {
 
 /// One event as a sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Line {
+pub(super) struct EventLine {
     #[serde(serialize_with = "fields::moment")]
     pub(super) at: Stamp,
     #[serde(serialize_with = "fields::seconds")]
@@ -75,15 +76,15 @@ pub(super) struct Past {
     /// The first event that is kept.
     pub(super) begins: Option<Stamp>,
     /// By job, since the same number may exist on two servers.
-    pub(super) jobs: BTreeMap<JobKey, Vec<Line>>,
-    pub(super) instance: Vec<Line>,
-    pub(super) notable: VecDeque<Line>,
+    pub(super) jobs: BTreeMap<JobKey, Vec<EventLine>>,
+    pub(super) instance: Vec<EventLine>,
+    pub(super) notable: VecDeque<EventLine>,
     pub(super) tally: Tally,
     /// Names for suggestions.
     pub(super) known_jobs: BTreeSet<u64>,
     pub(super) known_instances: BTreeSet<InstanceId>,
     /// The events of the offering in question, and its launches.
-    pub(super) offering: VecDeque<Line>,
+    pub(super) offering: VecDeque<EventLine>,
     pub(super) of_offering: Tally,
     pub(super) known_offerings: BTreeSet<OfferingName>,
     /// Waits of jobs in question that are over.
@@ -105,14 +106,14 @@ pub(super) struct Past {
 impl Past {
     pub(super) fn read(
         question: &Question,
-        history: impl Iterator<Item = Result<Event, String>>,
+        history: impl Iterator<Item = Result<Event, Unreadable>>,
         now: Stamp,
     ) -> Self {
         let mut past = Self::default();
         for event in history {
             match event {
                 Ok(event) => past.take(question, &event, now),
-                Err(problem) => past.unreadable.push(problem),
+                Err(problem) => past.unreadable.push(problem.to_string()),
             }
         }
         past
@@ -161,14 +162,14 @@ impl Past {
         self.state.apply(event).ok();
     }
 
-    fn line(&mut self, event: &Event, now: Stamp) -> Line {
+    fn line(&mut self, event: &Event, now: Stamp) -> EventLine {
         let attempt = attempt_of(&event.change).cloned();
         let on = attempt.as_ref().and_then(|a| instance_of(&self.state, a)).map(|i| i.id.clone());
         let job = self.job_of(event);
         if let (Change::Requested { .. }, Some(key)) = (&event.change, &job) {
             self.known_jobs.insert(key.id);
         }
-        Line {
+        EventLine {
             at: event.at,
             age_s: now.since(event.at),
             event: tag(&event.change, "event"),
@@ -190,7 +191,7 @@ impl Past {
 
     /// The job in question, if the event concerns an instance that it has had, which is gone or serves another job
     /// later.
-    fn follows(&mut self, event: &Event, line: &Line) -> Option<JobKey> {
+    fn follows(&mut self, event: &Event, line: &EventLine) -> Option<JobKey> {
         let id = line.instance.as_ref()?;
         let job = self.followed.get(id)?.clone();
         let still_there = || {
@@ -214,7 +215,7 @@ impl Past {
     }
 
     /// Launches of the offering in question, and their boots.
-    fn take_offering(&mut self, question: &Question, change: &Change, line: &Line) {
+    fn take_offering(&mut self, question: &Question, change: &Change, line: &EventLine) {
         let launched = |id: &InstanceId| self.state.instance(id).and_then(|known| known.offering()).cloned();
         let offering = match change {
             Change::LaunchIntended { offering, .. } => offering.clone(),

@@ -11,8 +11,7 @@ use greenroom_core::report::{Note, WaitingOn};
 
 use super::Chapter;
 use crate::cli::pool::status::{
-    InstanceView, KeeperStatus, LaunchBackoff, StatusInput, hosts, is_suspended, job_on_what, offerings,
-    on_what,
+    InstanceView, LaunchBackoff, StatusInput, hosts, is_suspended, job_on_what, offerings, on_what,
 };
 use crate::cli::ui::plural;
 use crate::cli::when::When;
@@ -167,7 +166,7 @@ pub(super) fn pool(chapter: &Chapter<'_>, when: &When) -> Vec<String> {
     obstacles.extend(LaunchBackoff::of(state, when.now()).map(|backoff| delayed(&backoff, &resume, when)));
     let unavailable = offerings(state, when.now()).into_iter().filter_map(|each| each.unavailable);
     obstacles.extend(unavailable.map(|unavailable| unavailable.until_tried(when)));
-    if *chapter.keeper == KeeperStatus::Absent && !state.waiting.is_empty() {
+    if chapter.keeper.is_absent() && !state.waiting.is_empty() {
         obstacles.push("no keeper is running; start one with `greenroom reap`".to_owned());
     }
     if let Some(report) = chapter.report {

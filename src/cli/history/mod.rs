@@ -18,7 +18,7 @@ use super::args::GlobalOptions;
 use super::context::Context;
 use super::error::CliError;
 use super::explain::job_number;
-use super::pool::reader::PoolReader;
+use super::read_model::PoolReader;
 use super::ui;
 use super::when::When;
 use moment::{Edge, parse};
@@ -123,7 +123,7 @@ fn period(options: &HistoryOptions, now: Stamp) -> Result<Period, CliError> {
     let clock = Timestamp::from_millisecond(now.wall_ms).map_err(CliError::system)?;
     let read = |flag: &str, text: &str, edge| {
         parse(text, edge, clock, &zone)
-            .map_err(|help| CliError::say(format!("`{flag} {text}` is not a moment")).help(help))
+            .map_err(|help| CliError::say(format!("`{flag} {text}` is not a moment")).help(help.to_string()))
     };
     let until = options.until.as_deref().map(|text| read("--until", text, Edge::End)).transpose()?;
     let until_ms = until.unwrap_or(now.wall_ms);

@@ -12,8 +12,21 @@ pub(super) enum Edge {
     End,
 }
 
-/// Milliseconds since 1970, or what is understood.
-pub(super) fn parse(text: &str, edge: Edge, now: Timestamp, zone: &TimeZone) -> Result<i64, String> {
+/// Why a text is not a moment, as help: what is understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum MomentError {
+    /// A number alone, which is probably a duration.
+    #[error("{}", duration::no_unit(.0))]
+    NoUnit(String),
+    #[error(
+        "name a duration before now such as `12h` or `2d`, a date such as `2026-11-20`, a time such as `22:30`, \
+         `2026-11-20 22:30`, or RFC 3339 such as `2026-11-20T22:30:00Z`"
+    )]
+    NotAMoment,
+}
+
+/// Parses a moment into milliseconds since 1970.
+pub(super) fn parse(text: &str, edge: Edge, now: Timestamp, zone: &TimeZone) -> Result<i64, MomentError> {
     let text = text.trim();
     let zoned = |at: DateTime| at.to_zoned(zone.clone()).ok().map(|at| at.timestamp());
     let today = || now.to_zoned(zone.clone()).date();
@@ -33,19 +46,17 @@ pub(super) fn parse(text: &str, edge: Edge, now: Timestamp, zone: &TimeZone) -> 
         return Ok(at.as_millisecond());
     }
     let ago = text.strip_suffix(" ago").unwrap_or(text);
-    let ago = duration::parse(ago).map_err(|problem| not_a_moment(text, &problem))?;
+    let ago = duration::parse(ago).map_err(|_| not_a_moment(text))?;
     let ago = i64::try_from(ago.as_millis()).unwrap_or(i64::MAX);
     Ok(now.as_millisecond().saturating_sub(ago))
 }
 
-fn not_a_moment(text: &str, problem: &str) -> String {
+fn not_a_moment(text: &str) -> MomentError {
     // A number without its unit has a better explanation than the list of all forms.
     if text.bytes().all(|byte| byte.is_ascii_digit()) && !text.is_empty() {
-        return problem.to_owned();
+        return MomentError::NoUnit(text.to_owned());
     }
-    "name a duration before now such as `12h` or `2d`, a date such as `2026-11-20`, a time such as `22:30`, \
-     `2026-11-20 22:30`, or RFC 3339 such as `2026-11-20T22:30:00Z`"
-        .to_owned()
+    MomentError::NotAMoment
 }
 
 /// The text as a date, if it has no time: a date with a time is parsed as a date, too.
@@ -74,7 +85,7 @@ mod tests {
         let zone = TimeZone::get("Europe/Berlin").unwrap();
         match parse(text, edge, now, &zone) {
             Ok(ms) => Timestamp::from_millisecond(ms).unwrap().to_string(),
-            Err(problem) => problem,
+            Err(problem) => problem.to_string(),
         }
     }
 

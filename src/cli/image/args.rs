@@ -204,20 +204,29 @@ impl From<SshOption> for SshServer {
     }
 }
 
-/// `docker.io=mirror.corp:5000`.
-fn mirror(text: &str) -> Result<(String, String), String> {
+/// Why a text is not the value of an option.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum OptionError {
+    #[error("expected REGISTRY=MIRROR, such as docker.io=mirror.corp:5000")]
+    Mirror,
+    #[error("expected a number with M, G or T, such as 8G")]
+    Size,
+}
+
+/// Parses `docker.io=mirror.corp:5000`.
+fn mirror(text: &str) -> Result<(String, String), OptionError> {
     match text.split_once('=') {
         Some((registry, mirror)) if !registry.is_empty() && !mirror.is_empty() => {
             Ok((registry.to_owned(), mirror.to_owned()))
         }
-        _ => Err("expected REGISTRY=MIRROR, such as docker.io=mirror.corp:5000".to_owned()),
+        _ => Err(OptionError::Mirror),
     }
 }
 
-/// `8G`, `900M`: bytes, in powers of 1024.
-fn size(text: &str) -> Result<u64, String> {
+/// Parses `8G` or `900M` into bytes, in powers of 1024.
+fn size(text: &str) -> Result<u64, OptionError> {
     let read = sizes::parse(text).filter(|_| text.ends_with(['M', 'G', 'T']));
-    read.ok_or_else(|| "expected a number with M, G or T, such as 8G".to_owned())
+    read.ok_or(OptionError::Size)
 }
 
 #[cfg(test)]

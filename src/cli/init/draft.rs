@@ -16,6 +16,17 @@ const WIDTH: usize = 110;
 const HEAD: &str = "# Greenroom's configuration. docs/configuration.md describes each key. A running keeper reads a changed file by \
                     itself;\n# `greenroom doctor` shows its mistakes.\n";
 
+/// Why a text does not set a key of a new pool.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum KeyError {
+    #[error("`{0}` is not KEY=VALUE")]
+    NoAssignment(String),
+    #[error("`{name}` is a key neither of provider `{kind}` nor of a pool: {help}")]
+    Unknown { name: String, kind: &'static str, help: String },
+    #[error("`{name}` must be {takes}")]
+    Value { name: &'static str, takes: Takes },
+}
+
 /// A pool to be written.
 #[derive(Debug, Clone)]
 pub(super) struct Draft {
@@ -47,19 +58,16 @@ impl Draft {
     }
 
     /// Sets a key of the provider, or of the pool, as `KEY=VALUE` gives it.
-    pub(super) fn set(&mut self, given: &str) -> Result<(), String> {
-        let (name, text) = given.split_once('=').ok_or_else(|| format!("`{given}` is not KEY=VALUE"))?;
+    pub(super) fn set(&mut self, given: &str) -> Result<(), KeyError> {
+        let (name, text) = given.split_once('=').ok_or_else(|| KeyError::NoAssignment(given.to_owned()))?;
         let (own, shared) = (self.own_keys(), pool_keys().keys);
         let (key, list) = match (find(own, name), find(shared, name)) {
             (Some(key), _) => (key, &mut self.provider),
             (None, Some(key)) => (key, &mut self.pool),
             (None, None) => {
                 let known = own.iter().chain(shared).map(|key| key.name);
-                let kind = self.known.kind;
-                return Err(format!(
-                    "`{name}` is a key neither of provider `{kind}` nor of a pool: {}",
-                    nearest_or_all(name, known.collect::<Vec<_>>().into_iter())
-                ));
+                let help = nearest_or_all(name, known.collect::<Vec<_>>().into_iter());
+                return Err(KeyError::Unknown { name: name.to_owned(), kind: self.known.kind, help });
             }
         };
         let value = value(key, text)?;
@@ -147,9 +155,9 @@ fn comment(key: &Key) -> String {
 }
 
 /// A value from the command line or an answer.
-pub(super) fn value(key: &Key, text: &str) -> Result<Value, String> {
+pub(super) fn value(key: &Key, text: &str) -> Result<Value, KeyError> {
     let text = text.trim();
-    let wrong = || format!("`{}` must be {}", key.name, key.takes);
+    let wrong = || KeyError::Value { name: key.name, takes: key.takes };
     let list = || {
         let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
         words.map(|word| Value::String(word.to_owned())).collect::<Vec<Value>>()
@@ -218,7 +226,7 @@ mod tests {
             ),
             ("image=", "`image` must be a string"),
         ] {
-            assert_eq!(draft.set(given).unwrap_err(), expected);
+            assert_eq!(draft.set(given).unwrap_err().to_string(), expected);
         }
     }
 

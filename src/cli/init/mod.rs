@@ -25,17 +25,15 @@ use super::error::CliError;
 use super::prompt::Questions;
 use super::setup::{ProviderContext, objection};
 use super::{program, ui};
-use crate::config::{Config, ConfigError, Diagnostics};
+use crate::config::{Config, ConfigError, DEFAULT_STATE_DIR, Diagnostics};
 use crate::provider;
 use draft::Draft;
-use pool::Surroundings;
+use pool::FoundHere;
 use units::Units;
-
-const STATE_DIR: &str = "/var/lib/greenroom";
 
 /// What is to be done with the configuration.
 enum ConfigPlan {
-    Write { text: String, draft: Box<Draft>, surroundings: Surroundings },
+    Write { text: String, draft: Box<Draft>, surroundings: FoundHere },
     Keep,
 }
 
@@ -95,8 +93,7 @@ fn kept(
     let names: Vec<&str> = config.pools.keys().map(greenroom_core::ids::PoolName::as_str).collect();
     ui::out(&format!("`{shown}` exists and is not changed. Its pools: {}.\n", names.join(", ")));
     let known = options.provider.as_deref().map(provider::find).transpose();
-    let known =
-        known.map_err(|wrong| CliError::say(wrong.to_string()).help("name one with `--provider KIND`"))?;
+    let known = known.map_err(|wrong| CliError::system(wrong).help("name one with `--provider KIND`"))?;
     let wanted = known.map(|known| options.pool.as_deref().unwrap_or(known.first_pool.name));
     if wanted.is_some_and(|pool| !names.contains(&pool)) {
         let draft = pool::draft(options, &look(place), ask)?;
@@ -129,7 +126,7 @@ fn new(
     let draft = pool::draft(options, &surroundings, ask)?;
     let state_dir = place.state_dir.as_deref().map(std::path::absolute).transpose()?;
     let text = draft.file(state_dir.as_deref());
-    let config = check(&text, &place.state_dir.clone().unwrap_or_else(|| PathBuf::from(STATE_DIR)))?;
+    let config = check(&text, &place.state_dir.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_STATE_DIR)))?;
     if ask.possible() && !options.dry_run {
         ui::out(&format!("\n{text}\n"));
         if !ask.yes(&format!("Write this to `{}`?", path.display()), true)? {
@@ -140,9 +137,9 @@ fn new(
     Ok((config, ConfigPlan::Write { text, draft: Box::new(draft), surroundings }))
 }
 
-fn look(place: &GlobalOptions) -> Surroundings {
-    let state_dir = place.state_dir.as_deref().unwrap_or(Path::new(STATE_DIR));
-    Surroundings::look(state_dir, |name| std::env::var_os(name))
+fn look(place: &GlobalOptions) -> FoundHere {
+    let state_dir = place.state_dir.as_deref().unwrap_or(Path::new(DEFAULT_STATE_DIR));
+    FoundHere::look(state_dir, |name| std::env::var_os(name))
 }
 
 /// Parses a new configuration, and builds the providers of its pools.
@@ -158,7 +155,7 @@ fn check(text: &str, state_dir: &Path) -> Result<Config, CliError> {
         clock: Rc::new(SystemClock::new(ManagerId::default())?),
     };
     for pool in config.pools.values() {
-        let known = provider::find(&pool.provider.kind).map_err(|wrong| CliError::say(wrong.to_string()))?;
+        let known = provider::find(&pool.provider.kind)?;
         let context = around.of(pool, Rc::new(Unconnected));
         (known.build)(&context, &pool.provider.table).map_err(|wrong| refused(config.diagnostics(wrong)))?;
         if let Some(objection) = objection(&config, pool, known) {
@@ -243,11 +240,9 @@ Exit status:
 #[derive(Debug, Default, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches of one command")]
 pub struct InitOptions {
-    /// Provider of the pool's instances: qemu, static, local, aws-ec2, gce, kubernetes, external or fleeting
-    #[arg(long, value_name = "KIND")]
+    #[arg(long, value_name = "KIND", help = format!("Provider of the pool's instances: {}", provider::kinds_in_help()))]
     pub provider: Option<String>,
-    /// Name of the pool [default: vm, hosts, local, ec2, gce, pods or machines, by provider]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help = format!("Name of the pool [default: {}, by provider]", provider::pool_names_in_help()))]
     pub pool: Option<String>,
     /// Limit of instances [default: what memory allows for qemu, the number of hosts for static, otherwise 4]
     #[arg(long, value_name = "COUNT")]

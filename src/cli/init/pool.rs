@@ -4,14 +4,14 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use greenroom_core::ids::PoolName;
+use greenroom_core::ids::{NameError, PoolName};
 use greenroom_keys::{Takes, Unset, schema};
 use greenroom_providers::first_pool::{Found, Nothing, RunnerHost, Suits};
 use greenroom_providers::registration::Registration;
 use toml::Value;
 
 use super::InitOptions;
-use super::draft::{self, Draft};
+use super::draft::{self, Draft, KeyError};
 use crate::cli::error::CliError;
 use crate::cli::prompt::Questions;
 use crate::provider;
@@ -22,14 +22,14 @@ const INSTANCES: u32 = 4;
 /// Asks for what the options do not say.
 pub(super) fn draft(
     options: &InitOptions,
-    surroundings: &Surroundings,
+    surroundings: &FoundHere,
     ask: Questions,
 ) -> Result<Draft, CliError> {
     let known = provider(options, surroundings, ask)?;
     let found = surroundings.of(known.kind).unwrap_or(&Nothing);
     let name = match &options.pool {
         Some(name) => {
-            checked_name(name).map_err(|why| CliError::say(why).help("name it with `--pool NAME`"))?
+            checked_name(name).map_err(|why| CliError::system(why).help("name it with `--pool NAME`"))?
         }
         None => ask.text("Name of the pool", Some(known.first_pool.name), "--pool NAME", checked_name)?,
     };
@@ -66,12 +66,12 @@ pub(super) fn draft(
 
 fn provider(
     options: &InitOptions,
-    surroundings: &Surroundings,
+    surroundings: &FoundHere,
     ask: Questions,
 ) -> Result<&'static Registration, CliError> {
-    let check = |text: &str| provider::find(text).map_err(|wrong| wrong.to_string());
     if let Some(kind) = &options.provider {
-        return check(kind).map_err(|why| CliError::say(why).help("name one with `--provider KIND`"));
+        return provider::find(kind)
+            .map_err(|why| CliError::system(why).help("name one with `--provider KIND`"));
     }
     if !ask.possible() {
         let kinds: Vec<&str> = provider::all().iter().map(|known| known.kind).collect();
@@ -80,7 +80,7 @@ fn provider(
             kinds.join(", ")
         )));
     }
-    ask.text(&question(), surroundings.suggestion(), "--provider KIND", check)
+    ask.text(&question(), surroundings.suggestion(), "--provider KIND", provider::find)
 }
 
 /// Which provider, with a few words about each.
@@ -90,10 +90,25 @@ fn question() -> String {
     format!("Providers of instances:\n{lines}Provider")
 }
 
-fn checked_name(text: &str) -> Result<String, String> {
-    let wrong = |wrong: greenroom_core::ids::NameError| {
-        format!("`{text}` cannot be the name of a pool: {}", wrong.rule)
-    };
+/// Why an answer, or the option in its place, cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum AnswerError {
+    #[error("`{text}` cannot be the name of a pool: {rule}")]
+    PoolName { text: String, rule: &'static str },
+    #[error("`{0}` is not a host: write it as `[USER@]HOST[:PORT]`")]
+    NotAHost(String),
+    #[error("name at least one host")]
+    NoHost,
+    #[error("`{0}` cannot be the name of an account")]
+    Account(String),
+    #[error("not a whole number")]
+    Count,
+    #[error(transparent)]
+    Key(#[from] KeyError),
+}
+
+fn checked_name(text: &str) -> Result<String, AnswerError> {
+    let wrong = |wrong: NameError| AnswerError::PoolName { text: text.to_owned(), rule: wrong.rule };
     PoolName::parse(text).map(|name| name.to_string()).map_err(wrong)
 }
 
@@ -111,12 +126,12 @@ fn hosts(
     found: &dyn Found,
     ask: Questions,
 ) -> Result<(), CliError> {
-    let split = |text: &str| -> Result<Vec<String>, String> {
+    let split = |text: &str| -> Result<Vec<String>, AnswerError> {
         let names: Vec<String> =
             text.split([' ', ',']).filter(|name| !name.is_empty()).map(str::to_owned).collect();
         match names.iter().find(|name| found.host(name).is_none()) {
-            Some(wrong) => Err(format!("`{wrong}` is not a host: write it as `[USER@]HOST[:PORT]`")),
-            None if names.is_empty() => Err("name at least one host".to_owned()),
+            Some(wrong) => Err(AnswerError::NotAHost(wrong.clone())),
+            None if names.is_empty() => Err(AnswerError::NoHost),
             None => Ok(names),
         }
     };
@@ -154,8 +169,8 @@ fn missing(draft: &mut Draft, found: &dyn Found, ask: Questions) -> Result<(), C
         let question = means.trim_end_matches('.');
         let flag = format!("--set {}=VALUE", key.name);
         let checked = |text: &str| match key.name {
-            "user" if !is_account(text) => Err(format!("`{text}` cannot be the name of an account")),
-            _ => draft::value(key, text),
+            "user" if !is_account(text) => Err(AnswerError::Account(text.to_owned())),
+            _ => Ok(draft::value(key, text)?),
         };
         let value = ask.text(question, likely.as_deref(), &flag, checked)?;
         draft.provider.push((key.name.to_owned(), value));
@@ -188,7 +203,7 @@ fn counts(
     ask: Questions,
 ) -> Result<(), CliError> {
     let likely = found.instances(&draft.given()).unwrap_or(INSTANCES);
-    let number = |text: &str| text.parse::<u32>().map_err(|_| "not a whole number".to_owned());
+    let number = |text: &str| text.parse::<u32>().map_err(|_| AnswerError::Count);
     let is_static = !draft.known.launches();
     let most = match options.max_instances {
         Some(count) => count,
@@ -214,9 +229,9 @@ fn counts(
 
 /// The facts, as far as this user may see them.
 #[derive(Debug)]
-pub(super) struct Surroundings(Vec<(&'static Registration, Box<dyn Found>)>);
+pub(super) struct FoundHere(Vec<(&'static Registration, Box<dyn Found>)>);
 
-impl Surroundings {
+impl FoundHere {
     pub(super) fn look(state_dir: &Path, variable: impl Fn(&str) -> Option<OsString>) -> Self {
         let host = RunnerHost { state_dir, variable: &variable };
         Self(provider::all().iter().map(|known| (known, (known.first_pool.look)(&host))).collect())
@@ -264,7 +279,7 @@ mod tests {
     }
 
     /// What a home with these files shows.
-    fn home(files: &[(&str, &str)]) -> (tempfile::TempDir, Surroundings) {
+    fn home(files: &[(&str, &str)]) -> (tempfile::TempDir, FoundHere) {
         let home = tempfile::tempdir().unwrap();
         for (name, text) in files {
             let path = home.path().join(name);
@@ -272,7 +287,7 @@ mod tests {
             std::fs::write(path, text).unwrap();
         }
         let variable = |name: &str| (name == "HOME").then(|| home.path().into());
-        let surroundings = Surroundings::look(&home.path().join("state"), variable);
+        let surroundings = FoundHere::look(&home.path().join("state"), variable);
         (home, surroundings)
     }
 
@@ -413,7 +428,7 @@ mod tests {
         };
         let look = || {
             let variable = |name: &str| (name == "HOME").then(|| home.path().into());
-            Surroundings::look(&home.path().join("state"), variable)
+            FoundHere::look(&home.path().join("state"), variable)
         };
         let nothing = look();
         let text = nothing.text();
@@ -435,8 +450,7 @@ mod tests {
         assert!(text.contains("/.aws/credentials, eu-west-1\n") && !text.contains("hunter2"), "{text}");
         assert!(text.contains("credentials.json, my-project\n"), "{text}");
         assert!(text.contains("  static     in ~/.ssh/config: build-1\n"), "{text}");
-        let without_qemu =
-            Surroundings(found.0.into_iter().filter(|(known, _)| known.kind != "qemu").collect());
+        let without_qemu = FoundHere(found.0.into_iter().filter(|(known, _)| known.kind != "qemu").collect());
         assert_eq!(without_qemu.suggestion(), Some("static"));
     }
 }

@@ -77,6 +77,13 @@ fn unreadable(path: &Path, error: &io::Error) -> (String, String) {
     (format!("the runner's configuration `{shown}` cannot be read: {error}"), help.to_owned())
 }
 
+/// An answer that names no runner of the file.
+#[derive(Debug, thiserror::Error)]
+#[error("the file {refusal}; {}", refusal.help())]
+struct RefusedRunner {
+    refusal: Refusal,
+}
+
 /// The section, after questions where several could be meant or another program is called.
 fn choose(text: &str, options: &InitOptions, ask: Questions) -> Result<Result<usize, Refusal>, CliError> {
     let mut name = options.runner.clone();
@@ -87,7 +94,7 @@ fn choose(text: &str, options: &InitOptions, ask: Questions) -> Result<Result<us
                 ui::out(&format!("Several runners could call Greenroom: {}.\n", titles.join(", ")));
                 let check = |answer: &str| match stanza::choose(text, Some(answer), true) {
                     Ok(_) => Ok(answer.to_owned()),
-                    Err(refusal) => Err(format!("the file {refusal}; {}", refusal.help())),
+                    Err(refusal) => Err(RefusedRunner { refusal }),
                 };
                 name = Some(ask.text("Name of the runner", None, "--runner NAME", check)?);
             }
@@ -106,14 +113,11 @@ fn choose(text: &str, options: &InitOptions, ask: Questions) -> Result<Result<us
 fn wanted(place: &GlobalOptions, config: &Config) -> Result<Wanted, CliError> {
     let of_all =
         |of: fn(&PoolConfig) -> Duration| config.pools.values().map(of).max().unwrap_or_default().as_secs();
-    let slots = |pool: &PoolConfig| {
-        u64::from(pool.policy.max_instances) * u64::from(pool.policy.capacity_per_instance)
-    };
     let path = place.config_file()?.display().to_string();
     Ok(Wanted {
         program: program::driver()?.display().to_string(),
         config: (path != DEFAULT_CONFIG).then_some(path),
-        slots: config.pools.values().map(slots).sum(),
+        slots: config.pools.values().map(PoolConfig::slots).sum(),
         stop: of_all(|pool| pool.policy.timing.stop_grace.saturating_add(STOP_MARGIN)),
         prepare: of_all(|pool| {
             let pulls = pool.containers.as_ref().map(|containers| containers.pull_timeout);

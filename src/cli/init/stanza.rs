@@ -2,18 +2,13 @@
 //!
 //! Comments, order and unknown keys of the file stay as they are. Texts of errors never quote the file, which has tokens.
 
-use std::path::Path;
-
 use greenroom_keys::near::nearest_or_all;
 use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, Table, TableLike, Value};
 
-/// The four executables of a section.
-const EXECS: [&str; 4] = ["config", "prepare", "run", "cleanup"];
+use crate::cli::doctor::runner::{EXEC_TIMEOUT_DEFAULT, EXECS, KILL_TIMEOUT_LIMIT, is_greenroom};
+
 /// A value of `graceful_kill_timeout` below the 300 s after which the runner calls `cleanup` all the same.
 const KILL_TIMEOUT: u64 = 120;
-const KILL_TIMEOUT_LIMIT: i64 = 300;
-/// The runner's default of `prepare_exec_timeout`.
-const PREPARE_TIMEOUT: i64 = 3600;
 
 /// What the section has to say.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,10 +97,6 @@ impl Section {
     fn is_free(&self) -> bool {
         ["", "custom"].contains(&self.executor.as_str()) && self.program.as_deref().is_none_or(is_greenroom)
     }
-}
-
-fn is_greenroom(path: &str) -> bool {
-    Path::new(path).file_name().is_some_and(|name| name == "greenroom")
 }
 
 /// The section that calls Greenroom, or is to call it: its number from 0.
@@ -221,7 +212,7 @@ fn timeouts(custom: &mut dyn TableLike, wanted: &Wanted, indent: &str) {
         let timeout = number(wanted.stop.max(KILL_TIMEOUT)).min(KILL_TIMEOUT_LIMIT - 1);
         set(custom, "graceful_kill_timeout", timeout.into(), indent);
     }
-    if seconds(custom, "prepare_exec_timeout").unwrap_or(PREPARE_TIMEOUT) <= number(wanted.prepare) {
+    if seconds(custom, "prepare_exec_timeout").unwrap_or(EXEC_TIMEOUT_DEFAULT) <= number(wanted.prepare) {
         set(custom, "prepare_exec_timeout", (number(wanted.prepare) + 60).into(), indent);
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::draft::Draft;
-use super::pool::Surroundings;
+use super::pool::FoundHere;
 use crate::cli::args::GlobalOptions;
 use crate::cli::error::CliError;
 use crate::cli::ui;
@@ -92,7 +92,7 @@ pub(super) fn calls_of(place: &GlobalOptions) -> String {
 }
 
 /// The commands that the pool still needs. `program`: how they call Greenroom.
-pub(super) fn show_next(draft: &Draft, surroundings: &Surroundings, program: &str) {
+pub(super) fn show_next(draft: &Draft, surroundings: &FoundHere, program: &str) {
     let found = surroundings.of(draft.known.kind);
     let mut lines = found.map(|found| found.steps(&draft.name, &draft.given(), program)).unwrap_or_default();
     lines.push(format!("{program} try"));

@@ -23,6 +23,7 @@ use tokio::time::{sleep, timeout};
 use super::Source;
 use super::http::{self, LONGEST_HEAD, Request};
 use crate::cli::args::GlobalOptions;
+use crate::cli::error::CliError;
 use crate::config::MetricsAddress;
 
 /// Concurrent connections.
@@ -38,6 +39,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The file in the state directory that has the address while metrics are served.
 pub(in crate::cli) const ADDRESS_FILE: &str = "metrics-address";
+
+/// The address at which a keeper serves metrics, or did when it was killed.
+pub(in crate::cli) fn served_address(root: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(root.join(ADDRESS_FILE)).ok()?;
+    Some(text.trim().to_owned())
+}
 
 /// A running endpoint. It ends when this is dropped.
 #[derive(Debug)]
@@ -159,7 +166,7 @@ async fn answer(mut stream: Box<dyn Stream>, metrics: &Metrics) {
                 if body { head + &text } else { head }
             }
             Err(problem) => {
-                tracing::warn!("metrics cannot be read: {problem}");
+                tracing::warn!("metrics cannot be read: {}", problem.in_a_line());
                 http::refusal(
                     "503 Service Unavailable",
                     "the metrics cannot be read; keeper.log states the cause",
@@ -179,17 +186,17 @@ async fn answer(mut stream: Box<dyn Stream>, metrics: &Metrics) {
 #[derive(Debug)]
 struct Metrics {
     place: GlobalOptions,
-    last: Mutex<Last>,
+    last: Mutex<LastReading>,
 }
 
 #[derive(Debug, Default)]
-struct Last {
+struct LastReading {
     source: Option<Source>,
     read: Option<(Instant, Rc<Exposition>)>,
 }
 
 impl Metrics {
-    async fn read(&self) -> Result<Rc<Exposition>, String> {
+    async fn read(&self) -> Result<Rc<Exposition>, CliError> {
         let mut last = self.last.lock().await;
         if let Some((at, metrics)) = &last.read
             && at.elapsed() < FRESH
@@ -198,10 +205,9 @@ impl Metrics {
         }
         let source = match &mut last.source {
             Some(source) => source,
-            none => none.insert(Source::open(&self.place).map_err(|error| error.in_a_line())?),
+            none => none.insert(Source::open(&self.place)?),
         };
-        let read = source.read().await;
-        let (metrics, _) = read.map_err(|error| error.in_a_line())?;
+        let (metrics, _) = source.read().await?;
         let metrics = Rc::new(metrics);
         last.read = Some((Instant::now(), Rc::clone(&metrics)));
         Ok(metrics)

@@ -136,7 +136,7 @@ const OUTPUT: u64 = 4 << 10;
 pub(super) async fn run_with_input(command: &mut Command, input: &str) -> io::Result<(ExitStatus, Vec<u8>)> {
     command.stdin(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.process_group(0).kill_on_drop(true).spawn()?;
-    let mut group = Group(child.id().and_then(|id| Pid::from_raw(id.cast_signed())));
+    let mut group = ProcessGroup(child.id().and_then(|id| Pid::from_raw(id.cast_signed())));
     if let Some(mut stdin) = child.stdin.take() {
         // A program need not read it.
         stdin.write_all(input.as_bytes()).await.ok();
@@ -151,9 +151,9 @@ pub(super) async fn run_with_input(command: &mut Command, input: &str) -> io::Re
 }
 
 /// A process group that is killed when this is dropped, unless its leader has ended.
-struct Group(Option<Pid>);
+struct ProcessGroup(Option<Pid>);
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         if let Some(group) = self.0 {
             // An error: nothing of it is left.
@@ -169,7 +169,7 @@ async fn post(url: &Webhook, body: &str) -> Result<(), DeliveryError> {
     let shown = || format!("{url:?}");
     let failed = |cause| DeliveryError::Unreachable { url: shown(), cause };
     let addresses = names::look_up(&url.host, url.port).await.map_err(failed)?;
-    let mut stream = names::race::connect_any(&addresses).await.map_err(failed)?;
+    let mut stream = names::connect_any(&addresses).await.map_err(failed)?;
     stream.write_all(request(url, body).as_bytes()).await.map_err(failed)?;
     let mut answer = Vec::new();
     let mut limited = stream.take(LONGEST_LINE);

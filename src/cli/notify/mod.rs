@@ -36,12 +36,12 @@ const TICK: Duration = Duration::from_secs(1);
 const LAST_DELIVERY: Duration = Duration::from_secs(5);
 
 /// A pool's pass, as far as notices need it.
-type Seen = (PoolName, Vec<InstanceId>);
+type PoolPass = (PoolName, Vec<InstanceId>);
 
 /// The running thread. It ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Notifier {
-    reports: mpsc::Sender<Seen>,
+    reports: mpsc::Sender<PoolPass>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
@@ -112,7 +112,7 @@ impl Watch {
         Ok(Self { root, notify, clock, stores, notices, seen: BTreeMap::new(), holding: BTreeMap::new() })
     }
 
-    async fn run(mut self, mut reports: mpsc::Receiver<Seen>, mut stopped: oneshot::Receiver<()>) {
+    async fn run(mut self, mut reports: mpsc::Receiver<PoolPass>, mut stopped: oneshot::Receiver<()>) {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let root = self.root.clone();
@@ -147,7 +147,7 @@ impl Watch {
     async fn step(
         &mut self,
         ticks: &mut tokio::time::Interval,
-        reports: &mut mpsc::Receiver<Seen>,
+        reports: &mut mpsc::Receiver<PoolPass>,
         stopped: &mut oneshot::Receiver<()>,
     ) -> bool {
         tokio::select! {

@@ -2,5 +2,4 @@
 
 pub(super) mod drain;
 pub(super) mod leaks;
-pub(super) mod reader;
 pub mod status;

@@ -125,11 +125,16 @@ pub struct NewOptions {
     pub directory: Option<PathBuf>,
 }
 
-fn secret(text: &str) -> Result<(String, PathBuf), String> {
+/// An environment variable without its file.
+#[derive(Debug, thiserror::Error)]
+#[error("write NAME=FILE")]
+struct NoFile;
+
+fn secret(text: &str) -> Result<(String, PathBuf), NoFile> {
     match text.split_once('=') {
         Some((name, file)) if !name.is_empty() && !file.is_empty() => {
             Ok((name.to_owned(), PathBuf::from(file)))
         }
-        _ => Err("write NAME=FILE".to_owned()),
+        _ => Err(NoFile),
     }
 }

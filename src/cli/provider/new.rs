@@ -12,7 +12,7 @@ use crate::cli::error::CliError;
 use crate::cli::ui;
 
 /// A file of the skeleton.
-struct File {
+struct SkeletonFile {
     name: String,
     text: String,
     is_executable: bool,
@@ -51,7 +51,7 @@ pub(super) fn new(options: &NewOptions) -> Result<(), CliError> {
 }
 
 /// Never over a file that exists.
-fn write(directory: &Path, file: &File) -> Result<(), CliError> {
+fn write(directory: &Path, file: &SkeletonFile) -> Result<(), CliError> {
     let path = directory.join(&file.name);
     let mode = if file.is_executable { 0o755 } else { 0o644 };
     let mut open = std::fs::OpenOptions::new();
@@ -64,7 +64,7 @@ fn write(directory: &Path, file: &File) -> Result<(), CliError> {
     Ok(made.write_all(file.text.as_bytes())?)
 }
 
-fn files(language: Language, name: &str, directory: &Path) -> Vec<File> {
+fn files(language: Language, name: &str, directory: &Path) -> Vec<SkeletonFile> {
     let program = directory.join(name).display().to_string();
     let (source, needs, build) = match language {
         Language::Sh => (format!("`{name}`"), "The example needs `jq`, `flock` and `sshd`.", String::new()),
@@ -80,7 +80,7 @@ fn files(language: Language, name: &str, directory: &Path) -> Vec<File> {
         let text = text.replace("@PATH@", &program).replace("@BUILD@", &build);
         text.replace("@DIRECTORY@", &directory.display().to_string())
     };
-    let file = |name: &str, text: &str, is_executable| File {
+    let file = |name: &str, text: &str, is_executable| SkeletonFile {
         name: name.to_owned(),
         text: filled(text),
         is_executable,

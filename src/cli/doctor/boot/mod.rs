@@ -37,16 +37,16 @@ pub(super) async fn boot(place: &GlobalOptions, pool: &str) -> Result<bool, CliE
 /// Boots an instance, and terminates it in any case.
 async fn tried(boot: &Boot<'_>, check: Option<&ContainerCheck>) -> Result<bool, CliError> {
     let mut interrupts = Interrupts::new()?;
-    let mut course = BootTimeline::default();
+    let mut timeline = BootTimeline::default();
     let end = tokio::select! {
-        end = boot.boot(check, &mut course, &ui::out) => Some(end),
+        end = boot.boot(check, &mut timeline, &ui::out) => Some(end),
         () = interrupts.next() => None,
     };
     if end.is_none() {
         ui::err("greenroom: interrupted, terminating the instance (press Ctrl-C again to leave it)\n");
     }
     let is_clean = tokio::select! {
-        ended = boot.end(&mut course, &ui::out) => ended?,
+        ended = boot.end(&mut timeline, &ui::out) => ended?,
         () = interrupts.next() => {
             return Err(CliError::say("interrupted: the instance is not terminated").help(unfinished()));
         }
@@ -94,7 +94,7 @@ pub(in crate::cli) async fn finish(
     };
     say(&format!("cleaning up {left}\n"));
     let boot = Boot::open(context, pool, &left.ground, 0)?;
-    let is_clean = boot.kept(boot.end(&mut boot.course_so_far().await?, say)).await?;
+    let is_clean = boot.kept(boot.end(&mut boot.timeline_so_far().await?, say)).await?;
     if is_clean {
         left.ground.remove()?;
     }

@@ -69,10 +69,10 @@ pub(super) struct Boot<'a> {
 }
 
 /// A configuration that does not change during the boot.
-struct Fixed(PoolSetup);
+struct FixedSetup(PoolSetup);
 
 #[async_trait(?Send)]
-impl Setup for Fixed {
+impl Setup for FixedSetup {
     async fn current(&self) -> (PoolSetup, Option<String>) {
         (self.0.clone(), None)
     }
@@ -105,7 +105,7 @@ impl<'a> Boot<'a> {
         Ok(Self {
             ground,
             host: Host::of(&inner.host),
-            pool: Pool::new(inner.engine(&pool.name)?, Rc::new(Fixed(setup.clone()))),
+            pool: Pool::new(inner.engine(&pool.name)?, Rc::new(FixedSetup(setup.clone()))),
             store: inner.stores()?.store(&pool.name)?,
             setup,
             take_over: config.host_timing.keeper_start_timeout,
@@ -139,14 +139,14 @@ impl<'a> Boot<'a> {
     pub(super) async fn boot(
         &self,
         check: Option<&ContainerCheck>,
-        course: &mut BootTimeline,
+        timeline: &mut BootTimeline,
         say: &dyn Fn(&str),
     ) -> Result<BootResult, CliError> {
         let engine = &self.pool.engine;
         let timing = &self.setup.policy.timing;
         let within = timing.launch_timeout + timing.ready_timeout + SLACK;
         let until = engine.clock.now().plus(within);
-        course.ready_step = match self.setup.ready_command.as_deref() {
+        timeline.ready_step = match self.setup.ready_command.as_deref() {
             None => "ready",
             Some(CLOUD_INIT) => "cloud-init finished, or is absent",
             Some(_) => "ready command passed",
@@ -156,19 +156,19 @@ impl<'a> Boot<'a> {
         loop {
             // RACE: the timeline is read second, so that it contains all that the state shows.
             let state = self.store.load().await?;
-            self.follow(course, say).await?;
-            if let Some(why) = course.failure(&state, timing, engine.clock.now()) {
+            self.follow(timeline, say).await?;
+            if let Some(why) = timeline.failure(&state, timing, engine.clock.now()) {
                 return Ok(BootResult::Failed(why));
             }
             if let Some(ready) = state.instances.values().find(|instance| instance.phase == Phase::Ready) {
-                return self.command(check, course, &ready.id, say).await;
+                return self.command(check, timeline, &ready.id, say).await;
             }
-            if let Some(id) = course.accepted.as_ref().filter(|_| !has_address)
+            if let Some(id) = timeline.accepted.as_ref().filter(|_| !has_address)
                 && state.instance(id).is_some_and(|known| known.phase == Phase::Launching)
                 && let Ok(endpoint) = self.setup.provider.endpoint(id).await
             {
                 has_address = true;
-                say(&course.row(engine.clock.now(), &format!("has an address, {}", endpoint.address)));
+                say(&timeline.row(engine.clock.now(), &format!("has an address, {}", endpoint.address)));
             }
             if engine.clock.now().reached(until) {
                 return Ok(BootResult::Failed(format!(
@@ -183,7 +183,7 @@ impl<'a> Boot<'a> {
     async fn command(
         &self,
         check: Option<&ContainerCheck>,
-        course: &mut BootTimeline,
+        timeline: &mut BootTimeline,
         id: &InstanceId,
         say: &dyn Fn(&str),
     ) -> Result<BootResult, CliError> {
@@ -199,9 +199,9 @@ impl<'a> Boot<'a> {
         let output = clean_line(tail.text().as_bytes(), ANSWER);
         let failed = match end {
             Ok(StageEnd::Exited(0)) => {
-                say(&course.row(engine.clock.now(), &format!("a command ran: {output}")));
+                say(&timeline.row(engine.clock.now(), &format!("a command ran: {output}")));
                 let found = match check {
-                    Some(check) => Some(self.containers(check, course, (id, &endpoint), say).await),
+                    Some(check) => Some(self.containers(check, timeline, (id, &endpoint), say).await),
                     None => None,
                 };
                 return Ok(BootResult::Up(found));
@@ -216,7 +216,7 @@ impl<'a> Boot<'a> {
     async fn containers(
         &self,
         check: &ContainerCheck,
-        course: &mut BootTimeline,
+        timeline: &mut BootTimeline,
         (id, endpoint): (&InstanceId, &Endpoint),
         say: &dyn Fn(&str),
     ) -> Vec<Finding> {
@@ -226,7 +226,7 @@ impl<'a> Boot<'a> {
         let end = engine.connector.command(id, endpoint, check.command(), &mut tail).await;
         let output = tail.text();
         let facts = EngineFacts::read(check.engine, &output);
-        say(&course.row(engine.clock.now(), &facts.row()));
+        say(&timeline.row(engine.clock.now(), &facts.row()));
         let said = match end {
             Ok(end) => format!("{end}: {}", clean_line(output.as_bytes(), ANSWER)),
             Err(problem) => problem.to_string(),
@@ -236,7 +236,11 @@ impl<'a> Boot<'a> {
 
     /// Terminates the instance, waits until it is gone, and checks whether the provider has anything left of it; true if
     /// not.
-    pub(super) async fn end(&self, course: &mut BootTimeline, say: &dyn Fn(&str)) -> Result<bool, CliError> {
+    pub(super) async fn end(
+        &self,
+        timeline: &mut BootTimeline,
+        say: &dyn Fn(&str),
+    ) -> Result<bool, CliError> {
         let engine = &self.pool.engine;
         if let Some(problem) = self.host.leadership.identity().await?.moved {
             return Err(CliError::say(problem));
@@ -244,26 +248,26 @@ impl<'a> Boot<'a> {
         engine.drain(&Target::Pool, false).await?;
         let until = engine.clock.now().plus(GONE_WITHIN);
         while self.store.load().await?.alive() > 0 {
-            self.follow(course, say).await?;
+            self.follow(timeline, say).await?;
             if engine.clock.now().reached(until) {
                 let what = format!("the instance still exists after {}", Pretty(GONE_WITHIN));
                 return Err(CliError::say(what).help(unfinished()));
             }
             self.host.wakeups.pause(POLL_INTERVAL).await;
         }
-        self.follow(course, say).await?;
-        self.delete_rest(course, say).await
+        self.follow(timeline, say).await?;
+        self.delete_rest(timeline, say).await
     }
 
     /// The rows so far, without printing them.
-    pub(super) async fn course_so_far(&self) -> Result<BootTimeline, CliError> {
-        let mut course = BootTimeline::default();
-        self.follow(&mut course, &|_| ()).await?;
-        Ok(course)
+    pub(super) async fn timeline_so_far(&self) -> Result<BootTimeline, CliError> {
+        let mut timeline = BootTimeline::default();
+        self.follow(&mut timeline, &|_| ()).await?;
+        Ok(timeline)
     }
 
     /// Deletes volumes that were not deleted with the instance, and an instance whose launch outlived its caller.
-    async fn delete_rest(&self, course: &mut BootTimeline, say: &dyn Fn(&str)) -> Result<bool, CliError> {
+    async fn delete_rest(&self, timeline: &mut BootTimeline, say: &dyn Fn(&str)) -> Result<bool, CliError> {
         let engine = &self.pool.engine;
         let owned = |ownership: Ownership| {
             !matches!(ownership, Ownership::Foreign | Ownership::Untagged | Ownership::Copied)
@@ -282,7 +286,7 @@ impl<'a> Boot<'a> {
                     Deleted::Gone if *kind == ResourceKind::Instance => {}
                     Deleted::Gone => {
                         let what = format!("{kind} {name} was orphaned: deleted");
-                        say(&course.row(engine.clock.now(), &what));
+                        say(&timeline.row(engine.clock.now(), &what));
                     }
                     Deleted::Stays(why) => {
                         is_clean = false;
@@ -310,9 +314,9 @@ impl<'a> Boot<'a> {
         }
     }
 
-    async fn follow(&self, course: &mut BootTimeline, say: &dyn Fn(&str)) -> Result<(), CliError> {
-        for recorded in self.store.history().await?.skip(course.taken) {
-            if let Some(row) = course.take(&recorded?.event) {
+    async fn follow(&self, timeline: &mut BootTimeline, say: &dyn Fn(&str)) -> Result<(), CliError> {
+        for recorded in self.store.history().await?.skip(timeline.taken) {
+            if let Some(row) = timeline.take(&recorded?.event) {
                 say(&row);
             }
         }
@@ -411,8 +415,8 @@ mod tests {
     use crate::cli::fixture::{EventFixture, at, id};
 
     fn rows(story: &EventFixture, ready_step: &'static str) -> String {
-        let mut course = BootTimeline { ready_step, ..BootTimeline::default() };
-        story.events.iter().filter_map(|event| course.take(event)).collect()
+        let mut timeline = BootTimeline { ready_step, ..BootTimeline::default() };
+        story.events.iter().filter_map(|event| timeline.take(event)).collect()
     }
 
     #[test]
@@ -451,8 +455,8 @@ mod tests {
 
     #[test]
     fn what_was_measured_beside_the_journal_stands_between_its_rows() {
-        let mut course = BootTimeline::default();
-        course.row(at(0.0), "asked");
-        assert_eq!(course.row(at(2.5), "has an address"), "    2.5 s      2.5 s  has an address\n");
+        let mut timeline = BootTimeline::default();
+        timeline.row(at(0.0), "asked");
+        assert_eq!(timeline.row(at(2.5), "has an address"), "    2.5 s      2.5 s  has an address\n");
     }
 }

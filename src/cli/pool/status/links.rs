@@ -191,7 +191,8 @@ pub(in crate::cli) mod tests {
 
     use super::*;
     use crate::cli::fixture::{EventFixture, id, pool, when};
-    use crate::cli::pool::status::{KeeperStatus, StatusInput, as_json, render};
+    use crate::cli::pool::status::{StatusInput, as_json, render};
+    use crate::cli::read_model::KeeperStatus;
 
     /// A link of slot 1 that has served for two minutes and more.
     pub(in crate::cli) fn figures() -> Figures {

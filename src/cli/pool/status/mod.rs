@@ -1,32 +1,34 @@
 //! `pool status`: instances, waiting jobs and the active policy.
 
+mod instance;
 pub(in crate::cli) mod links;
-mod ordered;
-mod reason;
 mod text;
-mod until;
 mod view;
 pub mod watch;
 
 use std::io::{self, Write as _};
 
+use futures_util::future::join_all;
+use greenroom_core::ids::{AttemptName, PoolName};
 use greenroom_core::pool::PoolState;
 use greenroom_manager::runner_host::Role;
 use greenroom_ports::clock::Clock as _;
+use greenroom_providers::qemu::store_use::PoolStore;
+use greenroom_ssh::link::Survey;
 use serde_json::{Value, json};
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
-use super::reader::{PoolReader, PoolRecord};
 use crate::cli::args::GlobalOptions;
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
+use crate::cli::read_model::{self, KeeperStatus, PoolReader, PoolRecord};
 use crate::cli::reporting::Reporting;
 use crate::cli::ui::{self, wrapped};
 use crate::cli::when::{When, rfc3339};
-pub(crate) use reason::{hosts, is_suspended, job_on_what, on_what};
+pub(crate) use instance::InstanceView;
 use view::PoolView;
-pub use view::{ContainerUse, KeeperStatus, StatusInput};
-pub(crate) use view::{InstanceView, LaunchBackoff, offerings};
+pub use view::{ContainerUse, StatusInput};
+pub(crate) use view::{LaunchBackoff, hosts, is_suspended, job_on_what, offerings, on_what};
 use watch::{EVERY, Screen, Signal, Viewer, watch};
 
 /// One pool as text, for a terminal of `width` columns. Ends with a newline.
@@ -81,10 +83,16 @@ pub(in crate::cli) async fn status(
         (true, true) => Form::JsonLine,
     };
     let show = async |lines: usize| {
-        let (keeper, mut records) = reader.read().await;
-        if wide {
-            reader.query_links(&mut records).await;
-        }
+        let keeper = KeeperStatus::read(&context.host).await;
+        let records = reader.read(&context.host).await;
+        let links = if wide { all_links(&context, &records).await } else { Vec::new() };
+        let mut links = links.into_iter();
+        let pools = records.into_iter().map(|record| ShownPool {
+            containers: ContainerUse::read(&context, record.pool, record.state.as_ref().ok()),
+            links: links.next(),
+            record,
+        });
+        let pools: Vec<ShownPool<'_>> = pools.collect();
         let when = When::local(context.host.now());
         let reporting = Reporting::read(&context.state_path, &keeper);
         let reported = reporting.lines(when.now());
@@ -95,12 +103,12 @@ pub(in crate::cli) async fn status(
                 let below: String =
                     reported.iter().map(|line| wrapped(line, ui::width(), "", "  ")).collect();
                 let gap = if below.is_empty() { "" } else { "\n" };
-                shown(&records, &keeper, &when, layout) + gap + &below
+                shown(&pools, &keeper, &when, layout) + gap + &below
             }
-            Form::Json => format!("{:#}\n", as_document(&records, &keeper, &reporting, &when)),
-            Form::JsonLine => format!("{}\n", as_document(&records, &keeper, &reporting, &when)),
+            Form::Json => format!("{:#}\n", as_document(&pools, &keeper, &reporting, &when)),
+            Form::JsonLine => format!("{}\n", as_document(&pools, &keeper, &reporting, &when)),
         };
-        (text, records.iter().all(|pool| pool.state.is_ok()))
+        (text, pools.iter().all(|pool| pool.record.state.is_ok()))
     };
     if !again {
         let (text, is_sound) = show(ui::height()).await;
@@ -109,12 +117,12 @@ pub(in crate::cli) async fn status(
     }
     let screen = if ui::draws() && !json { Screen::Terminal } else { Screen::Pipe };
     let look = async || Ok::<_, CliError>(show(ui::height()).await.0);
-    watch(screen, EVERY, look, &mut Live::new(screen)?).await?;
+    watch(screen, EVERY, look, &mut TerminalViewer::new(screen)?).await?;
     Ok(true)
 }
 
 /// This process, its standard output and its signals.
-struct Live {
+struct TerminalViewer {
     interrupt: Signals,
     terminate: Signals,
     resized: Signals,
@@ -122,7 +130,7 @@ struct Live {
     suspended: Option<Signals>,
 }
 
-impl Live {
+impl TerminalViewer {
     fn new(screen: Screen) -> io::Result<Self> {
         let suspended = (screen == Screen::Terminal)
             .then(|| signal(SignalKind::from_raw(rustix::process::Signal::TSTP.as_raw())))
@@ -136,7 +144,7 @@ impl Live {
     }
 }
 
-impl Viewer for Live {
+impl Viewer for TerminalViewer {
     fn rows(&self) -> usize {
         ui::height()
     }
@@ -176,38 +184,80 @@ struct Layout {
     bar: bool,
 }
 
-fn shown(records: &[PoolRecord<'_>], keeper: &KeeperStatus, when: &When, layout: Layout) -> String {
+/// A pool with everything that the command shows of it.
+struct ShownPool<'a> {
+    record: PoolRecord<'a>,
+    /// The status of its links, if they were queried.
+    links: Option<Survey>,
+    containers: ContainerUse,
+}
+
+impl ShownPool<'_> {
+    fn input<'a>(&'a self, state: &'a PoolState, keeper: &'a KeeperStatus) -> StatusInput<'a> {
+        StatusInput {
+            pool: self.record.pool,
+            state,
+            report: self.record.readable_report(),
+            keeper,
+            links: self.links.as_ref(),
+            containers: Some(&self.containers),
+        }
+    }
+}
+
+impl ContainerUse {
+    /// How a pool uses containers now.
+    fn read(context: &Context, pool: &PoolName, state: Option<&PoolState>) -> Self {
+        let configured = context.config().ok().and_then(|config| config.pools.get(pool));
+        let settings = configured.and_then(|pool| pool.containers.as_ref());
+        let instances = state.into_iter().flat_map(|state| state.instances.values());
+        let attempts = instances.flat_map(|instance| instance.holders.keys());
+        let image = |attempt: &AttemptName| {
+            let account = context.host.containers_of(attempt)?;
+            Some((attempt.clone(), account.image.name))
+        };
+        let store = configured.and_then(|settings| {
+            let provider = &settings.provider;
+            PoolStore::of(pool, &provider.kind, &provider.table, &context.state_path)
+        });
+        Self {
+            mode: settings.map(|settings| settings.mode),
+            engine: settings.map(|settings| settings.engine).unwrap_or_default(),
+            images: attempts.filter_map(image).collect(),
+            image_store: store.map(|store| store.status(jiff::Timestamp::now())),
+        }
+    }
+}
+
+/// The links of all pools, which are queried concurrently.
+async fn all_links(context: &Context, records: &[PoolRecord<'_>]) -> Vec<Survey> {
+    join_all(records.iter().map(|record| read_model::links(&context.state_path, record.pool))).await
+}
+
+fn shown(pools: &[ShownPool<'_>], keeper: &KeeperStatus, when: &When, layout: Layout) -> String {
     // An empty line is between two pools.
-    let each = layout.lines.map(|lines| (lines / records.len().max(1)).saturating_sub(1));
+    let each = layout.lines.map(|lines| (lines / pools.len().max(1)).saturating_sub(1));
     let layout = Layout { lines: each, ..layout };
-    let blocks: Vec<String> = records.iter().map(|pool| one_text(pool, keeper, when, layout)).collect();
+    let blocks: Vec<String> = pools.iter().map(|pool| one_text(pool, keeper, when, layout)).collect();
     blocks.join("\n")
 }
 
-fn as_document(
-    records: &[PoolRecord<'_>],
-    keeper: &KeeperStatus,
-    reporting: &Reporting,
-    when: &When,
-) -> Value {
-    let pools: Vec<Value> = records.iter().map(|pool| one_json(pool, keeper, when)).collect();
+fn as_document(pools: &[ShownPool<'_>], keeper: &KeeperStatus, reporting: &Reporting, when: &When) -> Value {
+    let pools: Vec<Value> = pools.iter().map(|pool| one_json(pool, keeper, when)).collect();
     json!({ "pools": pools, "reporting": reporting.json() })
 }
 
-fn one_text(record: &PoolRecord<'_>, keeper: &KeeperStatus, when: &When, layout: Layout) -> String {
+fn one_text(shown: &ShownPool<'_>, keeper: &KeeperStatus, when: &When, layout: Layout) -> String {
     let width = ui::width();
-    let mut text = match &record.state {
-        Ok(state) => {
-            let input = input(record, state, keeper);
-            render_on(input, when, (width, layout.lines), layout.bar)
-        }
+    let mut text = match &shown.record.state {
+        Ok(state) => render_on(shown.input(state, keeper), when, (width, layout.lines), layout.bar),
         Err(error) => {
-            let head = format!("pool {}: its state cannot be read\n", record.pool);
+            let head = format!("pool {}: its state cannot be read\n", shown.record.pool);
             let error = wrapped(&format!("error: {error}"), width, "  ", "    ");
             head + &error + "  help: run `greenroom doctor`\n"
         }
     };
-    if let Err(problem) = &record.report {
+    if let Err(problem) = &shown.record.report {
         text.push_str(&wrapped(
             &format!("error: the last report cannot be read: {problem}"),
             width,
@@ -218,23 +268,11 @@ fn one_text(record: &PoolRecord<'_>, keeper: &KeeperStatus, when: &When, layout:
     text
 }
 
-fn input<'a>(record: &'a PoolRecord<'_>, state: &'a PoolState, keeper: &'a KeeperStatus) -> StatusInput<'a> {
-    let report = record.report.as_ref().ok().and_then(Option::as_ref);
-    StatusInput {
-        pool: record.pool,
-        state,
-        report,
-        keeper,
-        links: record.links.as_ref(),
-        containers: Some(&record.containers),
-    }
-}
-
-fn one_json(record: &PoolRecord<'_>, keeper: &KeeperStatus, when: &When) -> Value {
-    match &record.state {
-        Ok(state) => as_json(input(record, state, keeper), when),
+fn one_json(shown: &ShownPool<'_>, keeper: &KeeperStatus, when: &When) -> Value {
+    match &shown.record.state {
+        Ok(state) => as_json(shown.input(state, keeper), when),
         Err(error) => {
-            json!({ "pool": record.pool.as_str(), "at": rfc3339(when.now()), "error": error.to_string() })
+            json!({ "pool": shown.record.pool.as_str(), "at": rfc3339(when.now()), "error": error.to_string() })
         }
     }
 }

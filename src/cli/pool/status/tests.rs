@@ -14,6 +14,7 @@ use greenroom_core::policy::{IdlePolicy, Policy, ScheduledIdle};
 use greenroom_core::pool::PoolState;
 use greenroom_core::report::{Note, Report, WaitingOn};
 use greenroom_core::schedule::{Schedule, ScheduleText};
+use greenroom_ports::host_error::HostError;
 
 use super::*;
 use crate::cli::fixture::{EventFixture, at, attempt, endpoint, facts, id, ordering, pool, report, when};
@@ -161,7 +162,7 @@ pool linux: 0 of 4 instances, 0 of 4 job slots in use, 0 jobs waiting
 
 #[test]
 fn a_pool_that_no_keeper_has_seen_has_no_policy() {
-    let keeper = KeeperStatus::Unknown("cannot open `keeper.lock`".into());
+    let keeper = KeeperStatus::Unknown(HostError::Io { what: "cannot open `keeper.lock`".into() });
     let (pool, state) = (pool(), PoolState::default());
     let input = StatusInput {
         pool: &pool,

@@ -7,10 +7,10 @@ use greenroom_core::ids::{PoolName, TrustDomain};
 use greenroom_core::instance::Phase;
 use greenroom_core::report::Note;
 
-use super::view::{
-    InstanceView, JobView, KeeperStatus, LaunchBackoff, NoteView, PolicyView, PoolView, StatusInput,
-};
+use super::instance::{InstanceView, JobView};
+use super::view::{LaunchBackoff, NoteView, PolicyView, PoolView, StatusInput};
 use super::{is_suspended, links};
+use crate::cli::read_model::KeeperStatus;
 use crate::cli::ui::{Rows, plural, shortened, wrapped};
 use crate::cli::when::{When, whole};
 

@@ -10,34 +10,23 @@ use greenroom_core::availability::Unavailable;
 use greenroom_core::container::engine::ContainerEngine;
 use greenroom_core::container::settings::Mode;
 use greenroom_core::failure::Failure;
-use greenroom_core::ids::{AttemptName, InstanceId, Location, OfferingName, PoolName, TrustDomain};
-use greenroom_core::images::ImageFact;
-use greenroom_core::instance::{Holder, Instance, Phase};
+use greenroom_core::ids::{AttemptName, InstanceId, OfferingName, PoolName};
+use greenroom_core::instance::Instance;
 use greenroom_core::plan::backoff::{self, LaunchGate};
 use greenroom_core::policy::{IdlePolicy, Policy};
 use greenroom_core::pool::PoolState;
 use greenroom_core::report::{Note, Report, WaitingOn};
 use greenroom_core::reservation::Reservation;
-use greenroom_core::time::Stamp;
+use greenroom_core::time::{Pretty, Stamp};
 use greenroom_providers::qemu::store_use::StoreStatus;
 use greenroom_ssh::link::Survey;
 use serde::{Serialize, Serializer};
 
-use super::links::{self, LinkView};
-use super::ordered::OrderedView;
-use super::reason::{HostsView, bound, bring_back, hosts, job_on_what, on_what, reason};
-use super::until::until;
+use super::instance::{InstanceView, OrderedView, rank};
+use super::links;
 use crate::cli::fields::{self, tag};
+use crate::cli::read_model::KeeperStatus;
 use crate::cli::when::When;
-
-/// Whether a keeper is running.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum KeeperStatus {
-    Runs,
-    Absent,
-    /// It could not be determined, and why.
-    Unknown(String),
-}
 
 /// What was read of a pool.
 #[derive(Debug, Clone, Copy)]
@@ -179,95 +168,6 @@ pub(crate) struct UnavailableView {
 }
 
 #[derive(Debug, Serialize)]
-pub(crate) struct InstanceView<'a> {
-    pub(super) instance: &'a InstanceId,
-    /// `launching`, `checking`, `ready`, `suspending`, `stopped`, `resuming`, `cleaning`, `out-of-service` or `draining`.
-    #[serde(serialize_with = "fields::word")]
-    pub(super) phase: &'static str,
-    #[serde(serialize_with = "fields::moment")]
-    since: Stamp,
-    #[serde(serialize_with = "fields::seconds")]
-    pub(super) for_s: Duration,
-    #[serde(serialize_with = "fields::moment")]
-    created: Stamp,
-    pub(super) jobs: Vec<JobView<'a>>,
-    pub(super) served: u32,
-    /// Null: no limit.
-    pub(super) uses_left: Option<u32>,
-    capacity: u32,
-    pub(super) bound_to: Option<&'a TrustDomain>,
-    /// More about it, in a sentence.
-    #[serde(skip)]
-    bound: Option<String>,
-    reason: Option<String>,
-    /// What the provider reports beyond its status.
-    detail: Option<&'a str>,
-    /// The offering it was launched from, if the provider names any.
-    offering: Option<&'a OfferingName>,
-    /// Where it was launched: the kind, and the account and the region, or the project.
-    location: Option<&'a Location>,
-    #[serde(skip)]
-    is_elsewhere: bool,
-    /// Ready, and yet given no jobs, or missing from the provider's list.
-    #[serde(skip)]
-    is_troubled: bool,
-    /// The images that it is known to have.
-    images: Vec<ImageView<'a>>,
-    /// The job that it was launched for, and what that job ordered.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ordered: Option<OrderedView<'a>>,
-    #[serde(skip)]
-    ordered_text: Option<String>,
-    /// The image that the keeper pulls there; null: none.
-    pulling: Option<&'a str>,
-    /// The command that returns it to service.
-    remedy: Option<String>,
-    /// Only with `--wide`: its links, by slot.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) links: Option<Vec<LinkView>>,
-}
-
-/// An image on an instance.
-#[derive(Debug, Serialize)]
-struct ImageView<'a> {
-    name: &'a str,
-    digest: Option<&'a str>,
-    /// Unpacked.
-    bytes: u64,
-    #[serde(serialize_with = "fields::moment")]
-    since: Stamp,
-    /// When it was last compared with the registry's.
-    #[serde(serialize_with = "fields::moment")]
-    checked: Stamp,
-}
-
-impl<'a> ImageView<'a> {
-    fn of(fact: &'a ImageFact) -> Self {
-        let (image, checked) = (&fact.image, fact.checked_at());
-        Self {
-            name: &image.name,
-            digest: image.digest.as_deref(),
-            bytes: image.bytes,
-            since: fact.since,
-            checked,
-        }
-    }
-}
-
-#[derive(Debug, Serialize)]
-pub(super) struct JobView<'a> {
-    pub(super) job: u64,
-    server: &'a str,
-    attempt: &'a AttemptName,
-    #[serde(serialize_with = "fields::moment")]
-    granted: Stamp,
-    /// Its attempt is closed, but its last call is still running.
-    closing: bool,
-    /// The image of its container; null: it runs on the instance itself.
-    image: Option<&'a str>,
-}
-
-#[derive(Debug, Serialize)]
 pub(super) struct WaitingView<'a> {
     /// From 1.
     pub(super) position: usize,
@@ -396,20 +296,6 @@ impl<'a> PolicyView<'a> {
     }
 }
 
-/// Instances that serve come first, those on their way out last.
-fn rank(phase: &Phase) -> u8 {
-    match phase {
-        Phase::Ready => 0,
-        Phase::Checking => 1,
-        Phase::Launching => 2,
-        Phase::Suspended { .. } if phase.is_resuming() => 3,
-        Phase::Suspended { .. } => 4,
-        Phase::Cleaning => 5,
-        Phase::OutOfService { .. } => 6,
-        Phase::Draining { .. } => 7,
-    }
-}
-
 impl LaunchBackoff {
     pub(crate) fn of(state: &PoolState, now: Stamp) -> Option<Self> {
         let policy = state.policy.as_deref()?;
@@ -458,97 +344,6 @@ impl UnavailableView {
     }
 }
 
-impl<'a> InstanceView<'a> {
-    pub(crate) fn of(known: &'a Instance, input: &StatusInput<'a>, when: &When) -> Self {
-        let StatusInput { pool, state, report, links, containers, .. } = input;
-        let is_out_of_service = matches!(known.phase, Phase::OutOfService { .. });
-        let link_views =
-            |survey: &Survey| survey.of(&known.id).iter().map(|f| LinkView::of(f, when)).collect();
-        Self {
-            instance: &known.id,
-            phase: known.phase.word(),
-            since: known.since,
-            for_s: when.now().since(known.since),
-            created: known.created,
-            jobs: known.holders.iter().map(|holder| JobView::of(holder, *containers)).collect(),
-            served: known.uses,
-            uses_left: known.uses_left,
-            capacity: known.capacity,
-            bound_to: known.domain.as_ref(),
-            bound: bound(pool, known, state),
-            // A ready one says since when it does not respond.
-            reason: report
-                .filter(|_| known.phase != Phase::Ready)
-                .and_then(|report| report.obstacle(&known.id))
-                .or_else(|| reason(known, state, when)),
-            detail: report.and_then(|report| report.detail(&known.id)),
-            offering: known.offering(),
-            location: known.location.as_ref(),
-            is_elsewhere: report.is_some_and(|report| report.is_elsewhere(known)),
-            is_troubled: known.unreachable.is_some()
-                || known.missing.is_some()
-                || known.awaits_check().is_some(),
-            images: known.images.iter().map(ImageView::of).collect(),
-            ordered: known.ordered.as_ref().map(|own| OrderedView::of(&own.job, &own.order)),
-            ordered_text: known.ordered.as_ref().map(ToString::to_string),
-            pulling: report.and_then(|report| report.pull_on(&known.id)),
-            remedy: is_out_of_service.then(|| bring_back(pool, &known.id)),
-            links: links.map(link_views),
-        }
-    }
-
-    /// The lower, the more an operator has to look after it.
-    pub(super) fn calm(&self) -> u8 {
-        match self.phase {
-            "out of service" => 0,
-            "ready" if self.is_troubled || self.is_elsewhere => 1,
-            "draining" => 2,
-            "ready" if self.jobs.is_empty() => 5,
-            "ready" => 4,
-            _ => 3,
-        }
-    }
-
-    /// What is shown of it in sentences.
-    pub(crate) fn sentences(&self) -> Vec<String> {
-        let (reason, ordered) = (self.reason.clone(), self.ordered_text.clone());
-        let offering = self.offering.map(|offering| format!("launched as {offering}"));
-        let detail = self.detail.map(str::to_owned);
-        let location = self.location.filter(|_| self.is_elsewhere);
-        let location =
-            location.map(|location| format!("in {location}, which the provider does not list now"));
-        let bound = self.bound.clone();
-        let remedy = self.remedy.as_ref().map(|remedy| format!("return it to service with `{remedy}`"));
-        let warm = (!self.images.is_empty()).then(|| {
-            let names: Vec<String> = self.images.iter().map(|image| format!("`{}`", image.name)).collect();
-            format!("has {}", names.join(", "))
-        });
-        let pulling = self.pulling.map(|image| format!("pulls `{image}`"));
-        let images = self
-            .jobs
-            .iter()
-            .filter_map(|each| each.image.map(|image| format!("job {} runs in image `{image}`", each.job)));
-        [reason, ordered, bound, offering, location, detail, remedy, warm, pulling]
-            .into_iter()
-            .flatten()
-            .chain(images)
-            .collect()
-    }
-}
-
-impl<'a> JobView<'a> {
-    fn of((attempt, holder): (&'a AttemptName, &'a Holder), containers: Option<&'a ContainerUse>) -> Self {
-        Self {
-            job: holder.job.id,
-            server: &holder.job.server,
-            attempt,
-            granted: holder.granted,
-            closing: holder.closing.is_some(),
-            image: containers.and_then(|used| used.images.get(attempt)).map(String::as_str),
-        }
-    }
-}
-
 impl<'a> WaitingView<'a> {
     fn of(position: usize, waits: &'a Reservation, input: &StatusInput<'a>, when: &When) -> Self {
         let on = input.report.and_then(|report| report.waiting_on(&waits.attempt));
@@ -592,5 +387,128 @@ impl<'a> WaitingFor<'a> {
             _ => None,
         };
         Self { kind: on, text: on_what(on, state, when), instance, until }
+    }
+}
+
+/// The static hosts of a pool, taken together.
+#[derive(Debug, Serialize)]
+pub(crate) struct HostsView {
+    pub(crate) kind: HostKind,
+    count: usize,
+    /// How many have a trust domain now.
+    bound: usize,
+    pub(crate) text: String,
+}
+
+/// What hosts are worth, by who cleans them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum HostKind {
+    AnyDomain,
+    FirstDomain,
+}
+
+/// Which trust domains the pool's static hosts serve, if it has any.
+pub(crate) fn hosts(state: &PoolState) -> Option<HostsView> {
+    let hosts: Vec<_> = state.instances.values().filter(|i| i.is_static()).collect();
+    let policy = state.policy.as_ref().filter(|_| !hosts.is_empty())?;
+    let (count, bound) = (hosts.len(), hosts.iter().filter(|host| host.domain.is_some()).count());
+    let (kind, text) = if policy.clean_unbinds {
+        (HostKind::AnyDomain, "each serves any trust domain after it was cleaned".to_owned())
+    } else {
+        let text = format!("each stays with the trust domain of its first job, {bound} of {count} are bound");
+        (HostKind::FirstDomain, text)
+    };
+    Some(HostsView { kind, count, bound, text })
+}
+
+/// What a waiting job waits for, and what it ordered.
+pub(crate) fn job_on_what(job: &Reservation, on: &WaitingOn, state: &PoolState, when: &When) -> String {
+    let Some(order) = &job.job.order else { return on_what(on, state, when) };
+    if let Some(refused) = &job.refused {
+        return format!("what it ordered cannot be made: {}", refused.reason);
+    }
+    let step = match on {
+        // How long the pool's own instances take tells nothing about this one.
+        WaitingOn::Boot { .. } => on.to_string(),
+        _ => on_what(on, state, when),
+    };
+    format!("an instance of its own ({order}): {step}")
+}
+
+/// What a job waits for, and until when or how long that usually takes.
+pub(crate) fn on_what(on: &WaitingOn, state: &PoolState, when: &When) -> String {
+    match on {
+        WaitingOn::Boot { .. } => match state.launches.usual_boot() {
+            Some(usual) => format!("{on}, usually {}", Pretty(usual)),
+            None => on.to_string(),
+        },
+        WaitingOn::Rate { until }
+        | WaitingOn::OwnLaunch { until, .. }
+        | WaitingOn::Backoff { until, .. }
+        | WaitingOn::Paused { until, .. } => {
+            format!("{on}, {}", when.until(*until))
+        }
+        WaitingOn::NoOffering { until, .. } => format!("{on}, next try {}", when.left(*until)),
+        _ => on.to_string(),
+    }
+}
+
+/// True if an operator's drain or a launch back-off is the reason, which the commands show separately.
+pub(crate) fn is_suspended(on: &WaitingOn) -> bool {
+    matches!(on, WaitingOn::Drained { .. } | WaitingOn::Paused { .. } | WaitingOn::Backoff { .. })
+}
+
+/// A week has every weekday once; another day covers them all after a change of the clocks, too.
+const MINUTES: u64 = 8 * 24 * 60;
+
+/// The first minute in which another entry of `policy` is active; `None`: not within eight days.
+pub(super) fn until(policy: &Policy, now: Stamp) -> Option<Stamp> {
+    if policy.schedules.is_empty() {
+        return None;
+    }
+    let (_, here) = policy.in_force(now);
+    let into_minute = Duration::from_millis(now.wall_ms.rem_euclid(60_000).unsigned_abs());
+    (1..=MINUTES)
+        .map(|minute| now.plus(Duration::from_mins(minute).saturating_sub(into_minute)))
+        .find(|at| policy.in_force(*at).1 != here)
+}
+
+#[cfg(test)]
+mod tests {
+    use greenroom_core::policy::{IdlePolicy, ScheduledIdle};
+    use greenroom_core::schedule::{Schedule, ScheduleText};
+    use greenroom_core::time::{BootId, ManagerId};
+
+    use super::*;
+
+    fn policy(periods: &[&str]) -> Policy {
+        let periods = periods.iter().map(|p| (*p).to_owned()).collect();
+        let when = Schedule::parse(ScheduleText { periods, timezone: "Europe/Berlin".into() }).unwrap();
+        let entry = ScheduledIdle { when, idle: IdlePolicy { idle_count: 3, ..IdlePolicy::default() } };
+        Policy { schedules: vec![entry], ..Policy::default() }
+    }
+
+    fn at(utc: &str) -> Stamp {
+        let wall: jiff::Timestamp = utc.parse().unwrap();
+        Stamp { wall_ms: wall.as_millisecond(), manager: ManagerId(1), boot: BootId(1), uptime_ms: 1_000_000 }
+    }
+
+    fn until_utc(periods: &[&str], now: &str) -> Option<String> {
+        until(&policy(periods), at(now)).map(crate::cli::when::rfc3339)
+    }
+
+    #[test]
+    fn a_period_ends_with_its_last_minute_and_the_next_begins_after_the_weekend() {
+        let office = ["* 9-17 * * mon-fri"];
+        // A Friday.
+        assert_eq!(until_utc(&office, "2026-11-20T10:03:07.5Z").unwrap(), "2026-11-20T17:00:00Z");
+        assert_eq!(until_utc(&office, "2026-11-20T17:00:00Z").unwrap(), "2026-11-23T08:00:00Z");
+    }
+
+    #[test]
+    fn what_never_changes_has_no_end() {
+        assert_eq!(until_utc(&["* * * * *"], "2026-11-20T10:03:07Z"), None);
+        assert_eq!(until(&Policy::default(), at("2026-11-20T10:03:07Z")), None);
     }
 }
