@@ -139,7 +139,8 @@ impl Pulls for PoolPulls {
         let public = self.0.images_warm.iter().filter_map(|image| {
             let image = image.to_string();
             let job = self.pull(&image, Traces::None).ok()?;
-            let (script, within) = (public_script(&job)?, job.pull_timeout.saturating_add(MARGIN));
+            let script = public_script(&job)?;
+            let within = job.pull_timeout.saturating_add(MARGIN);
             Some(PublicPull { image: image.into(), script, within })
         });
         public.collect()
@@ -156,7 +157,8 @@ pub(super) async fn create(
 ) -> Result<(), CliError> {
     let shared = if acquired.meets_others { beside_others(call, engine, response)? } else { None };
     let job = shared.as_ref().unwrap_or(job);
-    let (key, now) = (response.facts.key.clone(), call.context.host.now());
+    let key = response.facts.key.clone();
+    let now = call.context.host.now();
     let mut account = ContainerAccount::new(key, engine.pool.clone(), now, job);
     note(call, &account);
     let mut tell = |progress| {
@@ -280,7 +282,8 @@ fn count_service(account: &mut ContainerAccount, progress: &ContainerProgress) {
 /// What the operator's files add to each pull.
 fn operators(settings: &ContainerSettings) -> Result<JobContext, CliError> {
     let text = |file: &Option<PathBuf>| file.as_ref().map(fs_err::read_to_string).transpose();
-    let (auth, ca) = (text(&settings.registry_auth), text(&settings.ca));
+    let auth = text(&settings.registry_auth);
+    let ca = text(&settings.ca);
     let registry_auth = auth.map_err(CliError::system)?.map(Secret::new);
     Ok(JobContext { registry_auth, ca: ca.map_err(CliError::system)?, ..JobContext::default() })
 }

@@ -168,7 +168,8 @@ pub(super) async fn run(
             outcome
         }
         Ok(StageEnd::Signalled(signal)) => {
-            let (name, signal_name) = (stage.to_string(), signal.clone());
+            let name = stage.to_string();
+            let signal_name = signal.clone();
             note_stage(&call, &stage, &StageFailure::Killed { stage: name, signal: signal_name });
             ui::tell(&messages::killed(&stage, &signal));
             Outcome::of_signal(&signal)
@@ -189,7 +190,8 @@ pub(super) async fn run(
                 error,
                 StageError::NotBegun { .. } | StageError::Lost { .. } | StageError::Ended { .. }
             );
-            let (by_job, reason) = (error.is_by_job(), error.to_string());
+            let by_job = error.is_by_job();
+            let reason = error.to_string();
             if kind.in_container && of_instance {
                 let class = if by_job { FailureClass::Job } else { FailureClass::System };
                 note_failure(&call, class, &reason);

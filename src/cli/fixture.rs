@@ -100,7 +100,8 @@ impl EventFixture {
             Choice::Take(offering) => Some(offering),
             Choice::Only | Choice::Wait { .. } => None,
         };
-        let (instance, generation) = (id(number), Generation::new("7f3a"));
+        let instance = id(number);
+        let generation = Generation::new("7f3a");
         let intended = Change::LaunchIntended {
             instance,
             generation,
@@ -119,7 +120,8 @@ impl EventFixture {
     /// A launch for the waiting attempt of this name, accepted after a second.
     pub(crate) fn launched_for(&mut self, number: u32, name: &str, seconds: f64) -> &mut Self {
         let request = self.state.waiting_for(&attempt(name)).unwrap();
-        let (job, domain) = (request.job.key.clone(), request.domain.clone());
+        let job = request.job.key.clone();
+        let domain = request.domain.clone();
         let order = Arc::clone(request.job.order.as_ref().unwrap());
         let ordered = Ordered { attempt: attempt(name), job, domain, order };
         let intended = Change::LaunchIntended {

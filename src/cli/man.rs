@@ -76,7 +76,8 @@ fn page(command: &clap::Command) -> Result<(String, String), CliError> {
 /// The end of a help text. There, `Exit status:` opens a section, and indented lines are tables.
 fn sections(notes: &str) -> Roff {
     let mut roff = Roff::new();
-    let (mut opened, mut in_table) = (false, false);
+    let mut opened = false;
+    let mut in_table = false;
     for line in notes.lines() {
         let indented = line.starts_with(' ');
         if indented != in_table && !line.is_empty() {

@@ -55,7 +55,7 @@ pub fn run_with_backends(args: impl Iterator<Item = OsString>) -> ExitCode {
     #[cfg(feature = "https")]
     if matches!(args.as_slice(), [_, only] if only == notify::helper::COMMAND) {
         forbid_core_dumps();
-        return notify::https::main();
+        return notify::helper::process::main();
     }
     #[cfg(feature = "kubernetes")]
     if matches!(args.as_slice(), [_, only] if only == greenroom_ports::forward::COMMAND) {

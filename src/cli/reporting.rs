@@ -109,7 +109,8 @@ mod tests {
     use crate::cli::metrics::server::ADDRESS_FILE;
 
     fn observed() -> Reporting {
-        let (message, help) = (String::new(), String::new());
+        let message = String::new();
+        let help = String::new();
         let pool = Some("vm".to_owned());
         let condition = Condition { kind: NoticeKind::BreakerOpen, pool, instance: None, message, help };
         let mut reporting = Reporting::default();

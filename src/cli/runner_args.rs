@@ -13,7 +13,9 @@ pub(super) fn read(
     args: &[OsString],
     variable: impl Fn(&str) -> Option<OsString>,
 ) -> Option<(GlobalOptions, RunnerCall)> {
-    let (mut config, mut state_dir, mut pool) = (None, None, None);
+    let mut config = None;
+    let mut state_dir = None;
+    let mut pool = None;
     let mut words: Vec<&OsStr> = Vec::new();
     let mut args = args.iter().skip(1);
     while let Some(arg) = args.next() {

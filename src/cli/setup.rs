@@ -453,7 +453,8 @@ pub(super) mod tests {
     #[tokio::test]
     async fn a_file_that_the_provider_names_makes_a_new_provider_when_it_changes() {
         let home = tempfile::tempdir().unwrap();
-        let (path, key) = (home.path().join("greenroom.toml"), home.path().join("key"));
+        let path = home.path().join("greenroom.toml");
+        let key = home.path().join("key");
         std::fs::write(&key, "expired").unwrap();
         let text = format!(
             "[pool.metal]\nmax_instances = 1\n[pool.metal.provider]\nkind = \"static\"\nuser = \"ci\"\nkey = {key:?}\n\

@@ -38,7 +38,8 @@ impl When {
     }
 
     fn written(&self, at: Stamp, time: &str) -> String {
-        let (at, now) = (self.zoned(at), self.zoned(self.now));
+        let at = self.zoned(at);
+        let now = self.zoned(self.now);
         if at.date() == now.date() {
             return at.strftime(time).to_string();
         }

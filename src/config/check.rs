@@ -253,7 +253,8 @@ fn vain_keep_builds(pool: &PoolConfig, disposable: bool) -> Option<Problem> {
 /// `containers` for a provider whose instances cannot have an engine, whichever it is.
 fn vain_containers(pool: &PoolConfig) -> Option<Problem> {
     pool.containers.as_ref()?;
-    let (name, kind) = (&pool.name, &pool.provider.kind);
+    let name = &pool.name;
+    let kind = &pool.provider.kind;
     let problem = Problem::new(format!(
         "`[pool.{name}.containers]` does not fit provider `{kind}`: its instances have no engine"
     ));

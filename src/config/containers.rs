@@ -145,7 +145,8 @@ fn policies(table: &Table<'_>, policy: &Policy) -> (Vec<PullPolicy>, Vec<PullPol
     let one_domain = policy.max_use_count == Some(1) || policy.reuse != Reuse::Any;
     let default: &[PullPolicy] = &[PullPolicy::Always, PullPolicy::IfNotPresent];
     let default = if one_domain { default } else { &default[..1] };
-    let (own, allowed) = (read("pull_policy"), read("allowed_pull_policies"));
+    let own = read("pull_policy");
+    let allowed = read("allowed_pull_policies");
     let policies = own.or(default.to_vec());
     if let Got::Good(allowed, place) = &allowed
         && let Some(refused) = policies.iter().find(|policy| !allowed.contains(policy))

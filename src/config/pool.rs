@@ -179,8 +179,8 @@ fn read(table: &Table<'_>, name: PoolName, timing: &Timing) -> Option<PoolConfig
         timing,
         warm: WarmPolicy::default(),
     };
-    let (builds_dir, cache_dir) =
-        (draft.builds_dir.or("/builds".to_owned()), draft.cache_dir.or("/cache".to_owned()));
+    let builds_dir = draft.builds_dir.or("/builds".to_owned());
+    let cache_dir = draft.cache_dir.or("/cache".to_owned());
     let around = ContainerContext { policy: &policy, shell: &shell_key, dirs: [&builds_dir, &cache_dir] };
     let containers = containers::read(table, &around);
     policy.warm = containers.as_ref().map(ContainerSettings::warm).unwrap_or_default();

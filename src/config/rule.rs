@@ -179,8 +179,11 @@ fn read_one(table: &Table<'_>, pools: &NamedPools) -> Option<Rule> {
         }
         texts.iter().map(|(text, _)| Glob::new(text)).collect()
     };
-    let (project, namespace, git_ref) = (globs("project"), globs("namespace"), globs("ref"));
-    let (job, image) = (globs("job"), globs("image"));
+    let project = globs("project");
+    let namespace = globs("namespace");
+    let git_ref = globs("ref");
+    let job = globs("job");
+    let image = globs("image");
     let protected = table.flag("protected").into_value();
     let help = "name the pool of the matching jobs: `pool = \"NAME\"`";
     let Got::Good(name, place) = table.required("pool", table.text("pool"), help) else { return None };

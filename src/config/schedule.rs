@@ -104,7 +104,8 @@ fn split(part: &str, (lowest, highest, names): (u8, u8, &[&str])) -> Option<Stri
         let named = names.iter().position(|name| name.eq_ignore_ascii_case(text));
         named.and_then(|at| u8::try_from(at).ok()).map(|at| at + lowest).or_else(|| text.parse().ok())
     };
-    let (first, last) = (value(from)?, value(to)?);
+    let first = value(from)?;
+    let last = value(to)?;
     if first <= last || last < lowest || first > highest {
         return None;
     }

@@ -593,7 +593,8 @@ fn a_provider_can_complain_about_its_own_lines() {
     let config = good("[pool.a]\nmax_instances = 1\n[pool.a.provider]\nkind = \"x\"\nzone = \"mars-1\"\n");
     let path = &config.pools[&PoolName::new("a")].provider.path;
     let complain = |title: &str, place: Place| config.diagnostics(Problem::new(title).at(place, "here"));
-    let (name, value) = (Place::name_of(format!("{path}.zone")), Place::value_of(format!("{path}.zone")));
+    let name = Place::name_of(format!("{path}.zone"));
+    let value = Place::value_of(format!("{path}.zone"));
     assert_eq!(
         complain("there is no zone `mars-1`", name).render(false),
         "error: there is no zone `mars-1`\n --> greenroom.toml:5:1\n  |\n5 | zone = \"mars-1\"\n  | ^^^^ here"

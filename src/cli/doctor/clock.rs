@@ -54,7 +54,8 @@ fn against(now: Stamp, newest: Stamp) -> Option<Finding> {
         let passed = i64::try_from(now.uptime_ms).unwrap_or(i64::MAX)
             - i64::try_from(newest.uptime_ms).unwrap_or(i64::MAX);
         let jump = now.wall_ms.saturating_sub(newest.wall_ms).saturating_sub(passed);
-        let (by, direction) = (duration(jump), if jump < 0 { "back" } else { "forward" });
+        let by = duration(jump);
+        let direction = if jump < 0 { "back" } else { "forward" };
         return (by > TOLERANCE).then(|| {
             let what = format!(
                 "the wall clock was set {direction} by {} since the last event; this affects `periods` and \

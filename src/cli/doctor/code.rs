@@ -17,7 +17,8 @@ pub struct Code {
 impl Code {
     /// With a remedy.
     pub(super) fn found(&self, what: impl Into<String>, remedy: impl Into<String>) -> Finding {
-        let (code, severity) = (self.name, self.severity);
+        let code = self.name;
+        let severity = self.severity;
         Finding { code, severity, message: what.into(), remedy: Some(remedy.into()) }
     }
 

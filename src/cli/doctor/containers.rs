@@ -33,7 +33,8 @@ pub(super) fn check(pool: &PoolConfig, settings: &ContainerSettings) -> Vec<Find
 }
 
 fn auth(pool: &PoolConfig, path: &Path) -> Vec<Finding> {
-    let (title, shown) = (format!("pool `{}`: `registry_auth`", pool.name), path.display());
+    let title = format!("pool `{}`: `registry_auth`", pool.name);
+    let shown = path.display();
     let (text, mode) = match read(path) {
         Ok(read) => read,
         Err(error) => {
@@ -60,7 +61,8 @@ fn withheld(pool: &PoolConfig, settings: &ContainerSettings) -> Option<Finding> 
     if settings.registry_auth_shared || !jobs_meet(pool, known) {
         return None;
     }
-    let (name, policy) = (&pool.name, &pool.policy);
+    let name = &pool.name;
+    let policy = &pool.policy;
     let (why, remedy) = if policy.capacity_per_instance > 1 || !known.launches() {
         ("run beside others on an instance (`capacity_per_instance`)", "capacity_per_instance")
     } else {

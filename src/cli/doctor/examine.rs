@@ -166,7 +166,8 @@ fn providers(
     around: &ProviderContext,
     examined: &mut Examination,
 ) -> (Policies, BuiltProviders) {
-    let (mut policies, mut built) = (Policies::new(), BuiltProviders::new());
+    let mut policies = Policies::new();
+    let mut built = BuiltProviders::new();
     for (config, pool) in
         config.iter().flat_map(|config| config.pools.values().map(move |pool| (config, pool)))
     {
@@ -290,9 +291,12 @@ impl RecordedChecks<'_> {
     /// Configured pools without state, and the keeper of all pools.
     fn at_rest(&self, seen: &[RecordedPool], keeper: KeeperStatus, examined: &mut Examination) {
         let known: BTreeSet<&PoolName> = seen.iter().map(|pool| &pool.name).collect();
-        let (state, attempts) = (PoolState::default(), BTreeMap::new());
+        let state = PoolState::default();
+        let attempts = BTreeMap::new();
         for (pool, policy) in self.policies.iter().filter(|(name, _)| !known.contains(name)) {
-            let (configured, state, attempts) = (Some(policy), &state, &attempts);
+            let configured = Some(policy);
+            let state = &state;
+            let attempts = &attempts;
             let facts = PoolFacts { pool, configured, config_read: true, state, report: None, attempts };
             examined.add("pools", pools::check(&facts, &self.when));
         }
@@ -418,7 +422,8 @@ mod tests {
         }
 
         async fn examine(&self, options: impl FnOnce(&mut DoctorOptions)) -> Result<Examination, CliError> {
-            let (config, state) = (self.path("greenroom.toml"), self.path("state"));
+            let config = self.path("greenroom.toml");
+            let state = self.path("state");
             let paths = CheckPaths {
                 config: &config,
                 state_dir: Some(&state),

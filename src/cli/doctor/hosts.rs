@@ -131,7 +131,8 @@ async fn stage_of(
         // That is the finding.
         return (None, None);
     }
-    let (id, at) = (&host.name, &host.endpoint);
+    let id = &host.name;
+    let at = &host.endpoint;
     if let Err(error) = ssh.begins(id, at, (needs.shell, None), PATIENCE).await {
         return (None, Some(unusable(host, needs.pool, &error)));
     }
@@ -142,7 +143,8 @@ async fn stage_of(
 /// Logs in as the account that cleans, and has its script check what it needs.
 async fn cannot_clean(host: &NamedHost, pool: &PoolName, root: &RootCleaning, ssh: &Ssh) -> Option<Finding> {
     let endpoint = Endpoint { user: root.user.clone(), ..host.endpoint.clone() };
-    let (text, input) = (&root.check, &root.script);
+    let text = &root.check;
+    let input = &root.script;
     let command = RemoteCommand { text, input, within: PATIENCE, start_within: PATIENCE, shared: false };
     let mut output = Tail::default();
     let problem = match ssh.command(&host.name, &endpoint, command, &mut output).await {
@@ -154,7 +156,8 @@ async fn cannot_clean(host: &NamedHost, pool: &PoolName, root: &RootCleaning, ss
 }
 
 fn unclean(host: &NamedHost, pool: &PoolName, root: &RootCleaning, problem: &str) -> Finding {
-    let (name, user) = (&host.name, &root.user);
+    let name = &host.name;
+    let user = &root.user;
     let what = format!("`{user}` cannot clean host `{name}` of pool `{pool}`: {problem}");
     let remedy = match &root.sudo {
         None => format!(
@@ -170,7 +173,8 @@ fn unclean(host: &NamedHost, pool: &PoolName, root: &RootCleaning, problem: &str
 
 /// A script for `/bin/sh` that prints what the host has, one word per line. Changes nothing.
 fn question(needs: &Needs<'_>) -> String {
-    let (builds, cache) = (quoted(needs.builds), quoted(needs.cache));
+    let builds = quoted(needs.builds);
+    let cache = quoted(needs.cache);
     let shells = Shell::NAMES.join(" ");
     format!(
         "echo runs-sh; echo \"path-$PATH\"; [ -r /proc/self/stat ] && echo has-proc; pgrep -s $$ >/dev/null 2>&1; \
@@ -469,7 +473,8 @@ pub(super) mod tests {
     /// One finding of each code.
     pub(in crate::cli::doctor) fn provoked() -> Vec<Finding> {
         let pool = PoolName::new("linux");
-        let (at, problem) = (String::from("h:22"), String::from("no"));
+        let at = String::from("h:22");
+        let problem = String::from("no");
         let errors = [
             ConnectError::Unreachable { at: at.clone(), problem: problem.clone() },
             ConnectError::HostKey { at: at.clone(), expected: "a".into(), found: "b".into() },

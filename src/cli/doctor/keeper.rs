@@ -44,8 +44,8 @@ pub(super) fn check(facts: &KeeperFacts, when: &When) -> Vec<Finding> {
     let mut found = Vec::new();
     match &facts.keeper {
         KeeperStatus::Absent if facts.waiting + facts.under_way > 0 => {
-            let (jobs, instances) =
-                (plural(facts.waiting, "waiting job"), plural(facts.under_way, "instance"));
+            let jobs = plural(facts.waiting, "waiting job");
+            let instances = plural(facts.under_way, "instance");
             let what = format!("no keeper is running, but there is work: {jobs}, {instances} in transition");
             found.push(code::KEEPER_MISSING.found(what, start(facts)));
         }

@@ -86,7 +86,8 @@ pub(super) fn find(
 ) -> Result<(PoolName, NamedHost), CliError> {
     let around = context.surroundings()?;
     let named = pool.map(|pool| context.the_pool(Some(pool))).transpose()?;
-    let (mut found, mut known) = (Vec::new(), Vec::new());
+    let mut found = Vec::new();
+    let mut known = Vec::new();
     for pool in context.config()?.pools.values().filter(|p| named.as_ref().is_none_or(|n| *n == p.name)) {
         let Some(static_hosts) = provider::find(&pool.provider.kind)?.static_hosts else { continue };
         let build = around.of(pool, std::rc::Rc::new(Unconnected));
@@ -177,7 +178,8 @@ mod tests {
 
     #[test]
     fn a_pinned_key_is_replaced_on_request_only() {
-        let (one, two) = (HostKey::parse(ONE).unwrap(), HostKey::parse(TWO).unwrap());
+        let one = HostKey::parse(ONE).unwrap();
+        let two = HostKey::parse(TWO).unwrap();
         assert_eq!(next(&one, None, false), Step::Ask);
         assert_eq!(next(&one, None, true), Step::Keep);
         assert_eq!(next(&one, Some(&one), true), Step::Nothing);

@@ -75,7 +75,8 @@ fn not_applied(facts: &PoolFacts<'_>, policy: &Policy) -> Option<Finding> {
 }
 
 fn unconfigured(facts: &PoolFacts<'_>) -> Option<Finding> {
-    let (pool, state) = (facts.pool, facts.state);
+    let pool = facts.pool;
+    let state = facts.state;
     if state.instances.is_empty() && state.waiting.is_empty() {
         return None;
     }
@@ -112,7 +113,8 @@ fn delayed(pool: &PoolName, backoff: &LaunchBackoff, when: &When) -> Finding {
 fn out_of_service(facts: &PoolFacts<'_>) -> Vec<Finding> {
     let finding = |instance: &Arc<Instance>| {
         let Phase::OutOfService { reason: why } = &instance.phase else { return None };
-        let (pool, id) = (facts.pool, &instance.id);
+        let pool = facts.pool;
+        let id = &instance.id;
         let what = format!("instance {id} of pool `{pool}` is out of service: {why}");
         let remedy = format!("check the instance, then run `greenroom pool resume {pool} --instance {id}`");
         Some(code::POOL_OUT_OF_SERVICE.found(what, remedy))
@@ -123,7 +125,9 @@ fn out_of_service(facts: &PoolFacts<'_>) -> Vec<Finding> {
 fn suspect(facts: &PoolFacts<'_>) -> Vec<Finding> {
     let finding = |instance: &Arc<Instance>| {
         let row = instance.suspicion().filter(|_| instance.phase == Phase::Ready)?;
-        let (pool, id, reason) = (facts.pool, &instance.id, &row.reason);
+        let pool = facts.pool;
+        let id = &instance.id;
+        let reason = &row.reason;
         let what = format!(
             "jobs of two projects failed on instance {id} of pool `{pool}` at their start; other jobs get it last: {reason}"
         );

@@ -109,7 +109,8 @@ mod tests {
     /// A used state directory, moved: another inode under the same name.
     fn moved() -> (tempfile::TempDir, LocalHost) {
         let home = tempfile::tempdir().unwrap();
-        let (old, new) = (home.path().join("old"), home.path().join("new"));
+        let old = home.path().join("old");
+        let new = home.path().join("new");
         StateDir::open(&old).unwrap();
         std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700).create(&new).unwrap();
         std::fs::copy(old.join("owner"), new.join("owner")).unwrap();

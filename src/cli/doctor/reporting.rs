@@ -98,6 +98,7 @@ pub(super) mod tests {
 
     use greenroom_core::notation::NOW;
     use greenroom_core::notice::{Condition, NoticeKind};
+    use greenroom_ports::host_error::HostError;
 
     use super::*;
     use crate::config::Config;
@@ -168,7 +169,8 @@ pub(super) mod tests {
     }
 
     fn failed() -> Notices {
-        let (message, help) = (String::new(), String::new());
+        let message = String::new();
+        let help = String::new();
         let pool = Some("a".to_owned());
         let condition = Condition { kind: NoticeKind::BreakerOpen, pool, instance: None, message, help };
         let mut notices = Notices::default();

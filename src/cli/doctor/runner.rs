@@ -162,7 +162,8 @@ fn judge_stanza(facts: &RunnerFacts<'_>, stanza: &Stanza<'_>, concurrent: i64) -
 
 /// Checks that it is set, absolute, and an executable file.
 fn executable(stanza: &Stanza<'_>, name: &str) -> Option<Finding> {
-    let (title, key) = (&stanza.title, format!("{name}_exec"));
+    let title = &stanza.title;
+    let key = format!("{name}_exec");
     let Some(path) = stanza.exec(name) else {
         let code: &Code =
             if name == "cleanup" { &code::RUNNER_CLEANUP_MISSING } else { &code::RUNNER_EXEC_MISSING };
@@ -230,7 +231,8 @@ fn called(stanza: &Stanza<'_>, name: &str) -> Result<Called, Finding> {
 
 fn other_config(facts: &RunnerFacts<'_>, stanza: &Stanza<'_>, calls: &[Called]) -> Option<Finding> {
     let other = calls.iter().filter_map(|call| call.config.as_deref()).find(|path| *path != facts.config)?;
-    let (other, own) = (other.display(), facts.config.display());
+    let other = other.display();
+    let own = facts.config.display();
     let what = format!("{} calls Greenroom with `--config {other}`, but doctor read `{own}`", stanza.title);
     Some(code::RUNNER_OTHER_CONFIG.found(what, format!("run `greenroom --config {other} doctor`")))
 }

@@ -134,7 +134,8 @@ fn write_remedy(error: &io::Error) -> &'static str {
 fn write_and_lock(dir: &Path) -> io::Result<bool> {
     // All readers of the directory skip dot-files, also if this process dies here.
     let name = format!(".doctor.{}", std::process::id());
-    let (fresh, placed) = (dir.join(format!("{name}.new")), dir.join(name));
+    let fresh = dir.join(format!("{name}.new"));
+    let placed = dir.join(name);
     let tried = (|| {
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
         file.write_all(b"tried by doctor\n")?;

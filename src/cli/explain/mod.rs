@@ -194,7 +194,8 @@ fn jobs(question: &Question, chapter: &Chapter<'_>, past: &mut Past, when: &When
             let policy = chapter.state.policy.as_deref();
             let waits = past.waits.get(&job).into_iter().flatten();
             let waits = waits.map(|(waited, cause)| advice::of_past_wait(*waited, *cause, policy));
-            let (waits, advice) = (waits.collect(), present::job_advice(chapter, &job));
+            let waits = waits.collect();
+            let advice = present::job_advice(chapter, &job);
             let of_job = |account: &&ContainerAccount| account.job == job && account.pool == *chapter.pool;
             let containers = chapter.containers.iter().filter(of_job).map(ContainersView::of).collect();
             Explained {

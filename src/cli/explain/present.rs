@@ -48,7 +48,8 @@ pub(super) fn job(chapter: &Chapter<'_>, job: &JobKey, when: &When) -> Vec<Strin
         let kept = state.policy.as_ref().map_or(Duration::ZERO, |p| p.timing.place_retention);
         let place = state.places.get(job).filter(|place| when.now().since(place.ended_at) < kept);
         let place = place.map(|place| {
-            let (left, until) = (when.age(place.ended_at), when.until(place.ended_at.plus(kept)));
+            let left = when.age(place.ended_at);
+            let until = when.until(place.ended_at.plus(kept));
             format!("left the queue {left} ago; its place is kept for a retry {until}")
         });
         now.push(place.unwrap_or_else(|| "neither waiting nor running".to_owned()));

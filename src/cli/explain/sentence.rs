@@ -61,7 +61,8 @@ pub(super) fn sentence(before: &PoolState, event: &Event) -> String {
             };
             let chosen = offering.as_ref().map(|offering| chosen(before, offering, at));
             let own = ordered.as_ref().map(|own| format!(" for job {}: {}", own.job.id, own.order));
-            let (chosen, own) = (chosen.unwrap_or_default(), own.unwrap_or_default());
+            let chosen = chosen.unwrap_or_default();
+            let own = own.unwrap_or_default();
             format!("launch of {instance} requested{again}{chosen}{own}")
         }
         Change::LaunchAnswered { instance, answer, .. } => answered(before, instance, answer, at),
@@ -114,7 +115,8 @@ pub(super) fn sentence(before: &PoolState, event: &Event) -> String {
             format!("{} {what} {}: {reason}", place(before, attempt), who(before, attempt))
         }
         Change::FailedEarly { attempt, reason } => {
-            let (who, place) = (who(before, attempt), place(before, attempt));
+            let who = who(before, attempt);
+            let place = place(before, attempt);
             format!("{who} failed on {place} before its own script: {reason}")
         }
         Change::Released { attempt, release: leaving } => {
@@ -122,13 +124,15 @@ pub(super) fn sentence(before: &PoolState, event: &Event) -> String {
             let held = held.map(|h| format!(" after {}", Pretty(at.since(h.granted))));
             let used = if leaving.used { "" } else { ", without having used it" };
             let closing = if leaving.closing { "; its last call is still running" } else { "" };
-            let (who, place) = (who(before, attempt), place(before, attempt));
+            let who = who(before, attempt);
+            let place = place(before, attempt);
             format!("{who} left {place}{}: {}{used}{closing}", held.unwrap_or_default(), leaving.how)
         }
         Change::JobEnded { attempt, end } => {
             let blame = end.result.blame().map(|party| format!(", caused by the {party}"));
             let reason = end.reason.as_ref().map(|reason| format!(": {reason}"));
-            let (blame, reason) = (blame.unwrap_or_default(), reason.unwrap_or_default());
+            let blame = blame.unwrap_or_default();
+            let reason = reason.unwrap_or_default();
             format!("{} ended: {}{blame}{reason}", who(before, attempt), end.result)
         }
         Change::SlotFreed { attempt } => {

@@ -61,7 +61,8 @@ fn chapter<'a>(
 }
 
 fn explained(what: &str, story: &EventFixture, report: Option<&Report>, seconds: f64) -> String {
-    let (name, when) = (pool(), when(seconds));
+    let name = pool();
+    let when = when(seconds);
     let chapters = vec![chapter(&name, story, report, &KeeperStatus::Runs)];
     explain(what, chapters, &when).unwrap().text(&when, 80)
 }
@@ -242,7 +243,8 @@ fn at_most_twenty_notable_events_of_a_pool_are_shown() {
 #[test]
 fn an_unknown_name_gets_the_nearest_and_an_example_of_each_kind() {
     let story = day();
-    let (name, when) = (pool(), when(440.0));
+    let name = pool();
+    let when = when(440.0);
     for (what, near) in [("linus", "linux"), ("linux-7f3a-9", "linux-7f3a-1"), ("4719", "4711")] {
         let error =
             explain(what, vec![chapter(&name, &story, None, &KeeperStatus::Runs)], &when).unwrap_err();
@@ -261,7 +263,9 @@ fn an_unknown_name_gets_the_nearest_and_an_example_of_each_kind() {
 #[test]
 fn the_containers_of_a_job_are_told_with_their_images_services_and_failure() {
     let story = day();
-    let (name, keeper, when) = (pool(), KeeperStatus::Runs, when(440.0));
+    let name = pool();
+    let keeper = KeeperStatus::Runs;
+    let when = when(440.0);
     let image = |name: &str, source| ImageAccount { name: name.to_owned(), digest: None, source };
     let pulled = ImageSource::Pulled { after: Duration::from_millis(9_200), bytes: Some(480 << 20) };
     let account = |job, of: &PoolName| ContainerAccount {
@@ -300,11 +304,13 @@ fn the_containers_of_a_job_are_told_with_their_images_services_and_failure() {
 #[test]
 fn a_history_that_begins_in_the_middle_or_has_holes_is_told_as_far_as_it_goes() {
     let story = day();
-    let (name, when) = (pool(), when(440.0));
+    let name = pool();
+    let when = when(440.0);
     // Everything before the grant of the warm job is no longer kept.
     let kept =
         story.events.iter().skip_while(|e| !matches!(e.change, Change::Granted { .. })).cloned().map(Ok);
-    let hole = std::iter::once(Err("journal.jsonl:7: the checksum does not match".to_owned()));
+    let damage = StoreError::Io { what: "journal.jsonl:7: the checksum does not match".to_owned() };
+    let hole = std::iter::once(Err(Unreadable::Store(damage)));
     let history = Box::new(hole.chain(kept));
     let keeper = KeeperStatus::Runs;
     let chapter = Chapter {
@@ -337,7 +343,8 @@ fn a_job_number_of_two_servers_is_told_twice_and_a_pool_named_like_a_job_too() {
     let domain = greenroom_core::ids::TrustDomain::new("any");
     let acquire_timeout = Duration::from_mins(1);
     story.then(432.0, Change::Requested { attempt: attempt("other"), job, domain, acquire_timeout });
-    let (name, when) = (PoolName::new("4711"), when(440.0));
+    let name = PoolName::new("4711");
+    let when = when(440.0);
     let answer = explain("4711", vec![chapter(&name, &story, None, &KeeperStatus::Runs)], &when).unwrap();
     let titles: Vec<&str> = answer.parts.iter().map(|p| p.title.as_str()).collect();
     assert_eq!(titles.len(), 3, "{titles:?}");
@@ -376,7 +383,8 @@ fn a_job_says_its_name_stage_pipeline_and_ref_as_far_as_they_are_known() {
         explained("1", &story, None, 12.0).lines().nth(1),
         Some(format!("{whole} (not protected)").as_str())
     );
-    let (name, when) = (pool(), when(12.0));
+    let name = pool();
+    let when = when(12.0);
     let json = |what: &str| {
         let answer = explain(what, vec![chapter(&name, &story, None, &KeeperStatus::Runs)], &when).unwrap();
         answer.json(&when)["explained"][0]["about"].clone()
@@ -388,7 +396,8 @@ fn a_job_says_its_name_stage_pipeline_and_ref_as_far_as_they_are_known() {
 #[test]
 fn json_carries_the_same_sentences_under_stable_names_and_no_key() {
     let story = day();
-    let (name, when) = (pool(), when(440.0));
+    let name = pool();
+    let when = when(440.0);
     let answer = explain("4711", vec![chapter(&name, &story, None, &KeeperStatus::Runs)], &when).unwrap();
     let value = answer.json(&when);
     let part = &value["explained"][0];
@@ -413,7 +422,8 @@ fn an_instance_says_which_offering_it_took_and_why_none_before() {
     story.offerings(&["zone-a small spot", "zone-b small spot", "zone-b small"]);
     story.refused(1, 1, none_left, 10.0).refused(1, 2, refused(ErrorClass::Quota, "8 vCPU"), 11.0);
     story.intended(1, 3, 12.5).launched(2, 500.0);
-    let (name, when) = (pool(), when(13.0));
+    let name = pool();
+    let when = when(13.0);
     let explained = |what: &str| {
         let chapter = chapter(&name, &story, None, &KeeperStatus::Runs);
         explain(what, vec![chapter], &when).unwrap().text(&when, 400)

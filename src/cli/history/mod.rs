@@ -82,7 +82,8 @@ pub(in crate::cli) async fn history(
 ) -> Result<bool, CliError> {
     let context = Context::open(place, Role::Operator)?;
     let now = context.host.now();
-    let (filter, period) = (Filter::of(options)?, period(options, now)?);
+    let filter = Filter::of(options)?;
+    let period = period(options, now)?;
     let reader = PoolReader::open(&context, options.pool.as_deref()).await?;
     let mut view = HistoryView {
         at: now,

@@ -255,7 +255,8 @@ fn summary(seen: &HistoryView, when: &When) -> String {
     let mut waits: Vec<Duration> = seen.jobs.iter().filter_map(|job| job.waited).collect();
     waits.sort_unstable();
     if let Some(longest) = waits.last() {
-        let (half, most) = (Pretty(waits[(waits.len() - 1) / 2]), Pretty(*longest));
+        let half = Pretty(waits[(waits.len() - 1) / 2]);
+        let most = Pretty(*longest);
         write!(text, "; median wait {half}, longest {most}").ok();
     }
     if seen.left_out > 0 {

@@ -23,7 +23,8 @@ use build::mib;
 pub(super) async fn image(place: &GlobalOptions, command: ImageCommand) -> Result<bool, CliError> {
     match command {
         ImageCommand::Build(options) => {
-            let (images, name) = (images(place, &options.images)?, options.name.clone());
+            let images = images(place, &options.images)?;
+            let name = options.name.clone();
             build::build(&images, options)?;
             build::launch_again(place, images.path(), &name).await?;
             Ok(true)
@@ -79,9 +80,11 @@ fn table(entries: &[ListedImage]) -> String {
                 let about = &image.manifest;
                 let size = on_disk(&image.dir).map_or_else(|_| "?".to_owned(), mib);
                 let built = minute(about.built);
-                let (flavour, ssh) = (about.flavour.to_string(), about.ssh.to_string());
+                let flavour = about.flavour.to_string();
+                let ssh = about.ssh.to_string();
                 let engine = about.engine.clone().unwrap_or_else(|| "-".to_owned());
-                let (suite, kernel) = (about.suite.clone(), about.kernel.clone());
+                let suite = about.suite.clone();
+                let kernel = about.kernel.clone();
                 let cells = vec![name.clone(), flavour, ssh, suite, kernel, engine, size, built];
                 rows.row(cells, complaints(image));
             }

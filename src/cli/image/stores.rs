@@ -101,7 +101,8 @@ fn table(entries: &[ListedStore]) -> String {
             Ok(store) => {
                 let manifest = &store.manifest;
                 let size = size(store).map_or_else(|_| "?".to_owned(), mib);
-                let (built, refreshed) = (minute(manifest.built), minute(manifest.refreshed));
+                let built = minute(manifest.built);
+                let refreshed = minute(manifest.refreshed);
                 let images = manifest.images.iter().map(|image| {
                     let digest = image.digest.get(..19).unwrap_or(&image.digest);
                     format!("{} ({digest}, since {})", image.name, minute(image.since))

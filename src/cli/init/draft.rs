@@ -60,7 +60,8 @@ impl Draft {
     /// Sets a key of the provider, or of the pool, as `KEY=VALUE` gives it.
     pub(super) fn set(&mut self, given: &str) -> Result<(), KeyError> {
         let (name, text) = given.split_once('=').ok_or_else(|| KeyError::NoAssignment(given.to_owned()))?;
-        let (own, shared) = (self.own_keys(), pool_keys().keys);
+        let own = self.own_keys();
+        let shared = pool_keys().keys;
         let (key, list) = match (find(own, name), find(shared, name)) {
             (Some(key), _) => (key, &mut self.provider),
             (None, Some(key)) => (key, &mut self.pool),
@@ -141,7 +142,8 @@ fn lines(keys: &'static [Key], values: &[(String, Value)]) -> String {
 
 /// The meaning of a key, wrapped.
 fn comment(key: &Key) -> String {
-    let (mut text, mut column) = (String::from("#"), 1);
+    let mut text = String::from("#");
+    let mut column = 1;
     for word in schema::plain(key.means).split_whitespace() {
         if column + 1 + word.chars().count() > WIDTH {
             text += "\n#";

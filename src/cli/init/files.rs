@@ -181,7 +181,8 @@ mod tests {
     #[test]
     fn a_changed_file_keeps_mode_owner_link_and_earlier_text() {
         let home = tempfile::tempdir().unwrap();
-        let (path, link) = (home.path().join("config.toml"), home.path().join("link"));
+        let path = home.path().join("config.toml");
+        let link = home.path().join("link");
         std::fs::write(&path, "one").unwrap();
         std::fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
         std::os::unix::fs::symlink(&path, &link).unwrap();

@@ -125,7 +125,8 @@ pub(super) fn choose(text: &str, name: Option<&str>, may_change: bool) -> Result
             _ => return Err(Refusal::SameName(name.to_owned())),
         },
         None => {
-            let (ours, free) = (those(&Section::is_ours), those(&Section::is_free));
+            let ours = those(&Section::is_ours);
+            let free = those(&Section::is_free);
             let possible = [ours, free, those(&|_| true)].into_iter().find(|those| !those.is_empty());
             match possible.unwrap_or_default().as_slice() {
                 [only] => *only,
@@ -188,7 +189,8 @@ pub(super) fn merge(text: &str, at: usize, wanted: &Wanted) -> Result<String, Re
 /// Programs and arguments that call Greenroom already stay.
 fn executables(custom: &mut dyn TableLike, wanted: &Wanted, indent: &str) {
     for name in EXECS {
-        let (exec, args) = (format!("{name}_exec"), format!("{name}_args"));
+        let exec = format!("{name}_exec");
+        let args = format!("{name}_args");
         let calls = custom.get(&exec).and_then(Item::as_str).is_some_and(is_greenroom);
         if !calls {
             set(custom, &exec, wanted.program.as_str().into(), indent);

@@ -58,7 +58,8 @@ impl Server {
     /// goes on.
     pub(in crate::cli) fn start(place: &GlobalOptions, state_path: &Path, address: MetricsAddress) -> Self {
         let (stop, stopped) = oneshot::channel();
-        let (place, root) = (place.clone(), state_path.to_owned());
+        let place = place.clone();
+        let root = state_path.to_owned();
         let serve = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             match runtime {

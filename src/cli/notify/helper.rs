@@ -27,7 +27,7 @@ const WHAT: &str = "`https://` in `webhook` of `[notify]`";
 
 /// What the process reads.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Order {
+pub(super) struct PostOrder {
     pub(super) url: String,
     /// The URL without its secret.
     pub(super) shown: String,
@@ -43,11 +43,13 @@ pub(in crate::cli) fn missing(webhook: &Webhook) -> Option<String> {
 
 pub(super) async fn post(webhook: &Webhook, body: &str, within: Duration) -> Result<(), DeliveryError> {
     let program = program::backends(WHAT).map_err(|missing| DeliveryError::NoProgram(missing.in_a_line()))?;
-    let (url, shown, body) = (webhook.url(), format!("{webhook:?}"), body.to_owned());
-    run(&program, &Order { url, shown, body, within }).await
+    let url = webhook.url();
+    let shown = format!("{webhook:?}");
+    let body = body.to_owned();
+    run(&program, &PostOrder { url, shown, body, within }).await
 }
 
-async fn run(path: &Path, order: &Order) -> Result<(), DeliveryError> {
+async fn run(path: &Path, order: &PostOrder) -> Result<(), DeliveryError> {
     let program = path.file_name().unwrap_or_default().display().to_string();
     let mut command = Command::new(path);
     let input = serde_json::to_string(order)?;
@@ -60,6 +62,63 @@ async fn run(path: &Path, order: &Order) -> Result<(), DeliveryError> {
         (true, _) => Ok(()),
         (false, false) if status.code() == Some(1) => Err(DeliveryError::Said(problem)),
         (false, _) => Err(DeliveryError::Ended { program, status }),
+    }
+}
+
+#[cfg(feature = "https")]
+pub(in crate::cli) mod process {
+    //! The process itself, in the program that has the libraries.
+
+    use std::io::Read as _;
+    use std::process::ExitCode;
+
+    use greenroom_backends::https::{self, causes};
+    use reqwest::header::CONTENT_TYPE;
+    use reqwest::redirect::Policy;
+
+    use super::PostOrder;
+    use crate::cli::error::CliError;
+    use crate::cli::notify::deliver::DeliveryError;
+    use crate::cli::ui;
+
+    /// Exit status: 0 delivered, 1 not delivered, with a sentence.
+    pub(in crate::cli) fn main() -> ExitCode {
+        let mut input = String::new();
+        let order =
+            std::io::stdin().read_to_string(&mut input).ok().and_then(|_| serde_json::from_str(&input).ok());
+        let Some(order) = order else { return ExitCode::from(2) };
+        match posted(order) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(problem) => {
+                ui::out(&CliError::message(&problem));
+                ExitCode::from(1)
+            }
+        }
+    }
+
+    fn posted(order: PostOrder) -> Result<(), DeliveryError> {
+        let late = DeliveryError::Silent { url: order.shown.clone(), within: order.within };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime =
+            runtime.map_err(|cause| DeliveryError::Unreachable { url: order.shown.clone(), cause })?;
+        let posted = runtime.block_on(async { tokio::time::timeout(order.within, post(order)).await });
+        // A name that is still being looked up must not delay the end.
+        runtime.shutdown_background();
+        posted.unwrap_or(Err(late))
+    }
+
+    async fn post(order: PostOrder) -> Result<(), DeliveryError> {
+        let PostOrder { url, shown, body, .. } = order;
+        let failed =
+            |error: reqwest::Error| DeliveryError::Https { url: shown.clone(), causes: causes(&error) };
+        let client = https::client().https_only(true).redirect(Policy::none()).build().map_err(failed)?;
+        let request = client.post(url).header(CONTENT_TYPE, "application/json").body(body);
+        let response = request.send().await.map_err(failed)?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(());
+        }
+        Err(DeliveryError::Status { url: shown, status: status.as_u16() })
     }
 }
 
@@ -76,7 +135,7 @@ mod tests {
         let program = dir.path().join("helper");
         fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
         fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
-        let order = Order {
+        let order = PostOrder {
             url: "https://a/secret".to_owned(),
             shown: "https://a:443/…".to_owned(),
             body: "{}".to_owned(),

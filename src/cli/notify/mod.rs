@@ -4,8 +4,6 @@
 
 mod deliver;
 pub(super) mod helper;
-#[cfg(feature = "https")]
-pub(super) mod https;
 
 use std::collections::BTreeMap;
 use std::fs;

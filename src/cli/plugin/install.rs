@@ -90,7 +90,8 @@ mod carried_out {
         let last = Cell::new(Instant::now());
         let report = |progress: Progress<'_>| report(reference, &last, progress);
         let outcome = Box::pin(install::install(&request, credentials, &report)).await.map_err(explained)?;
-        let (version, program) = (&outcome.installed.version, outcome.installed.program.display());
+        let version = &outcome.installed.version;
+        let program = outcome.installed.program.display();
         let name = reference.plugin.short();
         ui::out(&if outcome.is_new {
             format!("installed {name} {version}: {program}\n")

@@ -73,7 +73,8 @@ async fn live(options: &TestOptions, kit: &Kit, group: &GroupInfo) -> Result<Vec
             CliError::say("no instance was created").help("leave out `--live` to check without instances")
         );
     }
-    let (checks, clean_up) = (Box::pin(kit.check_live(group)), Box::pin(kit.clean_up()));
+    let checks = Box::pin(kit.check_live(group));
+    let clean_up = Box::pin(kit.clean_up());
     cleaned_up(&WORDS, checks, clean_up).await
 }
 

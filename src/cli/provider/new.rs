@@ -106,7 +106,8 @@ fn files(language: Language, name: &str, directory: &Path) -> Vec<SkeletonFile> 
 
 fn next_steps(language: Language, name: &str, directory: &Path) -> String {
     let source = if language == Language::Go { "main.go" } else { name };
-    let (at, live) = (directory.display(), "test --live");
+    let at = directory.display();
+    let live = "test --live";
     let width = live.len().max(source.len());
     format!(
         "Wrote a program that works as it is: each of its machines is an sshd on this host.\n\

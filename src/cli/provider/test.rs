@@ -75,7 +75,8 @@ async fn live(
             CliError::say("no machine was created").help("leave out `--live` to check without machines")
         );
     }
-    let (checks, clean_up) = (Box::pin(live.check()), Box::pin(live.clean_up()));
+    let checks = Box::pin(live.check());
+    let clean_up = Box::pin(live.clean_up());
     cleaned_up(&WORDS, checks, clean_up).await
 }
 
@@ -190,8 +191,8 @@ fn host_key_authorities(file: Option<&Path>) -> Result<Vec<String>, CliError> {
 fn cost(known: &CapabilitiesAnswer) -> String {
     let or_not =
         |stated: &Option<String>| stated.clone().unwrap_or_else(|| "not stated by the program".to_owned());
-    let (machines, concurrent) =
-        (MACHINES + u32::from(known.lifetime), live::CONCURRENT + u32::from(known.lifetime));
+    let machines = MACHINES + u32::from(known.lifetime);
+    let concurrent = live::CONCURRENT + u32::from(known.lifetime);
     format!(
         "The kit creates about {machines} machines, at most {concurrent} of them concurrently, in the pools `{}` and `{}`, and \
          terminates them.\n  account: {}\n  price of a machine: {}\n",

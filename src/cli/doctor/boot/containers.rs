@@ -45,7 +45,8 @@ impl ContainerCheck {
             let named = |error| CliError::say(format!("cannot read {}: {error}", path.display()));
             std::fs::read_to_string(path).map_err(named)
         };
-        let (auth, ca) = (read(&settings.registry_auth)?, read(&settings.ca)?);
+        let auth = read(&settings.registry_auth)?;
+        let ca = read(&settings.ca)?;
         let script = script(settings, &auth, &ca);
         Ok(Some(Self { engine: settings.engine, limit: settings.options.pids_limit, script }))
     }
@@ -261,7 +262,8 @@ impl EngineFacts {
             );
         }
         if clock.abs_diff(now) > CLOCK_TOLERANCE {
-            let (by, direction) = (clock.abs_diff(now), if clock > now { "fast" } else { "slow" });
+            let by = clock.abs_diff(now);
+            let direction = if clock > now { "fast" } else { "slow" };
             let what = format!("the clock of an instance of pool `{pool}` is {by} s {direction}");
             found.push(code::CONTAINERS_CLOCK.found(what, "set the clocks of instances when they boot"));
         }

@@ -401,7 +401,8 @@ impl BootTimeline {
     pub(super) fn row(&mut self, at: Stamp, stage: &str) -> String {
         let begun = *self.begun.get_or_insert(at);
         let last = self.last.replace(at).unwrap_or(at);
-        let (after, took) = (Pretty(at.since(begun)).to_string(), Pretty(at.since(last)).to_string());
+        let after = Pretty(at.since(begun)).to_string();
+        let took = Pretty(at.since(last)).to_string();
         format!("{after:>9}  {took:>9}  {stage}\n")
     }
 }

@@ -88,12 +88,14 @@ async fn unfinished(
     only: Option<&PoolName>,
     options: &LeaksOptions,
 ) -> Result<(bool, Vec<Value>), CliError> {
-    let (mut is_clean, mut documents) = (true, Vec::new());
+    let mut is_clean = true;
+    let mut documents = Vec::new();
     for left in boot::scratch::unfinished(&context.state_path).await? {
         if only.is_some() && left.pool.as_ref() != only {
             continue;
         }
-        let (pool, instances) = (left.pool.as_ref(), &left.instances);
+        let pool = left.pool.as_ref();
+        let instances = &left.instances;
         documents.push(json!(BootView { directory: left.path().display(), pool, instances }));
         is_clean &= match (options.terminate, options.dry_run) {
             (true, false) => boot::finish(context, &left, &|text| options.say(text)).await?,
@@ -138,7 +140,8 @@ async fn check(
 ) -> Result<LeakCheck, LookError> {
     let (mut view, orphans) = see(engine, setup, &boots).await?;
     say(&view::found(&view, ui::width()));
-    let (is_clean, left) = (view.is_clean(), view.left());
+    let is_clean = view.is_clean();
+    let left = view.left();
     if !options.terminate || view.unknown_generation > 0 {
         return Ok(LeakCheck { view, is_clean, left });
     }

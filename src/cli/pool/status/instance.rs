@@ -83,7 +83,8 @@ struct ImageView<'a> {
 
 impl<'a> ImageView<'a> {
     fn of(fact: &'a ImageFact) -> Self {
-        let (image, checked) = (&fact.image, fact.checked_at());
+        let image = &fact.image;
+        let checked = fact.checked_at();
         Self {
             name: &image.name,
             digest: image.digest.as_deref(),
@@ -160,7 +161,8 @@ impl<'a> InstanceView<'a> {
 
     /// What is shown of it in sentences.
     pub(crate) fn sentences(&self) -> Vec<String> {
-        let (reason, ordered) = (self.reason.clone(), self.ordered_text.clone());
+        let reason = self.reason.clone();
+        let ordered = self.ordered_text.clone();
         let offering = self.offering.map(|offering| format!("launched as {offering}"));
         let detail = self.detail.map(str::to_owned);
         let location = self.location.filter(|_| self.is_elsewhere);

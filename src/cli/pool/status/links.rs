@@ -96,7 +96,8 @@ pub(in crate::cli) fn summary<'a>(links: impl Iterator<Item = &'a FoundLink>) ->
     }
     let trips: Vec<u64> = figures().filter_map(|figures| figures.round_trip_us).collect();
     if let (Some(least), Some(most)) = (trips.iter().min(), trips.iter().max()) {
-        let (least, most) = (round_trip(*least), round_trip(*most));
+        let least = round_trip(*least);
+        let most = round_trip(*most);
         parts.push(if least == most {
             format!("round trip {most}")
         } else {
@@ -165,7 +166,8 @@ fn or_dash(value: Option<impl ToString>) -> String {
 
 /// Microseconds, to two digits that count.
 fn round_trip(us: u64) -> String {
-    let (ms, rest) = (us / 1000, us % 1000);
+    let ms = us / 1000;
+    let rest = us % 1000;
     match ms {
         0 => format!("0.{:02} ms", rest / 10),
         1..10 => format!("{ms}.{} ms", rest / 100),
@@ -175,7 +177,8 @@ fn round_trip(us: u64) -> String {
 
 /// Bytes, to the nearest unit below.
 fn memory(bytes: u64) -> String {
-    let (kib, mib) = (bytes >> 10, bytes >> 20);
+    let kib = bytes >> 10;
+    let mib = bytes >> 20;
     match mib {
         0 => format!("{kib} KiB"),
         1..10 => format!("{mib}.{} MiB", (kib % 1024) * 10 / 1024),

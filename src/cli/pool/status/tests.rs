@@ -163,7 +163,8 @@ pool linux: 0 of 4 instances, 0 of 4 job slots in use, 0 jobs waiting
 #[test]
 fn a_pool_that_no_keeper_has_seen_has_no_policy() {
     let keeper = KeeperStatus::Unknown(HostError::Io { what: "cannot open `keeper.lock`".into() });
-    let (pool, state) = (pool(), PoolState::default());
+    let pool = pool();
+    let state = PoolState::default();
     let input = StatusInput {
         pool: &pool,
         state: &state,
@@ -355,7 +356,8 @@ fn none_left() -> Failure {
 
 #[test]
 fn a_pool_says_which_offerings_are_unavailable_and_until_when() {
-    let (spot, other) = ("us-east1-b n2d-standard-4 spot", "us-east1-c n2d-standard-4");
+    let spot = "us-east1-b n2d-standard-4 spot";
+    let other = "us-east1-c n2d-standard-4";
     let mut story = EventFixture::of(Policy { max_instances: 4, ..Policy::default() });
     story.offerings(&[spot, other]).refused(1, 1, none_left(), 10.0);
     story.asks("a", 4711, "acme/shop", 9.0);
@@ -365,7 +367,8 @@ fn a_pool_says_which_offerings_are_unavailable_and_until_when() {
         "{text}"
     );
     story.intended(1, 2, 12.0);
-    let (name, keeper) = (pool(), KeeperStatus::Runs);
+    let name = pool();
+    let keeper = KeeperStatus::Runs;
     let input = StatusInput {
         pool: &name,
         state: &story.state,
@@ -386,8 +389,9 @@ fn a_pool_says_which_offerings_are_unavailable_and_until_when() {
     assert_eq!(value["offerings"][1]["unavailable"], serde_json::Value::Null);
     assert_eq!(value["instances"][0]["offering"], other);
     let mut report = report(12.0);
-    let (offering, failure, until) =
-        (story.state.availability.offerings()[0].clone(), none_left(), at(131.0));
+    let offering = story.state.availability.offerings()[0].clone();
+    let failure = none_left();
+    let until = at(131.0);
     report.waiting = vec![(attempt("a"), WaitingOn::NoOffering { until, offering, failure, count: 2 })];
     let value = as_json(StatusInput { report: Some(&report), ..input }, &when(13.0));
     let on = &value["waiting"][0]["waiting_for"];
@@ -403,7 +407,8 @@ fn an_instance_in_another_location_says_where_it_is() {
     let story = busy();
     let mut report = report(189.0);
     assert!(!shown(&story, Some(&report), &KeeperStatus::Runs, 192.0).contains("does not list now"));
-    let (location, here) = (Location::new("here"), Location::new("gce project test"));
+    let location = Location::new("here");
+    let here = Location::new("gce project test");
     report.notes = vec![Note::Elsewhere { instances: 5, location, here }];
     let text = shown(&story, Some(&report), &KeeperStatus::Runs, 192.0);
     assert!(text.contains("in here, which the provider does not list now"), "{text}");
@@ -416,7 +421,8 @@ fn a_pool_of_static_hosts_says_which_domains_they_serve() {
     let hosts = |clean_unbinds| {
         let mut story = EventFixture::of(policy(clean_unbinds));
         for (host, seconds) in [("metal-1", 1.0), ("metal-2", 2.0)] {
-            let (instance, endpoint) = (InstanceId::new(host), endpoint());
+            let instance = InstanceId::new(host);
+            let endpoint = endpoint();
             story.then(seconds, Change::Adopted { instance, endpoint, capacity: 1, uses_left: None });
             story.then(seconds + 1.0, Change::BecameReady { instance: InstanceId::new(host) });
         }
@@ -459,7 +465,8 @@ fn an_instance_that_a_job_ordered_says_so_and_the_job_says_what_it_waits_for() {
         assert!(text.contains(line), "{line}:\n{text}");
     }
     let value = as_json(of(&pool(), &story, Some(&seen)), &when(70.0));
-    let (ordered, order) = (&value["instances"][1]["ordered"], &value["waiting"][0]["order"]);
+    let ordered = &value["instances"][1]["ordered"];
+    let order = &value["waiting"][0]["order"];
     assert_eq!((&ordered["job"], &ordered["image"]), (&4711.into(), &"ruby:3.3".into()), "{value}");
     assert_eq!(order["services"], serde_json::json!(["postgres:17", "redis:8"]), "{value}");
     assert!(value["instances"][0].get("ordered").is_none(), "{value}");
@@ -535,7 +542,8 @@ fn a_wide_status_has_a_row_for_each_instance_and_job() {
 fn few_instances_are_shown_whole_on_the_smallest_screen() {
     let mut story = EventFixture::of(Policy { max_instances: 2, ..Policy::default() });
     story.ready(1, 1.0);
-    let (text, wide) = (on_screen(&story, Some(1), false), on_screen(&story, None, false));
+    let text = on_screen(&story, Some(1), false);
+    let wide = on_screen(&story, None, false);
     assert_eq!(text, wide);
 }
 

@@ -329,7 +329,8 @@ pub(super) fn bar(input: &StatusInput<'_>, width: usize) -> String {
     let total = parts.iter().map(|(_, count, _)| u64::from(*count)).sum::<u64>().max(1);
     let columns = WIDEST.min(width.saturating_sub(12)).min(usize::try_from(total).unwrap_or(WIDEST));
     let mut drawn = String::new();
-    let (mut slots, mut reached) = (0_u64, 0_usize);
+    let mut slots = 0_u64;
+    let mut reached = 0_usize;
     for (sign, count, _) in parts {
         slots += u64::from(count);
         let until = usize::try_from(slots * columns as u64 / total).unwrap_or(columns);

@@ -231,7 +231,8 @@ fn note_kind<S: Serializer>(note: &Note, to: S) -> Result<S::Ok, S::Error> {
 impl<'a> PoolView<'a> {
     pub(super) fn of(input: StatusInput<'a>, when: &When) -> Self {
         let StatusInput { pool, state, report, keeper, links, containers } = input;
-        let (now, in_use) = (when.now(), state.in_use());
+        let now = when.now();
+        let in_use = state.in_use();
         let policy = state.policy.as_deref();
         let in_force = policy.map(|policy| policy.in_force(now));
         let mut recorded: Vec<&Instance> = state.instances.values().map(AsRef::as_ref).collect();
@@ -329,8 +330,11 @@ impl OfferingView<'_> {
 
 impl UnavailableView {
     fn of(unavailable: Unavailable) -> Self {
-        let (text, refusal) = (unavailable.to_string(), unavailable.refusal);
-        let (failure, refused, times) = (refusal.failure, refusal.at, refusal.times);
+        let text = unavailable.to_string();
+        let refusal = unavailable.refusal;
+        let failure = refusal.failure;
+        let refused = refusal.at;
+        let times = refusal.times;
         Self { text, failure, refused, times, until: unavailable.until }
     }
 
@@ -412,7 +416,8 @@ pub(crate) enum HostKind {
 pub(crate) fn hosts(state: &PoolState) -> Option<HostsView> {
     let hosts: Vec<_> = state.instances.values().filter(|i| i.is_static()).collect();
     let policy = state.policy.as_ref().filter(|_| !hosts.is_empty())?;
-    let (count, bound) = (hosts.len(), hosts.iter().filter(|host| host.domain.is_some()).count());
+    let count = hosts.len();
+    let bound = hosts.iter().filter(|host| host.domain.is_some()).count();
     let (kind, text) = if policy.clean_unbinds {
         (HostKind::AnyDomain, "each serves any trust domain after it was cleaned".to_owned())
     } else {
