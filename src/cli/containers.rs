@@ -72,8 +72,8 @@ pub(super) fn wanted(
     Ok(job)
 }
 
-/// The same for a pool that runs jobs in containers. `pool` is one of `config`; `meets_others`: the job's instance is known,
-/// and other jobs may be there.
+/// The containers of a job in a pool that runs jobs in containers. `pool` is one of `config`; `meets_others`: the job's
+/// instance is known, and other jobs may be there.
 fn judged(
     config: &Config,
     pool: &PoolConfig,
@@ -279,7 +279,7 @@ fn count_service(account: &mut ContainerAccount, progress: &ContainerProgress) {
     }
 }
 
-/// What the operator's files add to each pull.
+/// The credentials and certificates that the operator's files add to each pull.
 fn operators(settings: &ContainerSettings) -> Result<JobContext, CliError> {
     let text = |file: &Option<PathBuf>| file.as_ref().map(fs_err::read_to_string).transpose();
     let auth = text(&settings.registry_auth);
@@ -288,7 +288,7 @@ fn operators(settings: &ContainerSettings) -> Result<JobContext, CliError> {
     Ok(JobContext { registry_auth, ca: ca.map_err(CliError::system)?, ..JobContext::default() })
 }
 
-/// What jobs may order in a pool; `None`: nothing.
+/// The limits of what jobs may order in a pool; `None`: nothing.
 fn order_settings(pool: &PoolConfig) -> Result<Option<OrderSettings>, CliError> {
     let known = provider::find(&pool.provider.kind)?;
     Ok(known.orders.and_then(|orders| orders(&pool.name, &pool.provider.table)))

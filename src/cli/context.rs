@@ -26,7 +26,7 @@ use super::setup::{FileSetup, ProviderContext};
 use crate::config::{Config, DEFAULT_STATE_DIR, PoolConfig};
 use crate::provider;
 
-/// What a command works with.
+/// The configuration, the state directory and the host of a command.
 #[derive(Debug)]
 pub(super) struct Context {
     place: GlobalOptions,
@@ -41,8 +41,8 @@ impl Context {
         Self::opened(place, role, true)
     }
 
-    /// The same for a call that works without the configuration. If its state directory is named, it reads none, and uses
-    /// the defaults of `[timing]`.
+    /// [`open`](Self::open) for a call that works without the configuration. If its state directory is named, it reads
+    /// none, and uses the defaults of `[timing]`.
     pub(super) fn open_bare(place: &GlobalOptions, role: Role) -> Result<Self, CliError> {
         Self::opened(place, role, false)
     }
@@ -140,7 +140,7 @@ impl Context {
         Ok(Pool::new(self.engine(&pool.name)?, Rc::new(setup)))
     }
 
-    /// What providers are built from.
+    /// The context that providers are built from.
     pub(super) fn surroundings(&self) -> Result<ProviderContext, CliError> {
         Ok(ProviderContext {
             state_dir: self.state_path.clone(),

@@ -1,4 +1,7 @@
-//! The four calls of GitLab Runner: `config`, `prepare`, `run`, `cleanup`.
+//! The four calls of GitLab Runner: `config`, `prepare`, `run`, `cleanup`; and the summary at the end of a job's log.
+//!
+//! For pools with `summary = true`, `prepare` begins the summary, each `run` adds a row, and the last stage prints it. Nothing
+//! of it decides anything: a problem costs the job its summary.
 
 use std::fs::File;
 use std::path::Path;

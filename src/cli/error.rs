@@ -25,7 +25,7 @@ pub struct CliError {
     /// Complete sentences or fragments, one line each; the first contains what failed.
     lines: Vec<String>,
     remedies: Vec<String>,
-    /// What a terminal shows instead: the errors of a configuration with their lines.
+    /// The text for a terminal instead: the errors of a configuration with their lines.
     rendered: Option<String>,
 }
 

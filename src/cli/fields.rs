@@ -27,7 +27,7 @@ pub(super) fn seconds<S: Serializer>(
     duration.map(|duration| duration.as_secs()).serialize(to)
 }
 
-/// What people read.
+/// The text that people read.
 pub(super) fn text<S: Serializer>(value: &impl Display, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(value)
 }

@@ -30,7 +30,7 @@ impl DriverCall {
         Self::opened(place, env, Context::open)
     }
 
-    /// The same for a call that works without the configuration.
+    /// [`open`](Self::open) for a call that works without the configuration.
     pub(super) fn open_bare(place: &GlobalOptions, env: JobEnv) -> Result<Self, CliError> {
         Self::opened(place, env, Context::open_bare)
     }
@@ -70,7 +70,7 @@ impl DriverCall {
         self.context.config().ok()?.pools.get(pool)
     }
 
-    /// The same, or why there is none.
+    /// A pool as configured; an error if it is not in the configuration, or that cannot be read.
     pub(super) fn in_config(&self, pool: &PoolName) -> Result<&PoolConfig, CliError> {
         let pools = &self.context.config()?.pools;
         pools.get(pool).ok_or_else(|| CliError::no_such_pool(pool.as_str(), pools.keys()))

@@ -217,7 +217,7 @@ async fn until_outgrown(context: &Context, pools: &[Pool], every: Duration, mut 
     }
 }
 
-/// What `systemctl status` shows while all is well.
+/// The line of `systemctl status` while all is well.
 fn service_status(pools: &[Pool]) -> String {
     let names: Vec<&str> = pools.iter().map(|pool| pool.engine.pool.as_str()).collect();
     format!("reconciling {}: {}", plural(pools.len(), "pool"), names.join(", "))

@@ -1,4 +1,4 @@
-//! What the commands of conformance kits have in common: the keys of a run, its end, and its report.
+//! The common part of the commands of conformance kits: the keys of a run, its end, and its report.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::DirBuilderExt as _;

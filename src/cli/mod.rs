@@ -48,7 +48,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use args::{Cli, Command, GlobalOptions, OperatorCommand, PoolCommand, RunnerCall};
 use error::CliError;
 
-/// The same, with the calls to clouds that this program was built with.
+/// [`run`] with the calls to clouds that this program was built with.
 #[cfg(feature = "backends")]
 pub fn run_with_backends(args: impl Iterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.collect();

@@ -30,7 +30,7 @@ const LINKS_WITHIN: Duration = Duration::from_secs(1);
 pub enum KeeperStatus {
     Runs,
     Absent,
-    /// It could not be determined, and why.
+    /// The answer could not be determined, and why.
     Unknown(HostError),
 }
 

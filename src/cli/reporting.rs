@@ -1,4 +1,4 @@
-//! What the keeper reports by itself: the address at which it serves metrics, and its notices.
+//! The keeper's own reports: the address at which it serves metrics, and its notices.
 
 use std::path::Path;
 
@@ -40,7 +40,7 @@ impl Reporting {
         metrics.into_iter().chain(notices).collect()
     }
 
-    /// What became of the notices about a pool, as long as their reasons last.
+    /// The delivery of the notices about a pool, as long as their reasons last, in sentences.
     pub(super) fn of_pool(&self, pool: &PoolName, now: Stamp) -> Vec<String> {
         let told = self.notices.of_pool(pool.as_str()).into_iter();
         told.map(|(event, state)| match state {

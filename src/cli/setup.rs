@@ -24,7 +24,7 @@ use super::program::calls;
 use crate::config::{Config, ConfigError, Diagnostics, PoolConfig, ProviderFacts};
 use crate::provider;
 
-/// What a provider is built from, beside its table.
+/// The input of a provider that is the same for all pools.
 #[derive(Clone)]
 pub(super) struct ProviderContext {
     pub state_dir: PathBuf,
@@ -39,7 +39,8 @@ impl std::fmt::Debug for ProviderContext {
 }
 
 impl ProviderContext {
-    /// What a pool's provider is built from. `host_keys`: how it learns the keys that only instances can show.
+    /// The input of a pool's provider in addition to its table. `host_keys`: how it learns the keys that only instances can
+    /// show.
     pub(super) fn of(&self, pool: &PoolConfig, host_keys: Rc<dyn HostKeys>) -> BuildContext {
         BuildContext {
             pool: pool.name.clone(),
@@ -52,7 +53,7 @@ impl ProviderContext {
         }
     }
 
-    /// The same for a provider that may connect to instances.
+    /// [`of`](Self::of) for a provider that may connect to instances.
     pub(super) fn connected(&self, pool: &PoolConfig) -> BuildContext {
         self.of(pool, Rc::new(super::context::ssh(&self.state_dir)))
     }
@@ -162,7 +163,7 @@ enum SetupError {
     Build(CliError),
 }
 
-/// What has changed.
+/// A changed file, as it was read.
 struct ReadSetup {
     bytes: Vec<u8>,
     /// `None`: the configuration does not tell.
@@ -257,7 +258,7 @@ pub(super) fn objection(
     config.objection(pool, ProviderFacts { disposable, suspends, engines, stays_bound })
 }
 
-/// What an instance has to pass before its first job: on a static host, also what containers without root need. The
+/// The checks of an instance before its first job: on a static host, also the needs of containers without root. The
 /// operator's own command replaces the wait for cloud-init.
 fn ready_command(pool: &PoolConfig, registration: &Registration) -> Option<String> {
     let default = registration.cloud_init.then_some(CLOUD_INIT);

@@ -1,6 +1,6 @@
 //! The command `try`: runs a whole job with the calls that GitLab Runner makes.
 //!
-//! The same calls in the same order as the runner makes them, each in a process group of its own, with the runner's
+//! The calls come in the order in which the runner makes them, each in a process group of its own, with the runner's
 //! protocol variables, a TMPDIR and a job response. No GitLab is needed.
 
 use std::ffi::{OsStr, OsString};
@@ -60,7 +60,7 @@ async fn release_hosts(place: &GlobalOptions, pool: Option<&str>) -> Result<(), 
     Ok(())
 }
 
-/// What to try.
+/// A job to try.
 #[derive(Debug)]
 struct Trial {
     program: PathBuf,

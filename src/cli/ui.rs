@@ -1,4 +1,5 @@
-//! Writing for people: text, and tables with sentences below their rows. Write errors are ignored: a closed pipe must not stop a cleanup half-way.
+//! Writing for people: text, and tables with sentences below their rows. Write errors are ignored: a closed pipe must not
+//! stop a cleanup half-way.
 
 use std::io::{IsTerminal, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +24,7 @@ pub fn err(text: &str) {
     anstream::stderr().write_all(text.as_bytes()).ok();
 }
 
-/// What `err` or `tell` write next begins on a line of its own, if the job's output has left one open.
+/// Notes whether the job's output has left a line open: then [`err`] and [`tell`] begin a new one.
 pub fn note_line(is_open: bool) {
     LINE_IS_OPEN.store(is_open, Ordering::Relaxed);
 }
@@ -82,7 +83,10 @@ pub fn width() -> usize {
 /// The indentation of sentences.
 const INDENT: &str = "    ";
 
-/// Rows under a header.
+/// Rows under a header, each with the sentences about it.
+///
+/// A reason does not fit into a column of a terminal with 80 of them, and a command in it must not be broken: rows are
+/// short, and the sentences about a row follow below it, indented and wrapped.
 #[derive(Debug)]
 pub struct Rows {
     table: Table,

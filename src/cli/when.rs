@@ -32,7 +32,7 @@ impl When {
         self.written(at, "%H:%M:%S")
     }
 
-    /// The same without seconds.
+    /// `14:03`, preceded by the date on any other day than today.
     pub fn minute(&self, at: Stamp) -> String {
         self.written(at, "%H:%M")
     }

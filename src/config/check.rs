@@ -165,7 +165,7 @@ pub(super) fn timing(given: &[(&str, Got<Duration>)], table: &Table<'_>) {
     }
 }
 
-/// What a provider can do, as far as a pool's settings depend on it.
+/// The abilities of a provider, as far as a pool's settings depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProviderFacts {
     /// True if it launches and terminates instances; false for static hosts.

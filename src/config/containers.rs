@@ -246,7 +246,7 @@ fn options(table: &Table<'_>) -> EngineOptions {
 
 /// Docker Hub, as images name it.
 const HUB: &str = "docker.io";
-/// What else Docker Hub is called.
+/// Further names of Docker Hub.
 const HUB_TOO: &[&str] =
     &["index.docker.io", "registry-1.docker.io", "registry.hub.docker.com", "hub.docker.com"];
 

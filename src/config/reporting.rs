@@ -1,4 +1,4 @@
-//! What the keeper reports by itself: where it serves metrics (`metrics`), and how operators get notices (`[notify]`).
+//! The keeper's own reports: where it serves metrics (`metrics`), and how operators get notices (`[notify]`).
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -55,7 +55,7 @@ pub(super) fn schedule(entry: &Table<'_>) -> Option<Schedule> {
     readable.then(|| Schedule::parse(ScheduleText { periods, timezone }).ok()).flatten()
 }
 
-/// What to write instead of a time zone that does not exist.
+/// The help for a time zone that does not exist.
 fn zone_help(zone: &str) -> String {
     let help = "use a name of the IANA time zone database, such as \"Europe/Berlin\" or \"UTC\"";
     // `Etc/GMT-1` is east of Greenwich, `UTC+1` too, and POSIX reads `UTC+1` as west of it.

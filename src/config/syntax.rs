@@ -79,7 +79,7 @@ fn twice(source: &str, span: Span) -> (Kind, Diagnostic) {
     }
 }
 
-/// What a line defines, without blanks and quotes.
+/// The definition on a line, without blanks and quotes.
 #[derive(Debug, PartialEq, Eq)]
 enum Line {
     Table(String),

@@ -12,7 +12,7 @@ use crate::cli::when::{rfc3339, whole};
 /// The clocks of one machine drift, and time synchronization moves them by seconds.
 const TOLERANCE: Duration = Duration::from_mins(1);
 
-/// What is compared.
+/// The moments that are compared.
 #[derive(Debug, Clone)]
 pub struct ClockFacts {
     /// The time of the clocks, or why they cannot be read.

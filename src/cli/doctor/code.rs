@@ -10,7 +10,7 @@ use greenroom_ports::finding::{Finding, Severity};
 pub struct Code {
     pub name: &'static str,
     pub severity: Severity,
-    /// What it means, for the documentation.
+    /// The meaning, for the documentation.
     pub meaning: &'static str,
 }
 

@@ -197,7 +197,7 @@ async fn examine_providers(
     join_all(examinations).await.concat()
 }
 
-/// What the checks of the recorded state share.
+/// The checks of the recorded state, with the facts that they share.
 struct RecordedChecks<'a> {
     paths: &'a CheckPaths<'a>,
     config: Option<&'a Config>,

@@ -33,7 +33,7 @@ const SAID: usize = 200;
 /// The highest number of concurrent connections to try.
 const MOST_CONNECTIONS: u32 = 32;
 
-/// What a host must provide for the jobs of a pool.
+/// The needs of a pool's jobs on a host.
 struct Needs<'a> {
     pool: &'a PoolName,
     shell: StageShell,
@@ -271,7 +271,7 @@ fn only_at_login(host: &NamedHost, needs: &Needs<'_>, seen: &Inspected, login: &
     Some(code::HOST_LOGIN_PATH.noted(what))
 }
 
-/// What jobs need and the host lacks. `login`: what it has for a login shell.
+/// Findings about the needs of jobs that the host does not meet. `login`: its output in a login shell.
 fn judge(host: &NamedHost, needs: &Needs<'_>, seen: &Inspected, login: Option<&str>) -> Vec<Finding> {
     let Needs { pool, shell: StageShell { shell, login_shell, .. }, builds, cache, jobs } = needs;
     let subject = format!("host `{}` of pool `{pool}`", host.name);

@@ -34,16 +34,16 @@ use super::ui::{self, paint, plural, wrapped};
 use examine::{CheckPaths, examine};
 use keeper::UNIT_DIRS;
 
-/// What was checked, and the findings, as text and as JSON. Field names are stable.
+/// The subjects of all checks, and the findings, as text and as JSON. Field names are stable.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Examination {
     /// The worst first, otherwise in the order of the checks.
     findings: Vec<Finding>,
-    /// What was checked.
+    /// The subjects of the checks.
     checked: Vec<&'static str>,
     /// Information without a severity, in sentences.
     seen: Vec<String>,
-    /// What `--repair`, `--take-over` or `--new-owner` did.
+    /// The changes by `--repair`, `--take-over` or `--new-owner`, in sentences.
     repaired: Vec<String>,
 }
 

@@ -20,12 +20,12 @@ use crate::cli::setup::cleaning;
 use crate::cli::{prompt, ui};
 use crate::provider;
 
-/// What confirms a key where nobody can be asked.
+/// The help where no operator can answer the question.
 const CONFIRM: &str = "compare the fingerprint, then add `--yes`";
 /// How long the host may take to present its key.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What to do with the key that the host presents.
+/// The next step for the key that the host presents.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     Nothing,

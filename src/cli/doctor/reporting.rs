@@ -1,4 +1,4 @@
-//! What the keeper reports by itself: whether jobs or other machines reach its metrics, and whether notices are delivered.
+//! The keeper's own reports: whether jobs or other machines reach its metrics, and whether notices are delivered.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;

@@ -24,7 +24,7 @@ pub(in crate::cli) const KILL_TIMEOUT_LIMIT: i64 = 300;
 /// The default of `prepare_exec_timeout` in seconds.
 pub(in crate::cli) const EXEC_TIMEOUT_DEFAULT: i64 = 3600;
 
-/// What a pool needs of its `[[runners]]` section.
+/// The needs of a pool in its `[[runners]]` section.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolNeeds {
     /// `max_instances` × `capacity_per_instance`.

@@ -78,7 +78,7 @@ fn json_has_every_field_of_a_finding() {
     assert_eq!(examined.json(), expected);
 }
 
-/// What the tests of all checks have provoked.
+/// The findings that the tests of all checks provoke.
 async fn provoked() -> Vec<Finding> {
     let mut all = boot::containers::tests::provoked();
     all.extend(clock::tests::provoked());

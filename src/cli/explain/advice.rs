@@ -16,15 +16,15 @@ use crate::cli::when::whole;
 pub(super) enum WaitCause {
     /// The pool was at its limit when the job came.
     Limit,
-    /// It was given an instance that was booted meanwhile.
+    /// The job got an instance that was booted meanwhile.
     Boot,
-    /// It was given the instance that was launched for it.
+    /// The job got the instance that was launched for it.
     Ordered,
-    /// It was given a stopped instance that was resumed meanwhile.
+    /// The job got a stopped instance that was resumed meanwhile.
     Resume,
     /// An instance became free.
     Freed,
-    /// It got none.
+    /// The job got no instance.
     GaveUp,
 }
 
@@ -61,7 +61,7 @@ fn idle(policy: Option<&Policy>) -> String {
     policy.map_or(String::new(), |policy| format!(" ({})", policy.idle.idle_count))
 }
 
-/// What makes a job with this order faster.
+/// Advice that makes a job with this order faster.
 pub(super) fn of_order(order: &Order) -> String {
     if order.services.is_empty() {
         return format!("a pool for image `{}` keeps slots ready with `idle_count`", order.image);

@@ -45,9 +45,9 @@ struct Chapter<'a> {
     state: &'a PoolState,
     report: Option<&'a Report>,
     keeper: &'a KeeperStatus,
-    /// What became of the containers of the job in question.
+    /// The accounts of the containers of the job in question.
     containers: &'a [ContainerAccount],
-    /// What became of the notices about it.
+    /// Sentences about the delivery of notices about the pool.
     notices: Vec<String>,
     /// All kept events, oldest first; an error is a line that cannot be read.
     history: Box<dyn Iterator<Item = Result<Event, Unreadable>> + 'a>,

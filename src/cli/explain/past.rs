@@ -93,7 +93,7 @@ pub(super) struct Past {
     pub(super) drained: Option<DrainReason>,
     /// Attempts that came when the pool was at its limit.
     limited: BTreeSet<AttemptName>,
-    /// What could not be read, as the store reports it.
+    /// Unreadable parts of the record, as the store reports them.
     pub(super) unreadable: Vec<String>,
     /// The events of the jobs in question.
     facts: BTreeMap<JobKey, JobFacts>,

@@ -209,7 +209,7 @@ fn ticked(images: &[Arc<str>]) -> String {
     images.iter().map(|image| format!("`{image}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// What the keeper pulled before a job needed it, or what came with a job.
+/// Images that the keeper pulled before a job needed them, or that came with a job.
 fn images_found(
     before: &PoolState,
     instance: &InstanceId,

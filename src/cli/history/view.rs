@@ -1,4 +1,4 @@
-//! What `history` shows: the jobs of a period, as a table and as `--json`.
+//! The view of `history`: the jobs of a period, as a table and as `--json`.
 //!
 //! Field names are stable. Moments are RFC 3339 in UTC; fields that end in `_ms` are milliseconds.
 

@@ -45,7 +45,7 @@ impl Draft {
         Self { name, known, pool: Vec::new(), provider: Vec::new(), hosts: Vec::new() }
     }
 
-    /// What is set so far.
+    /// The keys that are set so far.
     pub(super) fn given(&self) -> Given<'_> {
         Given { provider: &self.provider, hosts: &self.hosts }
     }

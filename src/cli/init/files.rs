@@ -18,7 +18,7 @@ const DIR_MODE: u32 = 0o755;
 /// More earlier texts than these are not kept: something else is wrong.
 const MOST_BACKUPS: u32 = 1000;
 
-/// What became of a change.
+/// The result of a change.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Changed {
     /// The earlier text is in this file.

@@ -31,7 +31,7 @@ use draft::Draft;
 use pool::FoundHere;
 use units::Units;
 
-/// What is to be done with the configuration.
+/// The plan for the configuration.
 enum ConfigPlan {
     Write { text: String, draft: Box<Draft>, surroundings: FoundHere },
     Keep,
@@ -236,7 +236,7 @@ Exit status:
   1  the files are in place, but doctor found errors
   2  failure; stderr states the cause";
 
-/// What the operator has decided; the rest is asked for, or has a default.
+/// The operator's decisions; init asks for the rest, or takes a default.
 #[derive(Debug, Default, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches of one command")]
 pub struct InitOptions {

@@ -237,7 +237,7 @@ impl FoundHere {
         Self(provider::all().iter().map(|known| (known, (known.first_pool.look)(&host))).collect())
     }
 
-    /// What a provider found.
+    /// The findings of a provider.
     pub(super) fn of(&self, kind: &str) -> Option<&dyn Found> {
         self.0.iter().find(|(known, _)| known.kind == kind).map(|(_, found)| &**found)
     }
@@ -278,7 +278,7 @@ mod tests {
         options
     }
 
-    /// What a home with these files shows.
+    /// A home with these files, and the findings there.
     fn home(files: &[(&str, &str)]) -> (tempfile::TempDir, FoundHere) {
         let home = tempfile::tempdir().unwrap();
         for (name, text) in files {

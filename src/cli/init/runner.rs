@@ -16,16 +16,16 @@ use crate::cli::prompt::Questions;
 use crate::cli::{program, ui};
 use crate::config::{Config, PoolConfig};
 
-/// What is to be done with the runner's file.
+/// The plan for the runner's file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum RunnerPlan {
-    /// It calls Greenroom as it should.
+    /// The file calls Greenroom already.
     Right,
     Change {
         before: String,
         after: String,
     },
-    /// It cannot be changed: why, and what to do.
+    /// The file cannot be changed: the cause, and the help.
     Impossible {
         problem: String,
         help: String,

@@ -10,7 +10,7 @@ use crate::cli::doctor::runner::{EXEC_TIMEOUT_DEFAULT, EXECS, KILL_TIMEOUT_LIMIT
 /// A value of `graceful_kill_timeout` below the 300 s after which the runner calls `cleanup` all the same.
 const KILL_TIMEOUT: u64 = 120;
 
-/// What the section has to say.
+/// The settings that the section needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Wanted {
     /// Absolute path of `greenroom`.
@@ -47,7 +47,7 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    /// What to do about it.
+    /// The help for the operator.
     pub(super) fn help(&self) -> String {
         match self {
             Self::Invalid(_) => "correct the file; `gitlab-runner verify` reads it, too".to_owned(),

@@ -1,4 +1,4 @@
-//! What `init` leaves to run: the units that the package brings, and the commands of the operator.
+//! The next steps after `init`: the units that the package brings, and the commands of the operator.
 
 use std::path::Path;
 use std::process::Command;

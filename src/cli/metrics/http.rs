@@ -5,7 +5,7 @@ use greenroom_core::metrics::Format;
 /// The longest head of a request. Prometheus sends some hundred bytes.
 pub(super) const LONGEST_HEAD: usize = 8 << 10;
 
-/// What a client requested.
+/// The request of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Request {
     Metrics {

@@ -1,7 +1,7 @@
 //! Delivers one notice: to a command, to a webhook, or to both.
 //!
-//! A webhook gets it with HTTP/1.1 and one connection for each. There is no TLS here: a client for it would double the libraries
-//! of a program that starts ten times a job. `helper.rs` starts another program for it.
+//! A webhook gets it over HTTP/1.1, on a connection of its own. There is no TLS here: a client for it would double the
+//! libraries of a program that starts ten times a job. `helper.rs` starts another program for it.
 
 use std::fmt::Write as _;
 use std::io;
@@ -24,7 +24,7 @@ use crate::config::{Notify, Webhook};
 /// How long the command may take, and the webhook.
 const WITHIN: Duration = Duration::from_secs(30);
 
-/// What a command reads and a webhook gets. Field names are stable: a field may be added.
+/// The document that a command reads and a webhook gets. Field names are stable: a field may be added.
 #[derive(Debug, Serialize)]
 struct Payload<'a> {
     version: u32,
@@ -73,7 +73,7 @@ pub(super) enum DeliveryError {
     /// The second program delivers notices over HTTPS.
     #[error("{0}")]
     NoProgram(String),
-    /// What the second program says.
+    /// The sentence of the second program.
     #[error("{0}")]
     Said(String),
 }

@@ -22,10 +22,10 @@ pub(in crate::cli) const COMMAND: &str = "post-notice";
 pub(super) const MORE: Duration = Duration::from_secs(5);
 /// Longest sentence, in characters.
 const SHOWN: usize = 300;
-/// What needs the second program, in an error.
+/// The part of the configuration that needs the second program, in an error.
 const WHAT: &str = "`https://` in `webhook` of `[notify]`";
 
-/// What the process reads.
+/// The input of the process.
 #[derive(Serialize, Deserialize)]
 pub(super) struct PostOrder {
     pub(super) url: String,

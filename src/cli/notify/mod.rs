@@ -1,6 +1,6 @@
 //! Notices of a keeper: a thread of its own watches for conditions and delivers notices, so that neither delays a pass.
 //!
-//! What was told and what waits stands in `notices.json`. A killed keeper repeats at most the delivery that was under way.
+//! Delivered and waiting notices stand in `notices.json`. A killed keeper repeats at most the delivery that was under way.
 
 mod deliver;
 pub(super) mod helper;
@@ -95,7 +95,7 @@ struct Watch {
     notices: Notices,
     /// Passes that were reported and not looked at yet.
     seen: BTreeMap<PoolName, Vec<InstanceId>>,
-    /// What holds for each pool since its last pass.
+    /// The conditions of each pool since its last pass.
     holding: BTreeMap<PoolName, Vec<Condition>>,
 }
 
@@ -167,7 +167,7 @@ impl Watch {
         true
     }
 
-    /// What holds for a pool now. A state that cannot be read leaves what held before.
+    /// Updates the conditions of a pool. A state that cannot be read changes none.
     async fn look(&mut self, pool: &PoolName, orphans: &[InstanceId]) {
         let Ok(store) = self.stores.store(pool) else { return };
         let Ok(state) = store.load().await else { return };
@@ -212,7 +212,7 @@ impl Watch {
     }
 }
 
-/// What was told and what waits. Rubbish counts as nothing told.
+/// Delivered and waiting notices. A file that cannot be parsed counts as none.
 pub(super) fn read(root: &Path) -> Notices {
     serde_json::from_slice(&fs::read(root.join(FILE)).unwrap_or_default()).unwrap_or_default()
 }

@@ -31,7 +31,7 @@ fn named(options: &InstallOptions) -> Result<Vec<Reference>, CliError> {
     options.plugins.iter().map(read).collect()
 }
 
-/// What the configuration's pools name; without such pools, what the lock file has.
+/// The plugins that the configuration's pools name; without such pools, those of the lock file.
 fn wanted(place: &GlobalOptions, locked: &LockFile) -> Result<Vec<Reference>, CliError> {
     let mut references = Vec::new();
     let pools = plugin_pools(place)?;

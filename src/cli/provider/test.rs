@@ -1,4 +1,5 @@
-//! `greenroom provider test`: runs the conformance kit on a program with its settings and its environment, and cleans up whatever happens.
+//! `greenroom provider test`: runs the conformance kit on a program with its settings and its environment, and cleans up
+//! whatever happens.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -187,7 +188,7 @@ fn host_key_authorities(file: Option<&Path>) -> Result<Vec<String>, CliError> {
     }
 }
 
-/// What the machines cost, as far as the program says.
+/// The price of the machines, as far as the program states it.
 fn cost(known: &CapabilitiesAnswer) -> String {
     let or_not =
         |stated: &Option<String>| stated.clone().unwrap_or_else(|| "not stated by the program".to_owned());

@@ -28,7 +28,7 @@ const HUB_ADDRESS: &str = "registry-1.docker.io";
 
 /// The check of one pool.
 pub(super) struct ContainerCheck {
-    /// What the instances are to have.
+    /// The engine that the instances are to have.
     pub(super) engine: ContainerEngine,
     /// The pool's own limit of processes.
     pub(super) limit: Option<u64>,
@@ -122,7 +122,7 @@ fn oldest(engine: ContainerEngine) -> (u32, u32) {
     }
 }
 
-/// What installs an engine.
+/// The help that installs an engine.
 fn install(engine: ContainerEngine) -> &'static str {
     match engine {
         ContainerEngine::Podman => {
@@ -144,7 +144,7 @@ const CLOCK_TOLERANCE: u64 = 60;
 /// The answers, as they came.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::cli::doctor) struct EngineFacts {
-    /// What the pool's instances are to have.
+    /// The engine that the pool's instances are to have.
     wanted: ContainerEngine,
     /// Seconds since 1970.
     clock: Option<u64>,

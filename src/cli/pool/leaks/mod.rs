@@ -30,7 +30,7 @@ use view::{BootView, DeletionView, PoolView, StaysView};
 /// A cloud takes a minute or two to delete an instance, and a volume is not free before that.
 const DELETED_WITHIN: Duration = Duration::from_mins(10);
 
-/// What was found in one pool, and deleted there.
+/// The resources of one pool, and those that were deleted.
 #[derive(Debug)]
 struct LeakCheck {
     view: PoolView,

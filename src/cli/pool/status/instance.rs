@@ -40,7 +40,7 @@ pub(crate) struct InstanceView<'a> {
     #[serde(skip)]
     bound: Option<String>,
     reason: Option<String>,
-    /// What the provider reports beyond its status.
+    /// The provider's report beyond its status.
     detail: Option<&'a str>,
     /// The offering it was launched from, if the provider names any.
     offering: Option<&'a OfferingName>,
@@ -159,7 +159,7 @@ impl<'a> InstanceView<'a> {
         }
     }
 
-    /// What is shown of it in sentences.
+    /// Sentences about the instance.
     pub(crate) fn sentences(&self) -> Vec<String> {
         let reason = self.reason.clone();
         let ordered = self.ordered_text.clone();
@@ -200,7 +200,7 @@ impl<'a> JobView<'a> {
     }
 }
 
-/// What a job ordered, and which job.
+/// A job and its order.
 #[derive(Debug, Serialize)]
 pub(super) struct OrderedView<'a> {
     job: u64,
@@ -295,7 +295,7 @@ fn ready(instance: &Instance, when: &When) -> Option<String> {
         .then(|| format!("idle for {}", when.age(instance.idle_since())))
 }
 
-/// What an instance is bound to, beyond the name of its project or namespace.
+/// A sentence about the trust domain of an instance, beyond the name of its project or namespace.
 pub(super) fn bound(pool: &PoolName, instance: &Instance, state: &PoolState) -> Option<String> {
     let domain = instance.domain.as_ref()?;
     let policy = state.policy.as_ref().filter(|policy| !policy.reuse.is_open(domain))?;

@@ -36,8 +36,8 @@ pub fn render(input: StatusInput<'_>, when: &When, width: usize) -> String {
     text::text(&PoolView::of(input, when), when, width, None)
 }
 
-/// The same for a screen: what is many is counted. `lines`: about how many there is room for; `None`, any number. `bar`:
-/// with a bar of the pool's slots.
+/// One pool as text for a screen, where many rows are counted. `lines`: about how many there is room for; `None`, any
+/// number. `bar`: with a bar of the pool's slots.
 pub fn render_on(
     input: StatusInput<'_>,
     when: &When,

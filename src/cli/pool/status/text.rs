@@ -49,7 +49,7 @@ pub(super) fn text(seen: &PoolView<'_>, when: &When, width: usize, lines: Option
     text
 }
 
-/// What is left out of a list, in one line.
+/// A line about the rest of a list.
 fn more(pool: &PoolName, left_out: &str, width: usize) -> String {
     wrapped(&format!("… {left_out}: `greenroom pool status {pool} --wide` shows all"), width, "  ", "    ")
 }

@@ -28,7 +28,7 @@ use crate::cli::fields::{self, tag};
 use crate::cli::read_model::KeeperStatus;
 use crate::cli::when::When;
 
-/// What was read of a pool.
+/// The record of a pool, as far as its status shows it.
 #[derive(Debug, Clone, Copy)]
 pub struct StatusInput<'a> {
     pub pool: &'a PoolName,
@@ -82,7 +82,7 @@ pub(super) struct PoolView<'a> {
     pub(super) drained_since: Option<Stamp>,
     /// Set while launches are backing off or paused after failures.
     pub(super) launch_backoff: Option<LaunchBackoff>,
-    /// What else blocks launches.
+    /// Another cause that blocks launches.
     pub(super) launch_blocked_by: Option<WaitingFor<'a>>,
     /// In order of preference; empty if the provider has only one way to launch.
     pub(super) offerings: Vec<OfferingView<'a>>,
@@ -182,12 +182,12 @@ pub(super) struct WaitingView<'a> {
     #[serde(serialize_with = "fields::moment")]
     pub(super) deadline: Stamp,
     pub(super) waiting_for: WaitingFor<'a>,
-    /// What it ordered; such a job gets an instance of its own.
+    /// Its order; such a job gets an instance of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     order: Option<OrderedView<'a>>,
 }
 
-/// What a job or a launch waits for.
+/// The cause for which a job or a launch waits.
 #[derive(Debug, Serialize)]
 pub(super) struct WaitingFor<'a> {
     /// `boot`, `limit`, `room`, `launching`, `ordered-launches`, `own-launch`, `rate`, `backoff`, `paused`, `no-offering`,
@@ -404,7 +404,7 @@ pub(crate) struct HostsView {
     pub(crate) text: String,
 }
 
-/// What hosts are worth, by who cleans them.
+/// Which trust domains hosts serve, by the account that cleans them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum HostKind {
@@ -427,7 +427,7 @@ pub(crate) fn hosts(state: &PoolState) -> Option<HostsView> {
     Some(HostsView { kind, count, bound, text })
 }
 
-/// What a waiting job waits for, and what it ordered.
+/// The cause for which a job waits, and its order.
 pub(crate) fn job_on_what(job: &Reservation, on: &WaitingOn, state: &PoolState, when: &When) -> String {
     let Some(order) = &job.job.order else { return on_what(on, state, when) };
     if let Some(refused) = &job.refused {
@@ -441,7 +441,7 @@ pub(crate) fn job_on_what(job: &Reservation, on: &WaitingOn, state: &PoolState, 
     format!("an instance of its own ({order}): {step}")
 }
 
-/// What a job waits for, and until when or how long that usually takes.
+/// The cause for which a job waits, and until when or how long that usually takes.
 pub(crate) fn on_what(on: &WaitingOn, state: &PoolState, when: &When) -> String {
     match on {
         WaitingOn::Boot { .. } => match state.launches.usual_boot() {
