@@ -262,3 +262,139 @@ fn vain_containers(pool: &PoolConfig) -> Option<Problem> {
         "remove it; set `image_from_job` of the provider, or give each image a pool, which a rule chooses";
     Some(problem.at(Place::name_of(format!("pool.{name}.containers")), "here").help(help))
 }
+
+#[cfg(test)]
+mod tests {
+    use greenroom_core::ids::PoolName;
+
+    use super::*;
+    use crate::config::tests::{fails_with, good};
+
+    #[test]
+    fn limits_that_contradict_each_other_are_shown_together() {
+        fails_with(
+            "[pool.linux]\nmax_instances = 2\ncapacity_per_instance = 3\nmax_use_count = 2\nidle_count = 7\n\
+             scale_factor = 0.5\nscale_factor_limit = 6\nprovider.kind = \"local\"\n",
+            r"
+error: `max_use_count` = 2 is less than `capacity_per_instance` = 3: no instance would ever be full
+ --> greenroom.toml:4:17
+  |
+3 | capacity_per_instance = 3
+  |                         - jobs that an instance runs concurrently
+4 | max_use_count = 2
+  |                 ^ jobs that an instance runs in its life
+  |
+  = help: set `max_use_count` to 3, to a multiple of it, or to 0 for no limit
+
+error: `idle_count` = 7 job slots can never be idle: this pool has at most 6
+ --> greenroom.toml:5:14
+  |
+2 | max_instances = 2
+  |                 - 2 × `capacity_per_instance` = 3 makes 6
+...
+5 | idle_count = 7
+  |              ^ wanted
+
+error: `scale_factor_limit` = 6 is below `idle_count` = 7
+ --> greenroom.toml:7:22
+  |
+5 | idle_count = 7
+  |              - the minimum of idle job slots
+6 | scale_factor = 0.5
+7 | scale_factor_limit = 6
+  |                      ^ the maximum of idle job slots
+  |
+  = help: set it to 0 for no limit
+",
+        );
+    }
+
+    #[test]
+    fn a_policy_entry_is_judged_with_what_it_inherits() {
+        fails_with(
+            "[pool.linux]\nmax_instances = 2\nprovider.kind = \"local\"\n[[pool.linux.policy]]\n\
+             periods = [\"* 9 * * *\"]\nidle_count = 3\n",
+            r"
+error: `idle_count` = 3 job slots can never be idle: this pool has at most 2
+ --> greenroom.toml:6:14
+  |
+2 | max_instances = 2
+  |                 - 2 × `capacity_per_instance` = 1 makes 2
+...
+6 | idle_count = 3
+  |              ^ wanted
+",
+        );
+    }
+
+    /// A provider that launches pods, which have no engine.
+    const ENGINELESS: ProviderFacts =
+        ProviderFacts { disposable: true, suspends: false, engines: false, stays_bound: false };
+
+    #[test]
+    fn containers_of_either_engine_need_instances_that_can_have_one() {
+        for engine in ["docker", "podman"] {
+            let config = good(&format!(
+                "[pool.a]\nmax_instances = 1\nprovider.kind = \"x\"\n[pool.a.containers]\nengine = \"{engine}\"\n"
+            ));
+            let wrong = config.objection(&config.pools[&PoolName::new("a")], ENGINELESS).unwrap().to_string();
+            let expected = "greenroom.toml:4:9: `[pool.a.containers]` does not fit provider `x`: its instances have no engine";
+            assert!(wrong.starts_with(expected), "{wrong}");
+        }
+        let config = good("[pool.a]\nmax_instances = 1\nprovider.kind = \"x\"\n");
+        assert!(config.objection(&config.pools[&PoolName::new("a")], ENGINELESS).is_none());
+    }
+
+    #[test]
+    fn capacity_that_the_default_of_uses_never_fills_is_objected_to_where_instances_are_thrown_away() {
+        let objection = |line: &str, disposable| {
+            let config = good(&format!(
+                "[pool.a]\nmax_instances = 1\ncapacity_per_instance = 4\n{line}\nprovider.kind = \"x\"\n"
+            ));
+            let provider = ProviderFacts { disposable, suspends: false, engines: true, stays_bound: false };
+            config.objection(&config.pools[&PoolName::new("a")], provider).map(|wrong| wrong.to_string())
+        };
+        let wrong = objection("#", true).unwrap();
+        assert!(
+            wrong.starts_with(
+                "greenroom.toml:3:1: `capacity_per_instance` = 4, but an instance is terminated after 1 "
+            ),
+            "{wrong}"
+        );
+        assert_eq!(objection("#", false), None, "a static host serves any number");
+        assert_eq!(objection("max_use_count = 4", true), None);
+        assert_eq!(objection("max_use_count = 0", true), None);
+    }
+
+    #[test]
+    fn times_that_contradict_each_other_are_shown_together() {
+        fails_with(
+            "[timing]\nlaunch_timeout = \"1m\"\nready_timeout = \"2m\"\npass_interval = \"0s\"\n\
+             [pool.linux]\nmax_instances = 1\nprovider.kind = \"local\"\n",
+            r#"
+error: `ready_timeout` = 2m is longer than `launch_timeout` = 1m
+ --> greenroom.toml:3:17
+  |
+2 | launch_timeout = "1m"
+  |                  ---- shorter
+3 | ready_timeout = "2m"
+  |                 ^^^^ the launch would time out before its ready command does
+
+error: `pass_interval` in `[timing]` must be a duration like "30s", "20m" or "1h 30m"
+ --> greenroom.toml:4:17
+  |
+4 | pass_interval = "0s"
+  |                 ^^^^ less than the minimum, 10 ms
+"#,
+        );
+    }
+
+    #[test]
+    fn one_shortened_time_does_not_force_a_test_to_name_the_others() {
+        let config =
+            good("[timing]\nlaunch_timeout = \"50ms\"\n[pool.a]\nmax_instances = 1\nprovider.kind = \"x\"\n");
+        let timing = &config.pools[&PoolName::new("a")].policy.timing;
+        assert_eq!(timing.launch_timeout, Duration::from_millis(50));
+        assert_eq!(timing.ready_timeout, Duration::from_mins(2));
+    }
+}

@@ -130,6 +130,7 @@ fn split(part: &str, (lowest, highest, names): (u8, u8, &[&str])) -> Option<Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::tests::fails_with;
 
     #[test]
     fn descending_ranges_are_split() {
@@ -171,5 +172,71 @@ mod tests {
         for zone in ["Mars/Olympus", "UTC+25", "UTC+0", "", "+"] {
             assert!(zone_help(zone).ends_with("\"UTC\""), "{zone}");
         }
+    }
+
+    #[test]
+    fn periods_and_zones_that_cannot_be_read_are_pointed_at_one_by_one() {
+        fails_with(
+            "[pool.linux]\nmax_instances = 2\nprovider.kind = \"local\"\n[[pool.linux.policy]]\n\
+             periods = [\"* 9-17 * * mon-fri\", \"* * 9-17 * * mon-fri *\", \"* 25 * * *\"]\ntimezone = \"Europa/Berlin\"\n",
+            r#"
+error: the period `* * 9-17 * * mon-fri *` is invalid
+ --> greenroom.toml:5:34
+  |
+5 | periods = ["* 9-17 * * mon-fri", "* * 9-17 * * mon-fri *", "* 25 * * *"]
+  |                                  ^^^^^^^^^^^^^^^^^^^^^^^^ five fields expected (minute hour day month weekday), found 7
+  |
+  = help: use five fields (minute, hour, day, month, weekday), such as "* 9-17 * * mon-fri"
+
+error: the period `* 25 * * *` is invalid
+ --> greenroom.toml:5:60
+  |
+5 | periods = ["* 9-17 * * mon-fri", "* * 9-17 * * mon-fri *", "* 25 * * *"]
+  |                                                            ^^^^^^^^^^^^ value must be in range 0..=23; found 25
+  |
+  = help: use five fields (minute, hour, day, month, weekday), such as "* 9-17 * * mon-fri"
+
+error: unknown time zone `Europa/Berlin`
+ --> greenroom.toml:6:12
+  |
+6 | timezone = "Europa/Berlin"
+  |            ^^^^^^^^^^^^^^^ unknown
+  |
+  = help: use a name of the IANA time zone database, such as "Europe/Berlin" or "UTC"
+"#,
+        );
+    }
+
+    #[test]
+    fn a_descending_range_and_an_offset_as_a_zone_come_with_the_way_to_write_them() {
+        fails_with(
+            "[pool.linux]\nmax_instances = 2\nprovider.kind = \"local\"\n[[pool.linux.policy]]\n\
+             periods = [\"* 22-6 * * *\", \"* * * * fri-mon\"]\ntimezone = \"UTC+1\"\n",
+            r#"
+error: the period `* 22-6 * * *` is invalid
+ --> greenroom.toml:5:12
+  |
+5 | periods = ["* 22-6 * * *", "* * * * fri-mon"]
+  |            ^^^^^^^^^^^^^^ the range `22-6` is in descending order
+  |
+  = help: split the range where its field starts again: `"* 22-23,0-6 * * *"`
+
+error: the period `* * * * fri-mon` is invalid
+ --> greenroom.toml:5:28
+  |
+5 | periods = ["* 22-6 * * *", "* * * * fri-mon"]
+  |                            ^^^^^^^^^^^^^^^^^ the range `fri-mon` is in descending order
+  |
+  = help: split the range where its field starts again: `"* * * * fri-sat,sun-mon"`
+
+error: unknown time zone `UTC+1`
+ --> greenroom.toml:6:12
+  |
+6 | timezone = "UTC+1"
+  |            ^^^^^^^ unknown
+  |
+  = help: use a name of the IANA time zone database, such as "Europe/Berlin" or "UTC"; the zone +1 hours from UTC, without summer time, is "Etc/GMT-1"
+"#,
+        );
     }
 }

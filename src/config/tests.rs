@@ -13,12 +13,12 @@ fn message(text: &str) -> String {
     wrong.render(false) + "\n"
 }
 
-fn good(text: &str) -> Config {
+pub(super) fn good(text: &str) -> Config {
     Config::parse(text, "greenroom.toml").unwrap_or_else(|wrong| panic!("{wrong}"))
 }
 
 #[track_caller]
-fn fails_with(text: &str, expected: &str) {
+pub(super) fn fails_with(text: &str, expected: &str) {
     let found = message(text);
     assert!(found == expected.trim_start_matches('\n'), "found:\n{found}\nexpected:{expected}");
 }
@@ -253,168 +253,6 @@ error: `periods` is missing in `[[pool.linux.policy]]`
 }
 
 #[test]
-fn limits_that_contradict_each_other_are_shown_together() {
-    fails_with(
-        "[pool.linux]\nmax_instances = 2\ncapacity_per_instance = 3\nmax_use_count = 2\nidle_count = 7\n\
-         scale_factor = 0.5\nscale_factor_limit = 6\nprovider.kind = \"local\"\n",
-        r"
-error: `max_use_count` = 2 is less than `capacity_per_instance` = 3: no instance would ever be full
- --> greenroom.toml:4:17
-  |
-3 | capacity_per_instance = 3
-  |                         - jobs that an instance runs concurrently
-4 | max_use_count = 2
-  |                 ^ jobs that an instance runs in its life
-  |
-  = help: set `max_use_count` to 3, to a multiple of it, or to 0 for no limit
-
-error: `idle_count` = 7 job slots can never be idle: this pool has at most 6
- --> greenroom.toml:5:14
-  |
-2 | max_instances = 2
-  |                 - 2 × `capacity_per_instance` = 3 makes 6
-...
-5 | idle_count = 7
-  |              ^ wanted
-
-error: `scale_factor_limit` = 6 is below `idle_count` = 7
- --> greenroom.toml:7:22
-  |
-5 | idle_count = 7
-  |              - the minimum of idle job slots
-6 | scale_factor = 0.5
-7 | scale_factor_limit = 6
-  |                      ^ the maximum of idle job slots
-  |
-  = help: set it to 0 for no limit
-",
-    );
-}
-
-#[test]
-fn a_policy_entry_is_judged_with_what_it_inherits() {
-    fails_with(
-        "[pool.linux]\nmax_instances = 2\nprovider.kind = \"local\"\n[[pool.linux.policy]]\n\
-         periods = [\"* 9 * * *\"]\nidle_count = 3\n",
-        r"
-error: `idle_count` = 3 job slots can never be idle: this pool has at most 2
- --> greenroom.toml:6:14
-  |
-2 | max_instances = 2
-  |                 - 2 × `capacity_per_instance` = 1 makes 2
-...
-6 | idle_count = 3
-  |              ^ wanted
-",
-    );
-}
-
-/// A provider that launches pods, which have no engine.
-const ENGINELESS: ProviderFacts =
-    ProviderFacts { disposable: true, suspends: false, engines: false, stays_bound: false };
-
-#[test]
-fn containers_of_either_engine_need_instances_that_can_have_one() {
-    for engine in ["docker", "podman"] {
-        let config = good(&format!(
-            "[pool.a]\nmax_instances = 1\nprovider.kind = \"x\"\n[pool.a.containers]\nengine = \"{engine}\"\n"
-        ));
-        let wrong = config.objection(&config.pools[&PoolName::new("a")], ENGINELESS).unwrap().to_string();
-        let expected = "greenroom.toml:4:9: `[pool.a.containers]` does not fit provider `x`: its instances have no engine";
-        assert!(wrong.starts_with(expected), "{wrong}");
-    }
-    let config = good("[pool.a]\nmax_instances = 1\nprovider.kind = \"x\"\n");
-    assert!(config.objection(&config.pools[&PoolName::new("a")], ENGINELESS).is_none());
-}
-
-#[test]
-fn capacity_that_the_default_of_uses_never_fills_is_objected_to_where_instances_are_thrown_away() {
-    let objection = |line: &str, disposable| {
-        let config = good(&format!(
-            "[pool.a]\nmax_instances = 1\ncapacity_per_instance = 4\n{line}\nprovider.kind = \"x\"\n"
-        ));
-        let provider = ProviderFacts { disposable, suspends: false, engines: true, stays_bound: false };
-        config.objection(&config.pools[&PoolName::new("a")], provider).map(|wrong| wrong.to_string())
-    };
-    let wrong = objection("#", true).unwrap();
-    assert!(
-        wrong.starts_with(
-            "greenroom.toml:3:1: `capacity_per_instance` = 4, but an instance is terminated after 1 "
-        ),
-        "{wrong}"
-    );
-    assert_eq!(objection("#", false), None, "a static host serves any number");
-    assert_eq!(objection("max_use_count = 4", true), None);
-    assert_eq!(objection("max_use_count = 0", true), None);
-}
-
-#[test]
-fn periods_and_zones_that_cannot_be_read_are_pointed_at_one_by_one() {
-    fails_with(
-        "[pool.linux]\nmax_instances = 2\nprovider.kind = \"local\"\n[[pool.linux.policy]]\n\
-         periods = [\"* 9-17 * * mon-fri\", \"* * 9-17 * * mon-fri *\", \"* 25 * * *\"]\ntimezone = \"Europa/Berlin\"\n",
-        r#"
-error: the period `* * 9-17 * * mon-fri *` is invalid
- --> greenroom.toml:5:34
-  |
-5 | periods = ["* 9-17 * * mon-fri", "* * 9-17 * * mon-fri *", "* 25 * * *"]
-  |                                  ^^^^^^^^^^^^^^^^^^^^^^^^ five fields expected (minute hour day month weekday), found 7
-  |
-  = help: use five fields (minute, hour, day, month, weekday), such as "* 9-17 * * mon-fri"
-
-error: the period `* 25 * * *` is invalid
- --> greenroom.toml:5:60
-  |
-5 | periods = ["* 9-17 * * mon-fri", "* * 9-17 * * mon-fri *", "* 25 * * *"]
-  |                                                            ^^^^^^^^^^^^ value must be in range 0..=23; found 25
-  |
-  = help: use five fields (minute, hour, day, month, weekday), such as "* 9-17 * * mon-fri"
-
-error: unknown time zone `Europa/Berlin`
- --> greenroom.toml:6:12
-  |
-6 | timezone = "Europa/Berlin"
-  |            ^^^^^^^^^^^^^^^ unknown
-  |
-  = help: use a name of the IANA time zone database, such as "Europe/Berlin" or "UTC"
-"#,
-    );
-}
-
-#[test]
-fn a_descending_range_and_an_offset_as_a_zone_come_with_the_way_to_write_them() {
-    fails_with(
-        "[pool.linux]\nmax_instances = 2\nprovider.kind = \"local\"\n[[pool.linux.policy]]\n\
-         periods = [\"* 22-6 * * *\", \"* * * * fri-mon\"]\ntimezone = \"UTC+1\"\n",
-        r#"
-error: the period `* 22-6 * * *` is invalid
- --> greenroom.toml:5:12
-  |
-5 | periods = ["* 22-6 * * *", "* * * * fri-mon"]
-  |            ^^^^^^^^^^^^^^ the range `22-6` is in descending order
-  |
-  = help: split the range where its field starts again: `"* 22-23,0-6 * * *"`
-
-error: the period `* * * * fri-mon` is invalid
- --> greenroom.toml:5:28
-  |
-5 | periods = ["* 22-6 * * *", "* * * * fri-mon"]
-  |                            ^^^^^^^^^^^^^^^^^ the range `fri-mon` is in descending order
-  |
-  = help: split the range where its field starts again: `"* * * * fri-sat,sun-mon"`
-
-error: unknown time zone `UTC+1`
- --> greenroom.toml:6:12
-  |
-6 | timezone = "UTC+1"
-  |            ^^^^^^^ unknown
-  |
-  = help: use a name of the IANA time zone database, such as "Europe/Berlin" or "UTC"; the zone +1 hours from UTC, without summer time, is "Etc/GMT-1"
-"#,
-    );
-}
-
-#[test]
 fn directories_that_are_not_absolute_are_refused() {
     fails_with(
         "state_dir = \"state\"\n[pool.linux]\nmax_instances = 2\nbuilds_dir = \"builds\"\nprovider.kind = \"local\"\n",
@@ -435,38 +273,6 @@ error: `builds_dir` in `[pool.linux]` must be an absolute path on the instance
     let same =
         "[pool.a]\nmax_instances = 1\nbuilds_dir = \"/b/\"\ncache_dir = \"/b\"\nprovider.kind = \"x\"\n";
     assert!(message(same).contains("`builds_dir` and `cache_dir` must be different directories"));
-}
-
-#[test]
-fn times_that_contradict_each_other_are_shown_together() {
-    fails_with(
-        "[timing]\nlaunch_timeout = \"1m\"\nready_timeout = \"2m\"\npass_interval = \"0s\"\n\
-         [pool.linux]\nmax_instances = 1\nprovider.kind = \"local\"\n",
-        r#"
-error: `ready_timeout` = 2m is longer than `launch_timeout` = 1m
- --> greenroom.toml:3:17
-  |
-2 | launch_timeout = "1m"
-  |                  ---- shorter
-3 | ready_timeout = "2m"
-  |                 ^^^^ the launch would time out before its ready command does
-
-error: `pass_interval` in `[timing]` must be a duration like "30s", "20m" or "1h 30m"
- --> greenroom.toml:4:17
-  |
-4 | pass_interval = "0s"
-  |                 ^^^^ less than the minimum, 10 ms
-"#,
-    );
-}
-
-#[test]
-fn one_shortened_time_does_not_force_a_test_to_name_the_others() {
-    let config =
-        good("[timing]\nlaunch_timeout = \"50ms\"\n[pool.a]\nmax_instances = 1\nprovider.kind = \"x\"\n");
-    let timing = &config.pools[&PoolName::new("a")].policy.timing;
-    assert_eq!(timing.launch_timeout, Duration::from_millis(50));
-    assert_eq!(timing.ready_timeout, Duration::from_mins(2));
 }
 
 #[test]
