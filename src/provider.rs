@@ -98,8 +98,8 @@ pub fn needs_variable(name: &str) -> bool {
 pub fn instance(arguments: &[OsString]) -> ExitCode {
     match arguments.split_first() {
         Some((kind, rest)) if kind == qemu::REGISTRATION.kind => qemu::process::main(rest),
-        Some((kind, rest)) if kind == program::holder::KIND => program::holder::main(rest),
-        Some((kind, rest)) if kind == fleeting::holder::KIND => fleeting::holder::main(rest),
+        Some((kind, rest)) if kind == program::guard::KIND => program::guard::main(rest),
+        Some((kind, rest)) if kind == fleeting::plugin_guard::KIND => fleeting::plugin_guard::main(rest),
         _ => local::server::main(arguments),
     }
 }

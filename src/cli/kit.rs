@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anstyle::AnsiColor;
 use fs_err as fs;
-use greenroom_backends::program::kit::report::{self, CheckReport, Report};
+use greenroom_backends::program::kit::{CheckReport, CheckResult, KitReport};
 use greenroom_core::text::hex;
 use greenroom_ssh::{Ssh, SshSettings};
 
@@ -15,7 +15,7 @@ use super::prompt::{self, Interrupts};
 use super::ui::{self, paint};
 
 /// Prints a report. `subject`: what was checked, as a noun.
-pub(super) fn show(report: &Report, json: bool, subject: &str) -> Result<(), CliError> {
+pub(super) fn show(report: &KitReport, json: bool, subject: &str) -> Result<(), CliError> {
     if json {
         ui::out(&format!("{}\n", serde_json::to_string_pretty(report)?));
     } else {
@@ -105,20 +105,20 @@ impl Drop for Scratch {
 
 /// The failed checks first, then warnings, what was skipped and why, and the counts. `subject`: what was checked, as a
 /// noun.
-pub(super) fn render(report: &Report, subject: &str) -> String {
+pub(super) fn render(report: &KitReport, subject: &str) -> String {
     let mut text = String::new();
-    for result in [report::Result::Failed, report::Result::Warned] {
+    for result in [CheckResult::Failed, CheckResult::Warned] {
         for check in report.checks.iter().filter(|check| check.result == result) {
             write_full(&mut text, check);
         }
     }
-    let passed: Vec<&str> = of(report, report::Result::Passed).map(|check| check.name).collect();
+    let passed: Vec<&str> = of(report, CheckResult::Passed).map(|check| check.name).collect();
     if !passed.is_empty() {
         writeln!(text, "{} {}", paint(AnsiColor::Green, "passed"), passed.join(", ")).ok();
     }
     // One line for each reason: most checks are skipped for the same one.
     let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
-    for check in of(report, report::Result::Skipped) {
+    for check in of(report, CheckResult::Skipped) {
         let reason = check.reason.as_deref().unwrap_or_default();
         match reasons.iter_mut().find(|(known, _)| *known == reason) {
             Some((_, names)) => names.push(check.name),
@@ -132,13 +132,13 @@ pub(super) fn render(report: &Report, subject: &str) -> String {
     text
 }
 
-fn of(report: &Report, result: report::Result) -> impl Iterator<Item = &CheckReport> {
+fn of(report: &KitReport, result: CheckResult) -> impl Iterator<Item = &CheckReport> {
     report.checks.iter().filter(move |check| check.result == result)
 }
 
 fn write_full(text: &mut String, check: &CheckReport) {
     let head = match check.result {
-        report::Result::Failed => paint(AnsiColor::Red, "FAILED"),
+        CheckResult::Failed => paint(AnsiColor::Red, "FAILED"),
         _ => paint(AnsiColor::Yellow, "warned"),
     };
     writeln!(text, "{head} {}", check.name).ok();
@@ -150,8 +150,8 @@ fn write_full(text: &mut String, check: &CheckReport) {
     text.push('\n');
 }
 
-fn summary(report: &Report, subject: &str) -> String {
-    let Report { passed, failed, warned, skipped, .. } = report;
+fn summary(report: &KitReport, subject: &str) -> String {
+    let KitReport { passed, failed, warned, skipped, .. } = report;
     let mut text = format!("\n{passed} passed, {failed} failed, {warned} warned, {skipped} skipped: ");
     let verdict = match (report.conforms, report.live) {
         (true, true) => "conforms",
@@ -170,28 +170,29 @@ fn summary(report: &Report, subject: &str) -> String {
 mod tests {
     use std::time::Duration;
 
-    use greenroom_backends::program::kit::check::{Check, Group, Outcome, Verdict, check, named};
+    use greenroom_backends::program::kit::{Check, CheckGroup, CheckOutcome, CheckVerdict, check, named};
 
     use super::*;
 
     static CHECKS: [Check; 4] = [
-        check("capabilities", Group::Cheap, "The program describes itself.", "read the log"),
-        check("launch", Group::Live, "`launch` answers.", "call `launch` by hand"),
-        check("login", Group::Live, "The key can log in.", "install the key"),
-        check("host-key", Group::Live, "The host key is the right one.", "install the host key"),
+        check("capabilities", CheckGroup::Cheap, "The program describes itself.", "read the log"),
+        check("launch", CheckGroup::Live, "`launch` answers.", "call `launch` by hand"),
+        check("login", CheckGroup::Live, "The key can log in.", "install the key"),
+        check("host-key", CheckGroup::Live, "The host key is the right one.", "install the host key"),
     ];
 
     #[test]
     fn failures_come_first_with_what_to_do_and_equal_reasons_share_a_line() {
-        let outcome = |name, verdict| Outcome { check: named(&CHECKS, name), verdict, took: Duration::ZERO };
-        let skipped = || Verdict::Skipped("no machine".to_owned());
+        let outcome =
+            |name, verdict| CheckOutcome { check: named(&CHECKS, name), verdict, took: Duration::ZERO };
+        let skipped = || CheckVerdict::Skipped("no machine".to_owned());
         let outcomes = vec![
-            outcome("capabilities", Verdict::Passed),
-            outcome("launch", Verdict::Failed("`launch` was refused".to_owned())),
+            outcome("capabilities", CheckVerdict::Passed),
+            outcome("launch", CheckVerdict::Failed("`launch` was refused".to_owned())),
             outcome("login", skipped()),
             outcome("host-key", skipped()),
         ];
-        let text = render(&Report::new("./mine".to_owned(), None, true, outcomes), "program");
+        let text = render(&KitReport::new("./mine".to_owned(), None, true, outcomes), "program");
         let text = anstream::adapter::strip_str(&text).to_string();
         assert!(text.starts_with("FAILED launch\n  expected: `launch` answers"), "{text}");
         assert!(text.contains("  help:     call `launch` by hand"), "{text}");

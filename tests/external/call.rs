@@ -8,13 +8,12 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use greenroom_backends::environment::Environment;
-use greenroom_backends::external::process::{Called, Program};
-use greenroom_backends::external::protocol::Verb;
+use greenroom_backends::external::process::{ProtocolCall, ProtocolProgram};
 use greenroom_backends::external::protocol::answers::ListAnswer;
-use greenroom_backends::external::protocol::requests::{Nothing, ProgramSettings, Request};
-use greenroom_backends::held::Ending;
-use greenroom_backends::program::{self, Exit};
+use greenroom_backends::external::protocol::{NoFields, ProgramSettings, ProtocolRequest, Verb};
+use greenroom_backends::program::child::ProgramEnd;
+use greenroom_backends::program::environment::ProgramEnvironment;
+use greenroom_backends::program::{self, CallEnd};
 use greenroom_core::failure::ErrorClass;
 use greenroom_harness::here::HereAndNow;
 use greenroom_harness::provider::until;
@@ -24,29 +23,29 @@ use tokio::sync::Semaphore;
 use crate::fixture::GREENROOM;
 
 /// A shell program in a directory of its own.
-fn program(dir: &Path, script: &str) -> Program {
+fn program(dir: &Path, script: &str) -> ProtocolProgram {
     let path = dir.join("program");
     fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     let how = program::Program {
-        holder: GREENROOM.into(),
+        guard: GREENROOM.into(),
         path,
         arguments: vec!["--first".to_owned()],
         directory: dir.to_owned(),
-        environment: Environment::default(),
+        environment: ProgramEnvironment::default(),
         output_limit: 1 << 20,
         concurrent: Rc::new(Semaphore::new(4)),
     };
-    Program { how, time_limits: Vec::new() }
+    ProtocolProgram { how, time_limits: Vec::new() }
 }
 
-async fn list(program: &Program) -> Called {
+async fn list(program: &ProtocolProgram) -> ProtocolCall {
     let settings = ProgramSettings::from_iter([("image".to_owned(), "debian".into())]);
-    program.call(Verb::List, &Request::new("linux", &settings, Nothing {})).await
+    program.call(Verb::List, &ProtocolRequest::new("linux", &settings, NoFields {})).await
 }
 
 /// The failure of a list: its class, and its sentence.
-fn failure(called: &Called) -> (ErrorClass, String) {
+fn failure(called: &ProtocolCall) -> (ErrorClass, String) {
     let error = called.answer::<ListAnswer>(HereAndNow { ahead: Duration::ZERO }.now()).unwrap_err();
     (error.class().clone(), error.failure.message)
 }
@@ -64,11 +63,11 @@ async fn a_program_gets_its_request_its_arguments_and_few_variables() {
     let script = r#"cat; printf '%s|%s|%s' "$*" "$PWD" "$(env | cut -d= -f1 | sort | tr '\n' ' ')" >&2"#;
     fs::write(dir.path().join("secret"), "hunter2\n").unwrap();
     let secrets = vec![("TOKEN".to_owned(), dir.path().join("secret"))];
-    let environment = Environment { named: vec!["CARGO_PKG_NAME".to_owned()], secrets };
+    let environment = ProgramEnvironment { named: vec!["CARGO_PKG_NAME".to_owned()], secrets };
     let mut asked = program(dir.path(), script);
     asked.how.environment = environment;
     let called = list(&asked).await;
-    assert_eq!(called.ended.exit, Exit::Ended(Ending::Code(0)));
+    assert_eq!(called.ended.exit, CallEnd::Ended(ProgramEnd::Code(0)));
     let request: serde_json::Value = serde_json::from_slice(&called.ended.output).unwrap();
     assert_eq!(
         request,
@@ -129,8 +128,8 @@ async fn what_hangs_is_killed_with_all_that_it_started_in_any_session() {
     let dir = tempfile::tempdir().unwrap();
     let script = "setsid sleep 98761 & (setsid setsid sleep 98762 &) ; sleep 98763";
     let limited = vec![(Verb::List, Duration::from_millis(700))];
-    let called = list(&Program { time_limits: limited, ..program(dir.path(), script) }).await;
-    assert_eq!(called.ended.exit, Exit::Ended(Ending::TimeLimit));
+    let called = list(&ProtocolProgram { time_limits: limited, ..program(dir.path(), script) }).await;
+    assert_eq!(called.ended.exit, CallEnd::Ended(ProgramEnd::TimeLimit));
     assert!(
         failure(&called).1.ends_with("list did not end within 700 ms and was killed"),
         "{}",
@@ -168,7 +167,7 @@ async fn a_program_that_has_ended_keeps_its_daemons_and_nothing_else() {
 async fn endless_output_ends_at_its_limit_and_an_endless_log_keeps_its_end() {
     let dir = tempfile::tempdir().unwrap();
     let called = list(&program(dir.path(), "yes")).await;
-    assert_eq!(called.ended.exit, Exit::OutputLimit(1 << 20));
+    assert_eq!(called.ended.exit, CallEnd::OutputLimit(1 << 20));
     assert!(failure(&called).1.contains("printed more than 1 MiB and was killed"));
     let log = "yes 0123456789012345678901234567890 | head -c 100000000 >&2; echo last >&2; exit 1";
     let called = list(&program(dir.path(), log)).await;
@@ -180,6 +179,6 @@ async fn a_request_that_the_program_does_not_read_is_no_problem() {
     let dir = tempfile::tempdir().unwrap();
     let settings = ProgramSettings::from_iter([("long".to_owned(), "x".repeat(1 << 20).into())]);
     let program = program(dir.path(), "echo '{\"complete\": true, \"machines\": []}'");
-    let called = program.call(Verb::List, &Request::new("linux", &settings, Nothing {})).await;
+    let called = program.call(Verb::List, &ProtocolRequest::new("linux", &settings, NoFields {})).await;
     called.answer::<ListAnswer>(HereAndNow { ahead: Duration::ZERO }.now()).unwrap();
 }

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use greenroom_backends::fleeting::group::{CallErrorKind, Group as _, State};
+use greenroom_backends::fleeting::group::{CallErrorKind, InstanceGroup as _, InstanceState};
 use greenroom_backends::fleeting::plugin::Plugin;
 
 use crate::fixture::{Place, failed, grown, listed};
@@ -27,11 +27,11 @@ async fn a_group_grows_is_reached_and_shrinks() {
     assert_eq!(plugin.heartbeat(&ids[0]).await, Ok(()));
     assert_eq!(plugin.suspend(&ids[..1]).await, Ok(ids[..1].to_vec()));
     let suspended = plugin.update().await.unwrap();
-    assert_eq!(suspended.iter().filter(|seen| seen.state == State::Suspended).count(), 1);
+    assert_eq!(suspended.iter().filter(|seen| seen.state == InstanceState::Suspended).count(), 1);
     failed(plugin.heartbeat(&ids[0]).await, "not healthy");
     assert_eq!(plugin.resume(&ids[..1]).await, Ok(ids[..1].to_vec()));
     assert_eq!(plugin.decrease(&ids[1..]).await, Ok(ids[1..].to_vec()));
-    listed(&plugin, State::Running, 1).await;
+    listed(&plugin, InstanceState::Running, 1).await;
 }
 
 #[tokio::test]
@@ -55,13 +55,13 @@ async fn a_platforms_machine_runs_when_it_listens() {
     settings.config["platform"] = true.into();
     let plugin = Plugin::new(settings);
     assert_eq!(plugin.increase(1).await, Ok(1));
-    listed(&plugin, State::Creating, 1).await;
-    let id = listed(&plugin, State::Running, 1).await.remove(0).id;
+    listed(&plugin, InstanceState::Creating, 1).await;
+    let id = listed(&plugin, InstanceState::Running, 1).await.remove(0).id;
     let info = plugin.connect_info(&id).await.unwrap();
     let address = (info.internal_address.as_str(), info.port.unwrap());
     std::net::TcpStream::connect(address).unwrap();
     assert_eq!(plugin.decrease(std::slice::from_ref(&id)).await, Ok(vec![id]));
-    listed(&plugin, State::Deleting, 0).await;
+    listed(&plugin, InstanceState::Deleting, 0).await;
 }
 
 #[tokio::test]
@@ -141,9 +141,13 @@ async fn a_part_that_was_done_is_known_where_the_plugin_says_it() {
     let error = failed(plugin.increase(3).await, "no capacity for the rest");
     assert_eq!(error.kind, CallErrorKind::Refused);
     let mut ids: Vec<String> =
-        listed(&plugin, State::Running, 1).await.into_iter().map(|seen| seen.id).collect();
+        listed(&plugin, InstanceState::Running, 1).await.into_iter().map(|seen| seen.id).collect();
     plugin.increase(2).await.unwrap();
-    ids = listed(&plugin, State::Running, ids.len() + 2).await.into_iter().map(|seen| seen.id).collect();
+    ids = listed(&plugin, InstanceState::Running, ids.len() + 2)
+        .await
+        .into_iter()
+        .map(|seen| seen.id)
+        .collect();
     place.fault("suspend-part", "1");
     assert_eq!(plugin.suspend(&ids).await, Ok(ids[..1].to_vec()));
     place.fault("resume-part", "0");
@@ -182,12 +186,12 @@ async fn strange_lists_are_read_or_refused() {
     let plugin = place.plugin();
     let ids = grown(&plugin, 2).await;
     place.fault("update-twice", "");
-    listed(&plugin, State::Running, 2).await;
+    listed(&plugin, InstanceState::Running, 2).await;
     place.fault("update-state", "99");
-    listed(&plugin, State::Unknown(99), 2).await;
+    listed(&plugin, InstanceState::Unknown(99), 2).await;
     place.repair("update-state");
     place.fault("update-hides", &ids[0]);
-    assert_eq!(listed(&plugin, State::Running, 1).await[0].id, ids[1]);
+    assert_eq!(listed(&plugin, InstanceState::Running, 1).await[0].id, ids[1]);
     for id in ["", "a\u{7}b", &"x".repeat(2000)] {
         place.fault("update-adds", id);
         failed(plugin.update().await, "an instance with the unusable id");
@@ -231,7 +235,8 @@ async fn a_crash_in_a_call_is_unknown_and_the_next_call_starts_the_plugin() {
     let why = "exited with code 2 during Increase; the plugin's log ends: panic: assignment";
     assert_eq!(failed(plugin.increase(1).await, why).kind, CallErrorKind::Unknown);
     // What the crashed process made is there.
-    let ids: Vec<String> = listed(&plugin, State::Running, 1).await.into_iter().map(|seen| seen.id).collect();
+    let ids: Vec<String> =
+        listed(&plugin, InstanceState::Running, 1).await.into_iter().map(|seen| seen.id).collect();
     place.fault("decrease-crash", "");
     failed(plugin.decrease(&ids).await, "during Decrease");
     let error = failed(plugin.update().await, "it is started again in");

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-use greenroom_backends::environment::Environment;
-use greenroom_backends::fleeting::group::{CallErrorKind, Group as _, State};
-use greenroom_backends::fleeting::plugin::{Connector, Deadlines, Pauses, Plugin, PluginSettings};
+use greenroom_backends::fleeting::group::{CallErrorKind, InstanceGroup as _, InstanceState};
+use greenroom_backends::fleeting::plugin::{ConnectorSettings, Deadlines, Pauses, Plugin, PluginSettings};
+use greenroom_backends::program::environment::ProgramEnvironment;
 use greenroom_core::ids::PoolName;
 use greenroom_testkit::skipped::skipped;
 use serde_json::{Value, json};
@@ -87,12 +87,12 @@ fn versions_of_go_are_compared_as_numbers() {
 fn settings(place: &Place, program: PathBuf, config: Value) -> PluginSettings {
     PluginSettings {
         pool: PoolName::new("linux"),
-        holder: GREENROOM.into(),
+        guard: GREENROOM.into(),
         program: at(program),
         config,
-        connector: Connector { username: "root".to_owned(), ..Connector::default() },
+        connector: ConnectorSettings { username: "root".to_owned(), ..ConnectorSettings::default() },
         static_optional: false,
-        environment: Environment::default(),
+        environment: ProgramEnvironment::default(),
         sockets: place.path().join("sockets"),
         deadlines: Deadlines::default(),
         pauses: Pauses::default(),
@@ -108,7 +108,8 @@ async fn gitlabs_dummy_answers_every_call() {
     let info = plugin.info().await.unwrap();
     assert_eq!((info.max_size, info.suspends), (Some(7), true));
     assert_eq!(plugin.increase(3).await, Ok(3));
-    let ids: Vec<String> = listed(&plugin, State::Running, 3).await.into_iter().map(|seen| seen.id).collect();
+    let ids: Vec<String> =
+        listed(&plugin, InstanceState::Running, 3).await.into_iter().map(|seen| seen.id).collect();
     assert_eq!(plugin.heartbeat(&ids[0]).await, Ok(()));
     let info = plugin.connect_info(&ids[0]).await.unwrap();
     assert!(
@@ -116,12 +117,16 @@ async fn gitlabs_dummy_answers_every_call() {
         "{info:?}"
     );
     assert_eq!(plugin.suspend(&ids[..1]).await, Ok(ids[..1].to_vec()));
-    let states: Vec<State> = plugin.update().await.unwrap().into_iter().map(|seen| seen.state).collect();
-    assert!(states.iter().any(|state| matches!(state, State::Suspending | State::Suspended)), "{states:?}");
+    let states: Vec<InstanceState> =
+        plugin.update().await.unwrap().into_iter().map(|seen| seen.state).collect();
+    assert!(
+        states.iter().any(|state| matches!(state, InstanceState::Suspending | InstanceState::Suspended)),
+        "{states:?}"
+    );
     assert_eq!(plugin.resume(&ids[..1]).await, Ok(ids[..1].to_vec()));
     assert_eq!(plugin.decrease(&ids[1..]).await, Ok(ids[1..].to_vec()));
     let left = plugin.update().await.unwrap();
-    let gone = |state: State| matches!(state, State::Deleting | State::Deleted);
+    let gone = |state: InstanceState| matches!(state, InstanceState::Deleting | InstanceState::Deleted);
     assert_eq!(left.iter().filter(|seen| !gone(seen.state)).count(), 1, "{left:?}");
     plugin.close().await;
     place.is_empty().await;

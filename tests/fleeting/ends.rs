@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use greenroom_backends::fleeting::group::{CallErrorKind, Group as _};
+use greenroom_backends::fleeting::group::{CallErrorKind, InstanceGroup as _};
 use greenroom_backends::fleeting::plugin::Plugin;
 use greenroom_testkit::dice::{Dice, number};
 use rustix::process::{Pid, Signal, kill_process};

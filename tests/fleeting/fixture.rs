@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use greenroom_backends::environment::Environment;
-use greenroom_backends::fleeting::group::{CallError, Group as _, Seen, State};
-use greenroom_backends::fleeting::plugin::{Connector, Deadlines, Pauses, Plugin, PluginSettings};
+use greenroom_backends::fleeting::group::{CallError, InstanceGroup as _, InstanceState, SeenInstance};
+use greenroom_backends::fleeting::locate::LocateError;
+use greenroom_backends::fleeting::plugin::{ConnectorSettings, Deadlines, Pauses, Plugin, PluginSettings};
+use greenroom_backends::program::environment::ProgramEnvironment;
 use greenroom_core::ids::PoolName;
 use serde_json::{Value, json};
 
@@ -98,10 +99,10 @@ pub fn settings(dir: &Path) -> PluginSettings {
     deadlines.health = Duration::from_secs(2);
     PluginSettings {
         pool: PoolName::new("linux"),
-        holder: GREENROOM.into(),
+        guard: GREENROOM.into(),
         program: at(TEST_PLUGIN),
         config: json!({ "dir": dir, "api_token": "tok-12345", "suspends": true, "whole": 2.0 }),
-        connector: Connector { password: "pw-hunter2".to_owned(), ..Connector::default() },
+        connector: ConnectorSettings { password: "pw-hunter2".to_owned(), ..ConnectorSettings::default() },
         static_optional: false,
         environment,
         sockets: dir.join("sockets"),
@@ -110,14 +111,14 @@ pub fn settings(dir: &Path) -> PluginSettings {
     }
 }
 
-fn environment(dir: &Path) -> Environment {
+fn environment(dir: &Path) -> ProgramEnvironment {
     // PLUGIN_CLIENT_CERT would make a plugin speak TLS.
     let secrets = ["TEST_PLUGIN_DIR", "PLUGIN_CLIENT_CERT"].map(|name| (name.to_owned(), dir.join("where")));
-    Environment { named: Vec::new(), secrets: secrets.into() }
+    ProgramEnvironment { named: Vec::new(), secrets: secrets.into() }
 }
 
 /// A program that is always in the same place.
-pub fn at(path: impl Into<PathBuf>) -> Rc<dyn Fn() -> Result<PathBuf, String>> {
+pub fn at(path: impl Into<PathBuf>) -> Rc<dyn Fn() -> Result<PathBuf, LocateError>> {
     let path = path.into();
     Rc::new(move || Ok(path.clone()))
 }
@@ -137,7 +138,7 @@ pub async fn until(mut happened: impl FnMut() -> bool, seen: impl Fn() -> String
 }
 
 /// Waits until the plugin lists instances in these numbers of states.
-pub async fn listed(plugin: &Plugin, state: State, count: usize) -> Vec<Seen> {
+pub async fn listed(plugin: &Plugin, state: InstanceState, count: usize) -> Vec<SeenInstance> {
     let begun = Instant::now();
     loop {
         let all = plugin.update().await.unwrap();
@@ -152,7 +153,7 @@ pub async fn listed(plugin: &Plugin, state: State, count: usize) -> Vec<Seen> {
 /// The ids of as many new instances.
 pub async fn grown(plugin: &Plugin, count: u32) -> Vec<String> {
     assert_eq!(plugin.increase(count).await, Ok(count));
-    listed(plugin, State::Running, count as usize).await.into_iter().map(|seen| seen.id).collect()
+    listed(plugin, InstanceState::Running, count as usize).await.into_iter().map(|seen| seen.id).collect()
 }
 
 /// The failure of a call, whose message has to contain a text.

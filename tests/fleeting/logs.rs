@@ -6,7 +6,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use greenroom_backends::fleeting::group::Group as _;
+use greenroom_backends::fleeting::group::InstanceGroup as _;
 use tracing::subscriber::DefaultGuard;
 
 use crate::fixture::{Place, grown, until};

@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 
 use greenroom::provider::WITH_BACKENDS;
 use greenroom_backends::authorities;
-use greenroom_backends::fleeting::wire::client::Client;
-use greenroom_backends::fleeting::wire::messages::{Empty, State, UpdateResponse};
+use greenroom_backends::fleeting::wire::{Empty, PluginClient, State, UpdateResponse};
 use greenroom_core::endpoint::{certified, on_first_use};
 use greenroom_core::failure::ErrorClass;
 use greenroom_core::ids::{InstanceId, PoolName};
@@ -255,7 +254,7 @@ impl Dummy {
     fn states(&self) -> Vec<(String, State)> {
         let Some(socket) = self.socket() else { return Vec::new() };
         let list = async move {
-            let update = Client::new(&socket);
+            let update = PluginClient::new(&socket);
             let update = update.streaming("/proto.InstanceGroup/Update", Empty {}, Some(WAIT)).await;
             let (mut update, mut all) = (update.unwrap(), Vec::new());
             while let Some(answer) = update.message().await.unwrap() {

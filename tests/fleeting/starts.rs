@@ -6,8 +6,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
-use greenroom_backends::fleeting::group::{CallErrorKind, Group as _};
-use greenroom_backends::fleeting::plugin::{Connector, Pauses, Plugin};
+use greenroom_backends::fleeting::group::{CallErrorKind, InstanceGroup as _};
+use greenroom_backends::fleeting::locate::LocateError;
+use greenroom_backends::fleeting::plugin::{ConnectorSettings, Pauses, Plugin};
 use serde_json::json;
 
 use crate::fixture::{Place, at, failed, with_config};
@@ -75,8 +76,8 @@ async fn a_program_that_is_none_or_is_missing_is_named() {
         "missing` cannot be started: it cannot be executed: No such file",
     );
     let mut settings = place.settings();
-    settings.program = std::rc::Rc::new(|| Err("no plugin `aws` is installed".to_owned()));
-    let error = failed(Plugin::new(settings).info().await, "no plugin `aws` is installed");
+    settings.program = std::rc::Rc::new(|| Err(LocateError::Path("/opt/aws".into())));
+    let error = failed(Plugin::new(settings).info().await, "plugin `/opt/aws` is missing");
     assert_eq!(error.kind, CallErrorKind::NotStarted);
     place.is_empty().await;
 }
@@ -143,7 +144,8 @@ async fn winrm_is_refused_before_anything_starts() {
         [("winrm", "not by WinRM"), ("winrm+https", "not by WinRM"), ("telnet", "no protocol `telnet`")]
     {
         let mut settings = place.settings();
-        settings.connector = Connector { protocol: protocol.to_owned(), ..Connector::default() };
+        settings.connector =
+            ConnectorSettings { protocol: protocol.to_owned(), ..ConnectorSettings::default() };
         let error = failed(Plugin::new(settings).info().await, why);
         assert_eq!(error.kind, CallErrorKind::Configuration);
     }

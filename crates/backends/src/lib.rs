@@ -9,12 +9,11 @@
 pub mod as_json;
 pub mod authorities;
 pub mod aws_ec2;
+pub mod causes;
 pub mod cloud;
-pub mod environment;
 pub mod external;
 pub mod fleeting;
 pub mod gce;
-pub mod held;
 #[cfg(feature = "https")]
 pub mod https;
 pub mod kubernetes;

@@ -59,8 +59,10 @@ mod carried_out {
     use std::time::{Duration, Instant};
 
     use greenroom_backends::fleeting::artifact::credentials::{self, Credentials};
-    use greenroom_backends::fleeting::artifact::install::{self, InstallError, Progress, Request};
-    use greenroom_backends::fleeting::artifact::platform::Platform;
+    use greenroom_backends::fleeting::artifact::document::Platform;
+    use greenroom_backends::fleeting::artifact::install::{
+        self, InstallError, InstallProgress, InstallRequest,
+    };
     use greenroom_backends::fleeting::reference::Reference;
 
     use crate::cli::error::CliError;
@@ -75,7 +77,7 @@ mod carried_out {
         reference: &Reference,
         options: &InstallOptions,
     ) -> Result<(), CliError> {
-        let request = Request {
+        let request = InstallRequest {
             directory,
             reference,
             upgrade: options.upgrade,
@@ -88,7 +90,7 @@ mod carried_out {
             None => Ok(Credentials::default()),
         };
         let last = Cell::new(Instant::now());
-        let report = |progress: Progress<'_>| report(reference, &last, progress);
+        let report = |progress: InstallProgress<'_>| report(reference, &last, progress);
         let outcome = Box::pin(install::install(&request, credentials, &report)).await.map_err(explained)?;
         let version = &outcome.installed.version;
         let program = outcome.installed.program.display();
@@ -110,10 +112,10 @@ mod carried_out {
         }
     }
 
-    fn report(reference: &Reference, last: &Cell<Instant>, progress: Progress<'_>) {
+    fn report(reference: &Reference, last: &Cell<Instant>, progress: InstallProgress<'_>) {
         match progress {
-            Progress::Waiting => ui::tell("another installation is running; waiting for it"),
-            Progress::Found { version, bytes } => {
+            InstallProgress::Waiting => ui::tell("another installation is running; waiting for it"),
+            InstallProgress::Found { version, bytes } => {
                 last.set(Instant::now());
                 ui::tell(&format!(
                     "downloading {} {version}, {}",
@@ -121,11 +123,11 @@ mod carried_out {
                     megabytes(bytes)
                 ));
             }
-            Progress::Downloaded { bytes, of } if last.get().elapsed() >= INTERVAL => {
+            InstallProgress::Downloaded { bytes, of } if last.get().elapsed() >= INTERVAL => {
                 last.set(Instant::now());
                 ui::tell(&format!("downloaded {} of {}", megabytes(bytes), megabytes(of)));
             }
-            Progress::Downloaded { .. } => {}
+            InstallProgress::Downloaded { .. } => {}
         }
     }
 

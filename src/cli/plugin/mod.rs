@@ -7,9 +7,9 @@ mod test;
 
 use std::path::PathBuf;
 
-use greenroom_backends::fleeting::artifact::digest::Digest;
+use greenroom_backends::fleeting::artifact::Digest;
 use greenroom_backends::fleeting::artifact::lock_file::LockFile;
-use greenroom_backends::fleeting::locate::{Installed, Located, Places, Source, VARIABLE, installed, locate};
+use greenroom_backends::fleeting::locate::{Installed, Located, PluginPlaces, PluginSource, VARIABLE, installed, locate};
 use greenroom_backends::fleeting::reference::{Constraint, Reference};
 use greenroom_backends::fleeting::{REGISTRATION, plugin_of};
 use serde_json::json;
@@ -44,17 +44,17 @@ mod test {
 }
 
 /// Where plugins are: the given directory, or that of this process.
-fn places(given: Option<&PathBuf>) -> Result<Places, CliError> {
-    let places = Places::of_process();
+fn places(given: Option<&PathBuf>) -> Result<PluginPlaces, CliError> {
+    let places = PluginPlaces::of_process();
     let plugins = match given {
         Some(given) => Some(std::path::absolute(given)?),
         None => places.plugins,
     };
-    Ok(Places { plugins, ..places })
+    Ok(PluginPlaces { plugins, ..places })
 }
 
 /// The plugin directory.
-fn directory(places: &Places) -> Result<&PathBuf, CliError> {
+fn directory(places: &PluginPlaces) -> Result<&PathBuf, CliError> {
     places.plugins.as_ref().ok_or_else(|| {
         CliError::say(format!(
             "there is no plugin directory: neither {VARIABLE} nor HOME is an absolute path"
@@ -67,7 +67,7 @@ fn directory(places: &Places) -> Result<&PathBuf, CliError> {
 #[derive(Debug)]
 pub(super) struct PluginPool {
     pub(super) name: String,
-    plugin: Result<Source, Diagnostics>,
+    plugin: Result<PluginSource, Diagnostics>,
 }
 
 /// All of them; none without a configuration.
@@ -91,12 +91,12 @@ fn pools_of(config: &Config) -> Vec<PluginPool> {
 }
 
 impl PluginPool {
-    pub(super) fn source(&self) -> Result<&Source, CliError> {
+    pub(super) fn source(&self) -> Result<&PluginSource, CliError> {
         self.plugin.as_ref().map_err(|wrong| CliError::config(wrong.clone().into()))
     }
 
     /// The plugin that the pool uses, or the sentence that says what is missing.
-    pub(super) fn located(&self, places: &Places) -> Result<Located, CliError> {
+    pub(super) fn located(&self, places: &PluginPlaces) -> Result<Located, CliError> {
         locate(self.source()?, places).map_err(|missing| {
             let help = missing.help();
             CliError::say(format!("pool `{}`: {missing}", self.name)).help(help)
@@ -145,7 +145,7 @@ pub(super) fn list(place: &GlobalOptions, options: &ListOptions) -> Result<bool,
     Ok(missing(&pools).next().is_none())
 }
 
-fn of_pools(place: &GlobalOptions, places: &Places) -> Result<Vec<PoolPlugin>, CliError> {
+fn of_pools(place: &GlobalOptions, places: &PluginPlaces) -> Result<Vec<PoolPlugin>, CliError> {
     let pools = plugin_pools(place)?.into_iter();
     Ok(pools
         .map(|pool| {

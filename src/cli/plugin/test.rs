@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use fs_err as fs;
 use greenroom_backends::fleeting::group::GroupInfo;
-use greenroom_backends::fleeting::kit::{Kit, Limits, MACHINES, NotBegun, Site};
-use greenroom_backends::program::kit::check::{Group, Verdict};
-use greenroom_backends::program::kit::report::Report;
+use greenroom_backends::fleeting::kit::{Kit, KitError, KitSite, Limits, MACHINES};
+use greenroom_backends::program::kit::{CheckGroup, CheckVerdict, KitReport};
 
 use super::args::TestOptions;
 use super::places;
@@ -18,7 +17,7 @@ use crate::cli::program::driver;
 use crate::cli::ui;
 
 const WORDS: Words = Words { things: "instances", ending: "removing", ended: "removed" };
-const GROUPS: [Group; 3] = [Group::Calls, Group::Cheap, Group::Live];
+const GROUPS: [CheckGroup; 3] = [CheckGroup::Calls, CheckGroup::Cheap, CheckGroup::Live];
 
 /// Runs the kit; false if a check failed.
 pub(super) async fn test(options: &TestOptions) -> Result<bool, CliError> {
@@ -48,7 +47,7 @@ async fn judged(options: &TestOptions, kit: &Kit, plugin: String) -> Result<bool
         ),
     };
     let group = known.ok().map(|group| group.id);
-    let mut report = Report::new(plugin, group, options.live, kit.outcomes.all(&GROUPS, &why));
+    let mut report = KitReport::new(plugin, group, options.live, kit.outcomes.all(&GROUPS, &why));
     report.calls = kit.calls();
     report.remaining = left;
     show(&report, options.json, "plugin")?;
@@ -97,7 +96,7 @@ async fn clean(options: &TestOptions, kit: &Kit) -> Result<bool, CliError> {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn said(verdict: Verdict) -> CliError {
+fn said(verdict: CheckVerdict) -> CliError {
     CliError::say(verdict.text())
 }
 
@@ -139,8 +138,8 @@ fn absolute(plugin: &str) -> Result<String, CliError> {
 
 fn kit(options: &TestOptions, scratch: &Scratch, table: &toml::Table) -> Result<Kit, CliError> {
     let ssh = Rc::new(scratch.ssh());
-    let site = Site {
-        holder: driver()?,
+    let site = KitSite {
+        guard: driver()?,
         places: places(options.dir.as_ref())?,
         dir: scratch.path().to_owned(),
         reader: Rc::<greenroom_ssh::Ssh>::clone(&ssh),
@@ -151,7 +150,7 @@ fn kit(options: &TestOptions, scratch: &Scratch, table: &toml::Table) -> Result<
         end: Duration::from_secs(options.end_timeout),
     };
     Kit::new(&site, table, limits).map_err(|error| match error {
-        NotBegun::Table(problems) => CliError::say(problems.to_string()),
-        NotBegun::Key(error) => CliError::say(error.to_string()),
+        KitError::Table(problems) => CliError::say(problems.to_string()),
+        KitError::Key(error) => CliError::say(error.to_string()),
     })
 }

@@ -7,15 +7,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use fs_err as fs;
-use greenroom_backends::environment::Environment;
-use greenroom_backends::external::kit::cheap::{self, Reach};
-use greenroom_backends::external::kit::live::{self, Live, MACHINES, Options, POOLS};
-use greenroom_backends::external::kit::session::Session;
-use greenroom_backends::external::process::Program;
+use greenroom_backends::external::kit::KitSession;
+use greenroom_backends::external::kit::cheap::{self, CheapReach};
+use greenroom_backends::external::kit::live::{self, LiveOptions, LiveRun, MACHINES, POOLS};
+use greenroom_backends::external::process::ProtocolProgram;
 use greenroom_backends::external::protocol::Verb;
 use greenroom_backends::external::protocol::answers::CapabilitiesAnswer;
-use greenroom_backends::program::kit::check::Group;
-use greenroom_backends::program::kit::report::Report;
+use greenroom_backends::program::environment::ProgramEnvironment;
+use greenroom_backends::program::kit::{CheckGroup, KitReport};
 use greenroom_backends::{as_json, authorities, program};
 use greenroom_keys::value_error::ValueError;
 use serde_json::{Value, json};
@@ -28,18 +27,18 @@ use crate::cli::program::driver;
 use crate::cli::ui;
 
 const WORDS: Words = Words { things: "machines", ending: "terminating", ended: "terminated" };
-const GROUPS: [Group; 3] = [Group::Calls, Group::Cheap, Group::Live];
+const GROUPS: [CheckGroup; 3] = [CheckGroup::Calls, CheckGroup::Cheap, CheckGroup::Live];
 
 /// Runs the kit; false if a check failed.
 pub(super) async fn test(options: &TestOptions) -> Result<bool, CliError> {
     let program = program_under_test(options)?;
     let settings = settings(options.settings.as_deref())?;
-    let session = Session::new(&program, settings);
+    let session = KitSession::new(&program, settings);
     if options.clean {
         return clean(options, &session).await;
     }
     let empty = "greenroom-kit-none";
-    let known = cheap::check(&session, empty, Reach::All).await;
+    let known = cheap::check(&session, empty, CheapReach::All).await;
     let (why, left) = match (&known, options.live) {
         (Err(verdict), _) => (verdict.text(), Vec::new()),
         (Ok(_), false) => ("it needs machines: add `--live`".to_owned(), Vec::new()),
@@ -53,7 +52,7 @@ pub(super) async fn test(options: &TestOptions) -> Result<bool, CliError> {
     };
     let outcomes = session.outcomes.all(&GROUPS, &why);
     let name = known.ok().map(|known| known.name);
-    let mut report = Report::new(options.program.display().to_string(), name, options.live, outcomes);
+    let mut report = KitReport::new(options.program.display().to_string(), name, options.live, outcomes);
     report.calls = session.calls();
     report.remaining = left;
     show(&report, options.json, "program")?;
@@ -63,12 +62,12 @@ pub(super) async fn test(options: &TestOptions) -> Result<bool, CliError> {
 /// Makes machines, and ends them. What is left, by ID.
 async fn live(
     options: &TestOptions,
-    session: &Session<'_>,
+    session: &KitSession<'_>,
     known: &CapabilitiesAnswer,
 ) -> Result<Vec<String>, CliError> {
     let scratch = Scratch::make()?;
     let ssh = scratch.ssh();
-    let live = Live::new(session, known.clone(), &ssh, live_options(options, scratch.run.clone())?);
+    let live = LiveRun::new(session, known.clone(), &ssh, live_options(options, scratch.run.clone())?);
     nothing_before(&live).await?;
     ui::err(&cost(known));
     if !is_confirmed("Create them?", options.yes)? {
@@ -82,7 +81,7 @@ async fn live(
 }
 
 /// An error if an earlier run has left machines, or if lists cannot be trusted.
-async fn nothing_before(live: &Live<'_>) -> Result<(), CliError> {
+async fn nothing_before(live: &LiveRun<'_>) -> Result<(), CliError> {
     let left = live.left().await.map_err(|verdict| CliError::say(verdict.text()))?;
     if left.is_empty() {
         return Ok(());
@@ -93,15 +92,15 @@ async fn nothing_before(live: &Live<'_>) -> Result<(), CliError> {
 }
 
 /// Ends what an earlier run has left.
-async fn clean(options: &TestOptions, session: &Session<'_>) -> Result<bool, CliError> {
+async fn clean(options: &TestOptions, session: &KitSession<'_>) -> Result<bool, CliError> {
     let answer = session.answer("capabilities", POOLS[0], &serde_json::json!({ "protocols": [1] })).await;
     let known = answer.and_then(|answer: Value| {
-        greenroom_backends::external::kit::session::read::<CapabilitiesAnswer>("capabilities", &answer)
+        greenroom_backends::external::kit::read::<CapabilitiesAnswer>("capabilities", &answer)
     });
     let known = known.map_err(|verdict| CliError::say(verdict.text()))?;
     let scratch = Scratch::make()?;
     let ssh = scratch.ssh();
-    let live = Live::new(session, known, &ssh, live_options(options, scratch.run.clone())?);
+    let live = LiveRun::new(session, known, &ssh, live_options(options, scratch.run.clone())?);
     let before = live.left().await.map_err(|verdict| CliError::say(verdict.text()))?.len();
     let left = live.clean_up().await;
     let ended = before.saturating_sub(left.len());
@@ -109,8 +108,8 @@ async fn clean(options: &TestOptions, session: &Session<'_>) -> Result<bool, Cli
     Ok(left.is_empty())
 }
 
-fn live_options(options: &TestOptions, run: String) -> Result<Options, CliError> {
-    Ok(Options {
+fn live_options(options: &TestOptions, run: String) -> Result<LiveOptions, CliError> {
+    Ok(LiveOptions {
         user: options.user.clone(),
         boot_timeout: Duration::from_secs(options.boot_timeout),
         end_timeout: Duration::from_secs(options.end_timeout),
@@ -126,7 +125,7 @@ const CONCURRENT_CALLS: usize = 16;
 const OUTPUT_LIMIT: u64 = 4 << 20;
 
 /// The program under test, as the provider would call it.
-fn program_under_test(options: &TestOptions) -> Result<Program, CliError> {
+fn program_under_test(options: &TestOptions) -> Result<ProtocolProgram, CliError> {
     let path = std::path::absolute(&options.program)?;
     let shown = options.program.display();
     let known = fs::metadata(&path).map_err(|error| {
@@ -142,14 +141,14 @@ fn program_under_test(options: &TestOptions) -> Result<Program, CliError> {
         None => path.parent().unwrap_or(Path::new("/")).to_owned(),
     };
     let limit = options.call_timeout.map(Duration::from_secs);
-    let environment = Environment { named: options.env.clone(), secrets: options.secret.clone() };
+    let environment = ProgramEnvironment { named: options.env.clone(), secrets: options.secret.clone() };
     if let Some(missing) = environment.missing().next() {
         let error = CliError::say(format!("the environment variable `{missing}` is not set"));
         return Err(error.help("set and export it, or pass a file with `--secret NAME=FILE`"));
     }
-    environment.variables().map_err(CliError::say)?;
+    environment.variables()?;
     let how = program::Program {
-        holder: driver()?,
+        guard: driver()?,
         path,
         arguments: Vec::new(),
         directory,
@@ -158,7 +157,7 @@ fn program_under_test(options: &TestOptions) -> Result<Program, CliError> {
         concurrent: Rc::new(Semaphore::new(CONCURRENT_CALLS)),
     };
     let of_all = |limit| Verb::ALL.iter().map(|verb| (*verb, limit)).collect();
-    Ok(Program { how, time_limits: limit.map(of_all).unwrap_or_default() })
+    Ok(ProtocolProgram { how, time_limits: limit.map(of_all).unwrap_or_default() })
 }
 
 /// The program's settings as JSON.

@@ -6,12 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use greenroom_backends::fleeting::wire::messages::{
-    ConnectInfoResponse, ConnectorConfig, Empty, IncreaseRequest, IncreaseResponse, InitRequest,
-    InitResponse, InstanceRequest, InstancesRequest, InstancesResponse, SUSPEND_RESUME, State,
-    UpdateResponse,
+use greenroom_backends::fleeting::wire::{
+    Any, Channel, ConnectInfoResponse, ConnectorConfig, Empty, IncreaseRequest, IncreaseResponse,
+    InitRequest, InitResponse, InstanceRequest, InstancesRequest, InstancesResponse, RpcStatus,
+    SUSPEND_RESUME, State, StdioData, UpdateResponse,
 };
-use greenroom_backends::fleeting::wire::services::{Any, Channel, RpcStatus, StdioData};
 use greenroom_providers::launch::random;
 use prost::Message as _;
 use russh::keys::key::safe_rng;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use greenroom_backends::fleeting::wire::messages::State;
+use greenroom_backends::fleeting::wire::State;
 use serde_json::{Value, json};
 
 /// The directory with one subdirectory for each instance.

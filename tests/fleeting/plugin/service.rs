@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::stream::{self, BoxStream, StreamExt as _};
-use greenroom_backends::fleeting::wire::messages::{Empty, UpdateResponse};
-use greenroom_backends::fleeting::wire::services::{
-    HEALTH, HealthCheckRequest, HealthCheckResponse, SHUTDOWN, STREAM_STDIO, StdioData,
+use greenroom_backends::fleeting::wire::{
+    Empty, HEALTH, HealthCheckRequest, HealthCheckResponse, SHUTDOWN, STREAM_STDIO, StdioData, UpdateResponse,
 };
 use prost::Message;
 use tonic::body::Body;

@@ -8,9 +8,9 @@ use greenroom_ports::provider::{Demand, ProviderError};
 
 use super::group::GroupInfo;
 use super::own_keys::KeyMaker;
-use super::settings::{HostKeys, Settings};
+use super::settings::{HostKeyCheck, Settings};
 
-/// What an update shows: why it failed, what the plugin says about its group, and how many instances no launch requested.
+/// Findings from an update: its failure, the description of the group, and the number of instances that no launch requested.
 pub(super) fn of_group(
     pool: &PoolName,
     settings: &Settings,
@@ -67,7 +67,7 @@ pub(super) fn of_group(
             "remove it, or raise `idle_count`; some plugins have a setting or a newer version that can";
         find("fleeting-suspends", Severity::Warning, message, Some(remedy.to_owned()));
     }
-    if settings.host_keys == HostKeys::FirstUse {
+    if settings.host_keys == HostKeyCheck::FirstUse {
         let message = format!(
             "pool `{pool}` accepts the host key of an instance's first connection: nothing verifies it"
         );
@@ -108,7 +108,7 @@ pub(super) fn of_keys(pool: &PoolName, own: Option<&OwnKey>, maker: Option<&KeyM
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fleeting::group::Start;
+    use crate::fleeting::group::PluginStart;
 
     fn codes(
         keys: &str,
@@ -124,7 +124,7 @@ mod tests {
             max_size: max,
             version: String::new(),
             suspends: false,
-            start: Start::default(),
+            start: PluginStart::default(),
             refusal: None,
         };
         let demand = Demand { max_instances: 5, recorded: 0, max_lifetime: None, idle_stopped: 0 };
@@ -145,7 +145,7 @@ mod tests {
                 max_size: None,
                 version: String::new(),
                 suspends,
-                start: Start::default(),
+                start: PluginStart::default(),
                 refusal: None,
             };
             let demand = Demand { max_instances: 5, recorded: 0, max_lifetime: None, idle_stopped };
@@ -168,7 +168,8 @@ mod tests {
             (Some(OwnKeyCause::Pending), Severity::Note),
             (None, Severity::Note),
         ] {
-            let (pool_key, plugin_key) = (maker.pool_key.clone(), maker.plugin_key.clone());
+            let pool_key = maker.pool_key.clone();
+            let plugin_key = maker.plugin_key.clone();
             let own = cause.map(|cause| OwnKey { pool_key, plugin_key, cause });
             let found = of_keys(&pool, own.as_ref(), Some(&maker)).unwrap();
             assert_eq!((found.code, found.severity), ("fleeting-own-key", severity));

@@ -1,12 +1,14 @@
-//! The port of a plugin: one instance group, and its calls.
+//! The port of a plugin: one instance group, its calls, and what a failed call means to the engine.
 
 use async_trait::async_trait;
+use greenroom_core::failure::ErrorClass;
+use greenroom_ports::provider::ProviderError;
 use serde::{Deserialize, Serialize};
 
 /// State of an instance, as the plugin reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum State {
+pub enum InstanceState {
     Creating,
     Running,
     Deleting,
@@ -22,15 +24,15 @@ pub enum State {
 
 /// One instance in the plugin's list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct SeenInstance {
     /// The plugin's own id.
     pub id: String,
-    pub state: State,
+    pub state: InstanceState,
 }
 
 /// One start of the plugin.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Start {
+pub struct PluginStart {
     /// Hexadecimal digits; no other start has the same.
     pub id: String,
     /// True if the plugin was to use the pool's credentials, and to make none.
@@ -38,7 +40,7 @@ pub struct Start {
     pub is_static: bool,
 }
 
-/// What the plugin says about its group when it starts.
+/// Description of a group, which the plugin gives when it starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupInfo {
     /// The group's id, such as that of an autoscaling group.
@@ -49,7 +51,7 @@ pub struct GroupInfo {
     pub version: String,
     /// True if it can suspend and resume instances.
     pub suspends: bool,
-    pub start: Start,
+    pub start: PluginStart,
     /// Why it did not start with static credentials, if Greenroom tried that first.
     pub refusal: Option<String>,
 }
@@ -99,12 +101,12 @@ pub enum CallErrorKind {
 
 /// A plugin's calls, each made once. The implementation starts the plugin if it does not run.
 #[async_trait(?Send)]
-pub trait Group {
-    /// What the plugin said when it started last.
+pub trait InstanceGroup {
+    /// The group, as of the plugin's last start.
     async fn info(&self) -> Result<GroupInfo, CallError>;
 
     /// All instances of the group. An answer that breaks off is an error.
-    async fn update(&self) -> Result<Vec<Seen>, CallError>;
+    async fn update(&self) -> Result<Vec<SeenInstance>, CallError>;
 
     /// Requests `count` more instances, and returns how many the plugin accepted. Their ids appear in later updates.
     async fn increase(&self, count: u32) -> Result<u32, CallError>;
@@ -136,5 +138,60 @@ impl std::fmt::Debug for ConnectInfo {
             .field("internal_address", &self.internal_address)
             .field("expires", &self.expires)
             .finish_non_exhaustive()
+    }
+}
+
+/// A failed call that changes nothing, or whose changes the next update shows.
+pub fn call_failure(what: &str, error: &CallError) -> ProviderError {
+    let class = match error.kind {
+        CallErrorKind::Configuration | CallErrorKind::Unsupported => ErrorClass::Invalid,
+        CallErrorKind::Refused | CallErrorKind::NotStarted | CallErrorKind::Unknown => ErrorClass::Transient,
+    };
+    ProviderError::new(class, sentence(what, error))
+}
+
+/// A failed request for instances.
+pub fn increase_failure(error: &CallError) -> ProviderError {
+    let failure = call_failure("launch an instance", error);
+    match error.kind {
+        // It may have been carried out.
+        CallErrorKind::Unknown => ProviderError::new(ErrorClass::Unknown, failure.failure.message),
+        _ => failure,
+    }
+}
+
+fn sentence(what: &str, error: &CallError) -> String {
+    match error.kind {
+        CallErrorKind::Configuration => {
+            format!("the plugin does not accept `plugin_config`: {}", error.message)
+        }
+        CallErrorKind::NotStarted => format!("the plugin does not run: {}", error.message),
+        CallErrorKind::Unsupported => format!("the plugin cannot {what}: {}", error.message),
+        CallErrorKind::Refused => format!("the plugin did not {what}: {}", error.message),
+        CallErrorKind::Unknown => {
+            format!("no answer of the plugin to the request to {what}: {}", error.message)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_launch_without_an_answer_may_have_been_carried_out() {
+        for (kind, launch, other) in [
+            (CallErrorKind::Refused, ErrorClass::Transient, ErrorClass::Transient),
+            (CallErrorKind::Configuration, ErrorClass::Invalid, ErrorClass::Invalid),
+            (CallErrorKind::Unsupported, ErrorClass::Invalid, ErrorClass::Invalid),
+            (CallErrorKind::NotStarted, ErrorClass::Transient, ErrorClass::Transient),
+            (CallErrorKind::Unknown, ErrorClass::Unknown, ErrorClass::Transient),
+        ] {
+            let error = CallError { kind, message: "no route to host".to_owned() };
+            let launched = increase_failure(&error);
+            let listed = call_failure("list its instances", &error);
+            assert_eq!((launched.class(), listed.class()), (&launch, &other), "{kind:?}");
+            assert!(launched.to_string().contains("no route to host"), "{launched}");
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use super::reference::{PluginName, Reference, ReferenceError, Version};
+use super::reference::{PluginName, PluginVersion, Reference, ReferenceError};
 
 /// Names the plugin directory.
 pub const VARIABLE: &str = "FLEETING_PLUGIN_PATH";
@@ -12,23 +12,23 @@ pub const VARIABLE: &str = "FLEETING_PLUGIN_PATH";
 const DIRECTORY: &str = ".config/fleeting/plugins";
 /// The executable file of an installed version.
 pub const PROGRAM: &str = "plugin";
-/// What a program on PATH is called.
+/// Begin of the name of a plugin on PATH.
 const PREFIX: &str = "fleeting-plugin-";
 /// Folders below one another in the plugin directory. More is not of plugins.
 const MAX_DEPTH: usize = 16;
 
 /// Where plugins may be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Places {
+pub struct PluginPlaces {
     /// The plugin directory; `None`: neither FLEETING_PLUGIN_PATH nor a home directory names it.
     pub plugins: Option<PathBuf>,
     /// The directories of PATH.
     pub path: Vec<PathBuf>,
 }
 
-/// What the key `plugin` names.
+/// Value of the key `plugin`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum PluginSource {
     /// An absolute path.
     Path(PathBuf),
     /// A bare name on PATH; if it is not there, a reference.
@@ -49,7 +49,7 @@ pub struct Located {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Installed {
     pub plugin: PluginName,
-    pub version: Version,
+    pub version: PluginVersion,
     /// The executable file. Absolute.
     pub program: PathBuf,
 }
@@ -70,7 +70,7 @@ pub enum LocateError {
 }
 
 impl LocateError {
-    /// What the operator does about it.
+    /// Remedy for the operator.
     pub fn help(&self) -> String {
         match self {
             Self::Path(_) => "check the path; an installed plugin is named like `aws:1`".to_owned(),
@@ -83,8 +83,8 @@ impl LocateError {
     }
 }
 
-impl Places {
-    /// Those of this process.
+impl PluginPlaces {
+    /// Places of this process's environment.
     pub fn of_process() -> Self {
         let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         // A system service has no HOME.
@@ -116,7 +116,7 @@ pub enum SourceError {
     Reference { text: String, wrong: ReferenceError },
 }
 
-impl Source {
+impl PluginSource {
     /// Reads the key's value.
     ///
     /// A path begins with `/`. GitLab Runner prefers any existing path, so that a file `aws` in its working directory
@@ -148,7 +148,7 @@ impl Source {
 }
 
 /// As the key has it, if that is as short as it can be written.
-impl fmt::Display for Source {
+impl fmt::Display for PluginSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Path(path) => path.display().fmt(f),
@@ -159,12 +159,14 @@ impl fmt::Display for Source {
 }
 
 /// Finds the plugin: of an installed one, the newest version that the reference allows.
-pub fn locate(source: &Source, places: &Places) -> Result<Located, LocateError> {
+pub fn locate(source: &PluginSource, places: &PluginPlaces) -> Result<Located, LocateError> {
     match source {
-        Source::Path(path) if is_program(path) => Ok(Located { program: path.clone(), installed: None }),
-        Source::Path(path) => Err(LocateError::Path(path.clone())),
-        Source::Reference(reference) => newest(reference, places),
-        Source::Bare(name, reference) => {
+        PluginSource::Path(path) if is_program(path) => {
+            Ok(Located { program: path.clone(), installed: None })
+        }
+        PluginSource::Path(path) => Err(LocateError::Path(path.clone())),
+        PluginSource::Reference(reference) => newest(reference, places),
+        PluginSource::Bare(name, reference) => {
             // A relative directory of PATH would mean a file of the working directory.
             let directories = || places.path.iter().filter(|directory| directory.is_absolute());
             match directories().map(|directory| directory.join(name)).find(|program| is_program(program)) {
@@ -179,7 +181,7 @@ pub fn locate(source: &Source, places: &Places) -> Result<Located, LocateError> 
     }
 }
 
-fn newest(reference: &Reference, places: &Places) -> Result<Located, LocateError> {
+fn newest(reference: &Reference, places: &PluginPlaces) -> Result<Located, LocateError> {
     let directory =
         places.plugins.as_ref().ok_or_else(|| LocateError::NoDirectory(Box::new(reference.clone())))?;
     match newest_in(directory, reference) {
@@ -210,7 +212,7 @@ pub fn versions(directory: &Path, plugin: &PluginName) -> Vec<Installed> {
     let mut found: Vec<Installed> = entries(&folder)
         .iter()
         .filter_map(|entry| {
-            let version = Version::of_folder(entry.file_name().to_str()?)?;
+            let version = PluginVersion::of_folder(entry.file_name().to_str()?)?;
             let program = entry.path().join(PROGRAM);
             is_program(&program).then(|| Installed { plugin: plugin.clone(), version, program })
         })
@@ -243,7 +245,7 @@ fn walk(directory: &Path, folder: &Path, found: &mut Vec<Installed>) {
     }
 }
 
-/// What a folder contains; nothing if it cannot be read.
+/// Entries of a folder; none if it cannot be read.
 fn entries(folder: &Path) -> Vec<std::fs::DirEntry> {
     std::fs::read_dir(folder).map(|entries| entries.flatten().collect()).unwrap_or_default()
 }
@@ -253,5 +255,156 @@ fn is_program(path: &Path) -> bool {
 }
 
 #[cfg(test)]
-#[path = "locate_tests.rs"]
-mod tests;
+mod tests {
+    use super::*;
+
+    struct Scene {
+        dir: tempfile::TempDir,
+        places: PluginPlaces,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let path = vec!["".into(), "relative".into(), dir.path().join("bin"), dir.path().join("sbin")];
+            let places = PluginPlaces { plugins: Some(dir.path().join("plugins")), path };
+            Self { dir, places }
+        }
+
+        fn file(&self, path: &str, mode: u32) -> PathBuf {
+            let path = self.dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, "").unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            path
+        }
+
+        fn version(&self, folder: &str, version: &str) -> PathBuf {
+            self.file(&format!("plugins/{folder}/{version}/plugin"), 0o755)
+        }
+
+        fn find(&self, text: &str) -> Result<PathBuf, LocateError> {
+            locate(&PluginSource::parse(text).unwrap(), &self.places).map(|located| located.program)
+        }
+    }
+
+    const OFFICIAL: &str = "registry.gitlab.com/gitlab-org/fleeting/plugins";
+
+    #[test]
+    fn the_newest_allowed_version_is_found() {
+        let scene = Scene::new();
+        let aws = format!("{OFFICIAL}/aws");
+        for version in ["0.9.0", "1.2.0", "1.10.0", "1.10.1-rc.1", "2.0.0-beta"] {
+            scene.version(&aws, version);
+        }
+        // Neither half a version nor one without a program counts.
+        scene.file(&format!("plugins/{aws}/3.0.0/README"), 0o644);
+        scene.file(&format!("plugins/{aws}/3.0.1/plugin"), 0o644);
+        scene.version(&aws, "4.0");
+        for (text, version) in [
+            ("aws", "1.10.0"),
+            ("aws:latest", "1.10.0"),
+            ("aws:1", "1.10.0"),
+            ("aws:1.2", "1.2.0"),
+            ("aws:0", "0.9.0"),
+            ("aws:2.0.0-beta", "2.0.0-beta"),
+            ("gitlab-org/fleeting/plugins/aws:1", "1.10.0"),
+            ("registry.gitlab.com/gitlab-org/fleeting/plugins/aws", "1.10.0"),
+        ] {
+            let expected = scene.dir.path().join(format!("plugins/{aws}/{version}/plugin"));
+            assert_eq!(scene.find(text), Ok(expected), "{text}");
+        }
+        let error = scene.find("aws:3").unwrap_err();
+        let message = error.to_string();
+        for part in ["`aws:3`", &aws, "only 0.9.0, 1.2.0, 1.10.0, 1.10.1-rc.1, 2.0.0-beta"] {
+            assert!(message.contains(part), "{part}: {message}");
+        }
+        let help =
+            format!("greenroom plugin install aws:3 --dir {}", scene.dir.path().join("plugins").display());
+        assert!(error.help().contains(&help), "{}", error.help());
+    }
+
+    #[test]
+    fn a_path_is_a_file_that_may_be_executed() {
+        let scene = Scene::new();
+        let program = scene.file("own/plugin", 0o755);
+        let plain = scene.file("own/notes", 0o644);
+        assert_eq!(scene.find(program.to_str().unwrap()), Ok(program));
+        let folder = scene.dir.path().join("own");
+        for path in [plain, folder, "/nonexistent".into()] {
+            assert_eq!(scene.find(path.to_str().unwrap()), Err(LocateError::Path(path)));
+        }
+        for relative in ["./plugin", "../plugin", "a\nb", "/a\0b", ""] {
+            assert!(PluginSource::parse(relative).is_err(), "{relative:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_never_means_a_file_of_the_working_directory() {
+        // The tests run in the package's directory, which has a folder `src` and a file `Cargo.toml`.
+        let scene = Scene::new();
+        assert!(Path::new("Cargo.toml").exists() && Path::new("src/lib.rs").exists());
+        for text in ["Cargo.toml", "src/lib.rs"] {
+            let error = locate(&PluginSource::parse(text).unwrap(), &scene.places).unwrap_err();
+            assert!(matches!(error, LocateError::Missing { .. }), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_bare_name_is_on_path_or_installed() {
+        let scene = Scene::new();
+        scene.file("bin/fleeting-plugin-a", 0o644);
+        let first = scene.file("sbin/fleeting-plugin-a", 0o755);
+        assert_eq!(scene.find("fleeting-plugin-a"), Ok(first));
+        // Any other name is not looked for on PATH.
+        scene.file("bin/aws", 0o755);
+        assert!(scene.find("aws").is_err());
+        let error = scene.find("fleeting-plugin-b").unwrap_err().to_string();
+        let path = format!("({0}/bin:{0}/sbin)", scene.dir.path().display());
+        assert!(error.contains(&path) && error.contains(OFFICIAL), "{error}");
+        let installed = scene.version(&format!("{OFFICIAL}/fleeting-plugin-b"), "1.0.0");
+        assert_eq!(scene.find("fleeting-plugin-b"), Ok(installed));
+    }
+
+    #[test]
+    fn without_a_home_the_error_says_so() {
+        let places = PluginPlaces { plugins: None, path: Vec::new() };
+        let error = locate(&PluginSource::parse("aws").unwrap(), &places).unwrap_err();
+        assert!(error.to_string().contains("FLEETING_PLUGIN_PATH"), "{error}");
+    }
+
+    #[test]
+    fn all_installed_plugins_are_listed_and_links_are_not_followed() {
+        let scene = Scene::new();
+        scene.version(&format!("{OFFICIAL}/aws"), "1.2.0");
+        scene.version(&format!("{OFFICIAL}/aws"), "1.10.0");
+        scene.version("127.0.0.1:5000/!team/own", "0.1.0-!r!c.1");
+        scene.version("ci.example/own", "3.0.0");
+        // A version's own folders are no plugins.
+        scene.file("plugins/ci.example/own/3.0.0/lib/1.0.0/data", 0o644);
+        let plugins = scene.places.plugins.clone().unwrap();
+        std::os::unix::fs::symlink(&plugins, plugins.join("ci.example/circle")).unwrap();
+        let found: Vec<String> =
+            installed(&plugins).iter().map(|one| format!("{} {}", one.plugin, one.version)).collect();
+        assert_eq!(
+            found,
+            [
+                "127.0.0.1:5000/Team/own 0.1.0-RC.1",
+                "ci.example/own 3.0.0",
+                &format!("{OFFICIAL}/aws 1.2.0"),
+                &format!("{OFFICIAL}/aws 1.10.0"),
+            ]
+        );
+        assert!(installed(Path::new("/nonexistent")).is_empty());
+    }
+
+    #[test]
+    fn the_home_directory_is_that_of_the_account() {
+        let id = rustix::process::getuid().as_raw();
+        let accounts =
+            |path| format!("other:x:{id}7:{id}::/wrong:/bin/sh\nbad\nown:x:{id}:0:a name:{path}:/bin/sh\n");
+        assert_eq!(home(&accounts("/home/own")), Some("/home/own".into()));
+        assert_eq!(home(&accounts("relative")), None);
+        assert_eq!(home(""), None);
+    }
+}

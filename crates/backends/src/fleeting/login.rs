@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use fs_err as fs;
 use greenroom_core::endpoint::LoginKey;
 use greenroom_core::ids::InstanceId;
-use greenroom_ssh::rsa;
+use greenroom_ssh::rsa::{self, RsaKeyError};
 use russh::keys::key::safe_rng;
 use russh::keys::ssh_key::LineEnding;
 use russh::keys::{self, Algorithm, HashAlg, PrivateKey};
@@ -14,13 +14,45 @@ use russh::keys::{self, Algorithm, HashAlg, PrivateKey};
 use super::group::ConnectInfo;
 use super::record::private;
 
+/// Ends of the names of files, after the instance's name.
+const KEY: &str = "";
+const PASSWORD: &str = ".password";
+
+/// Why the key or the password of a pool's logins cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OwnLoginError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("{} has no password", .0.display())]
+    NoPassword(PathBuf),
+}
+
+/// Why an instance has no login.
+#[derive(Debug, thiserror::Error)]
+pub enum LoginError {
+    #[error("the plugin gives a key for the login that Greenroom cannot read: it is not a text")]
+    NotText,
+    #[error("the plugin gives a key for the login that Greenroom cannot read: an RSA key")]
+    Rsa(#[source] RsaKeyError),
+    #[error("the plugin gives a key for the login that Greenroom cannot read: its type is `{0}`")]
+    Algorithm(Algorithm),
+    #[error("the plugin gives a key for the login that Greenroom cannot read")]
+    Key(#[source] keys::Error),
+    #[error("the {what} of the login cannot be stored")]
+    Store {
+        what: &'static str,
+        #[source]
+        cause: io::Error,
+    },
+}
+
 /// A pool's directory.
 #[derive(Debug, Clone)]
 pub struct Logins {
     dir: PathBuf,
 }
 
-/// What plugins get for logins.
+/// The login that plugins get: a private key or a password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct OwnLogin {
     /// Where the private key or the password is.
@@ -41,12 +73,12 @@ impl OwnLogin {
     }
 
     /// The operator's password.
-    pub fn password_file(path: &Path) -> io::Result<Self> {
+    pub fn password_file(path: &Path) -> Result<Self, OwnLoginError> {
         let text = fs::read_to_string(path)?;
         let password = text.strip_suffix('\n').unwrap_or(&text);
         let password = password.strip_suffix('\r').unwrap_or(password);
         if password.is_empty() {
-            return Err(io::Error::other(format!("{} has no password", path.display())));
+            return Err(OwnLoginError::NoPassword(path.to_owned()));
         }
         Ok(Self { at: LoginKey::Password(path.to_owned()), text: password.to_owned() })
     }
@@ -96,7 +128,12 @@ impl Logins {
 
     /// The login of an instance: the plugin's key, else its password, else the pool's own login. A secret of the plugin's is
     /// stored as long as the instance is.
-    pub fn of(&self, instance: &InstanceId, info: &ConnectInfo, own: &OwnLogin) -> Result<LoginKey, String> {
+    pub fn of(
+        &self,
+        instance: &InstanceId,
+        info: &ConnectInfo,
+        own: &OwnLogin,
+    ) -> Result<LoginKey, LoginError> {
         if !info.key.is_empty() {
             return self.of_key(instance, &info.key, own);
         }
@@ -105,12 +142,13 @@ impl Logins {
         }
         let path = self.file(instance, PASSWORD);
         // One line break at the end does not count.
-        self.keep(&path, &format!("{}\n", info.password)).map_err(|error| not_stored("password", &error))?;
+        self.keep(&path, &format!("{}\n", info.password))
+            .map_err(|cause| LoginError::Store { what: "password", cause })?;
         Ok(LoginKey::Password(path))
     }
 
-    fn of_key(&self, instance: &InstanceId, given: &[u8], own: &OwnLogin) -> Result<LoginKey, String> {
-        let given = std::str::from_utf8(given).map_err(|_| not_a_key("it is not a text"))?;
+    fn of_key(&self, instance: &InstanceId, given: &[u8], own: &OwnLogin) -> Result<LoginKey, LoginError> {
+        let given = std::str::from_utf8(given).map_err(|_| LoginError::NotText)?;
         if given.trim() == own.text.trim() {
             return Ok(own.at.clone());
         }
@@ -119,7 +157,7 @@ impl Logins {
             return Ok(own.at.clone());
         }
         let path = self.file(instance, KEY);
-        self.keep(&path, given).map_err(|error| not_stored("key", &error))?;
+        self.keep(&path, given).map_err(|cause| LoginError::Store { what: "key", cause })?;
         Ok(LoginKey::File(path))
     }
 
@@ -164,7 +202,8 @@ impl Logins {
 
 /// The fingerprint of the plugin's key, if that is another one than the pool's, which the plugin got.
 pub fn another_key(info: &ConnectInfo, own: &OwnLogin) -> Option<String> {
-    let (given, own) = (usable(&text(info)).ok()?, usable(&own.text).ok().filter(|_| !own.is_password())?);
+    let given = usable(&text(info)).ok()?;
+    let own = usable(&own.text).ok().filter(|_| !own.is_password())?;
     (given.key_data() != own.key_data()).then(|| given.fingerprint(HashAlg::Sha256).to_string())
 }
 
@@ -172,10 +211,6 @@ pub fn another_key(info: &ConnectInfo, own: &OwnLogin) -> Option<String> {
 pub fn text(info: &ConnectInfo) -> String {
     String::from_utf8_lossy(&info.key).into_owned()
 }
-
-/// Ends of the names of files, after the instance's name.
-const KEY: &str = "";
-const PASSWORD: &str = ".password";
 
 fn read(path: &Path) -> io::Result<Option<String>> {
     match fs::read_to_string(path) {
@@ -186,25 +221,15 @@ fn read(path: &Path) -> io::Result<Option<String>> {
 }
 
 /// The public half of a key that Greenroom can log in with.
-fn usable(text: &str) -> Result<keys::PublicKey, String> {
+fn usable(text: &str) -> Result<keys::PublicKey, LoginError> {
     if let Some(read) = rsa::read(text) {
-        return read.map(|key| key.public().clone()).map_err(|why| not_a_key(&format!("an RSA key: {why}")));
+        return read.map(|key| key.public().clone()).map_err(LoginError::Rsa);
     }
-    match keys::decode_secret_key(text, None) {
-        Ok(key) if matches!(key.algorithm(), Algorithm::Ed25519 | Algorithm::Ecdsa { .. }) => {
-            Ok(key.public_key().clone())
-        }
-        Ok(key) => Err(not_a_key(&format!("its type is `{}`", key.algorithm()))),
-        Err(error) => Err(not_a_key(&error.to_string())),
+    let key = keys::decode_secret_key(text, None).map_err(LoginError::Key)?;
+    match key.algorithm() {
+        Algorithm::Ed25519 | Algorithm::Ecdsa { .. } => Ok(key.public_key().clone()),
+        other => Err(LoginError::Algorithm(other)),
     }
-}
-
-fn not_stored(what: &str, error: &io::Error) -> String {
-    format!("the {what} of the login cannot be stored: {error}")
-}
-
-fn not_a_key(why: &str) -> String {
-    format!("the plugin gives a key for the login that Greenroom cannot read: {why}")
 }
 
 #[cfg(test)]
@@ -212,6 +237,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+    use crate::causes::with_causes;
 
     fn info(key: &[u8], password: &str) -> ConnectInfo {
         ConnectInfo {
@@ -253,7 +279,7 @@ mod tests {
         let other = Logins::new(&dir.path().join("other")).pool_key().unwrap();
         assert_eq!(another_key(&info(other.text.as_bytes(), ""), &key), other.fingerprint());
         for given in [info(b"", ""), info(key.text.as_bytes(), ""), info(key.text.as_bytes(), "ignored")] {
-            assert_eq!(logins.of(&id, &given, &key), Ok(key.at.clone()));
+            assert_eq!(logins.of(&id, &given, &key).unwrap(), key.at);
         }
     }
 
@@ -269,17 +295,15 @@ mod tests {
         for key in &given {
             // The password beside a key is ignored, and not stored.
             let info = info(key.as_bytes(), "ignored");
-            assert_eq!(logins.of(&id, &info, &own), Ok(LoginKey::File(key_at.clone())));
+            assert_eq!(logins.of(&id, &info, &own).unwrap(), LoginKey::File(key_at.clone()));
             assert_eq!(fs::read_to_string(&key_at).unwrap(), *key);
             assert_eq!(mode(&key_at), 0o600);
         }
         let password_at = dir.path().join("linux/logins/linux-c0ffee-1.password");
         assert!(!password_at.exists());
         for password in ["hunter2", "p w\n"] {
-            assert_eq!(
-                logins.of(&id, &info(b"", password), &own),
-                Ok(LoginKey::Password(password_at.clone()))
-            );
+            let login = logins.of(&id, &info(b"", password), &own).unwrap();
+            assert_eq!(login, LoginKey::Password(password_at.clone()));
             assert_eq!(fs::read_to_string(&password_at).unwrap(), format!("{password}\n"));
             assert_eq!(mode(&password_at), 0o600);
         }
@@ -302,7 +326,7 @@ mod tests {
         assert!(own.text == "hunter2" && !format!("{own:?}").contains("hunter2"));
         let id = InstanceId::new("linux-c0ffee-1");
         for given in [info(b"", ""), info(b"", "hunter2")] {
-            assert_eq!(logins.of(&id, &given, &own), Ok(LoginKey::Password(file.clone())));
+            assert_eq!(logins.of(&id, &given, &own).unwrap(), LoginKey::Password(file.clone()));
         }
         let key = Logins::new(&dir.path().join("other")).pool_key().unwrap();
         assert!(matches!(logins.of(&id, &info(key.text.as_bytes(), "hunter2"), &own), Ok(LoginKey::File(_))));
@@ -321,7 +345,7 @@ mod tests {
             (info(b"hello", "hunter2"), "cannot read"),
             (info(b"\xff\xfe", ""), "it is not a text"),
         ] {
-            let error = logins.of(&InstanceId::new("a"), &given, &own).unwrap_err();
+            let error = with_causes(&logins.of(&InstanceId::new("a"), &given, &own).unwrap_err());
             assert!(error.contains(expected) && !error.contains("hunter2"), "{error}");
         }
         assert!(!dir.path().join("logins").exists());

@@ -1,7 +1,5 @@
 //! The provider `fleeting`: a plugin of GitLab's autoscaler creates the machines.
 
-#[cfg(feature = "fleeting")]
-use std::path::PathBuf;
 use std::rc::Rc;
 
 use greenroom_core::ids::PoolName;
@@ -10,27 +8,17 @@ use greenroom_keys::problem::Problems;
 use greenroom_providers::first_pool::{FirstPool, Nothing};
 use greenroom_providers::registration::{BuildContext, Built, Calls, Registration};
 
-use super::cloud::delegated::DelegatedCloud;
-use super::cloud::keys::LIFETIME;
+use crate::cloud::delegated::DelegatedCloud;
+use crate::cloud::keys::LIFETIME;
 
-#[cfg(feature = "fleeting")]
-pub mod address;
 pub mod artifact;
 pub mod book;
-#[cfg(feature = "fleeting")]
-mod console;
 mod doctor;
-#[cfg(feature = "fleeting")]
-pub mod failures;
 #[cfg(feature = "fleeting")]
 mod findings;
 pub mod group;
-pub mod holder;
-mod keys;
 #[cfg(feature = "fleeting")]
 pub mod kit;
-#[cfg(feature = "fleeting")]
-pub mod lane;
 pub mod locate;
 #[cfg(feature = "fleeting")]
 pub mod login;
@@ -38,24 +26,27 @@ pub mod login;
 mod own_keys;
 #[cfg(feature = "fleeting")]
 pub mod plugin;
+pub mod plugin_guard;
 #[cfg(feature = "fleeting")]
 mod provider;
+#[cfg(feature = "fleeting")]
+pub mod queue;
 #[cfg(feature = "fleeting")]
 mod reach;
 #[cfg(feature = "fleeting")]
 pub mod record;
 pub mod reference;
-#[cfg(feature = "fleeting")]
-pub mod serial;
 mod settings;
-#[cfg(feature = "fleeting")]
-mod trust;
 #[cfg(feature = "fleeting")]
 pub mod wire;
 
-#[cfg(feature = "fleeting")]
-use locate::Places;
 use settings::Settings;
+
+#[cfg(feature = "fleeting")]
+use std::path::PathBuf;
+
+#[cfg(feature = "fleeting")]
+use locate::PluginPlaces;
 
 /// Checks tables, without the calls.
 pub const REGISTRATION: Registration = Registration {
@@ -82,7 +73,7 @@ pub const REGISTRATION: Registration = Registration {
 };
 
 /// For docs/configuration.md.
-pub const KEYS: &[KeyTable] = keys::TABLES;
+pub const KEYS: &[KeyTable] = settings::TABLES;
 
 /// With the calls.
 #[cfg(feature = "fleeting")]
@@ -97,24 +88,25 @@ fn build_without_calls(context: &BuildContext, table: &toml::Table) -> Built {
 }
 
 /// The plugin that a pool's table names, or everything that is wrong with the table.
-pub fn plugin_of(pool: &PoolName, table: &toml::Table) -> Result<locate::Source, Problems> {
+pub fn plugin_of(pool: &PoolName, table: &toml::Table) -> Result<locate::PluginSource, Problems> {
     Ok(Settings::read(pool, table)?.plugin)
 }
 
 #[cfg(feature = "fleeting")]
 fn build(context: &BuildContext, table: &toml::Table) -> Built {
     let settings = Settings::read(&context.pool, table)?;
-    let (pool, holder, sockets) =
-        (context.pool.clone(), context.program.clone(), context.state_dir.join("plugins"));
+    let pool = context.pool.clone();
+    let guard = context.program.clone();
+    let sockets = context.state_dir.join("plugins");
     let group: GroupOf = Rc::new(move |settings, logins| {
         let own = provider::Fleeting::own_login(settings, logins)?;
         let maker = own_keys::OwnKeys::new(logins.dir()).maker(&settings.plugin);
         let is_static = own_keys::is_static(settings, maker.as_ref());
-        let around = Around {
+        let around = PluginSite {
             pool: pool.clone(),
-            holder: holder.clone(),
+            guard: guard.clone(),
             sockets: sockets.clone(),
-            places: Places::of_process(),
+            places: PluginPlaces::of_process(),
         };
         Ok(Rc::new(plugin::Plugin::new(plugin_settings(settings, &own, is_static, around))))
     });
@@ -123,28 +115,29 @@ fn build(context: &BuildContext, table: &toml::Table) -> Built {
 
 /// Where a plugin runs.
 #[cfg(feature = "fleeting")]
-struct Around {
+struct PluginSite {
     pool: PoolName,
-    holder: PathBuf,
+    guard: PathBuf,
     sockets: PathBuf,
-    places: Places,
+    places: PluginPlaces,
 }
 
-/// What a table's plugin is started with.
+/// Settings with which a table's plugin is started.
 #[cfg(feature = "fleeting")]
 fn plugin_settings(
     settings: &Settings,
     own: &login::OwnLogin,
     is_static: bool,
-    around: Around,
+    around: PluginSite,
 ) -> plugin::PluginSettings {
-    let (source, places) = (settings.plugin.clone(), around.places);
+    let source = settings.plugin.clone();
+    let places = around.places;
     plugin::PluginSettings {
         pool: around.pool,
-        holder: around.holder,
+        guard: around.guard,
         program: Rc::new(move || {
             let located = locate::locate(&source, &places);
-            located.map(|found| found.program).map_err(|error| format!("{error}: {}", error.help()))
+            located.map(|found| found.program)
         }),
         config: settings.config.clone(),
         connector: settings.connector(own, is_static),
@@ -156,36 +149,38 @@ fn plugin_settings(
     }
 }
 
-/// What makes a pool's plugin, when it is first needed.
+/// Makes a pool's plugin when it is first needed.
 #[cfg(feature = "fleeting")]
 type GroupOf = Rc<
     dyn Fn(
         &Settings,
         &login::Logins,
-    ) -> Result<Rc<dyn group::Group>, greenroom_ports::provider::ProviderError>,
+    ) -> Result<Rc<dyn group::InstanceGroup>, greenroom_ports::provider::ProviderError>,
 >;
 
 /// A provider over a plugin.
 #[cfg(feature = "fleeting")]
 fn over(context: &BuildContext, settings: Settings, group: GroupOf) -> provider::Fleeting {
-    let record = record::Record::new(&context.state_dir, &context.pool);
+    let record = record::PoolRecord::new(&context.state_dir, &context.pool);
     let logins = login::Logins::new(record.dir());
     let own_keys = own_keys::OwnKeys::new(record.dir());
     let maker = own_keys.maker(&settings.plugin);
-    let trust = trust::Trust {
+    let trust = reach::Trust {
         ways: settings.host_keys.clone(),
         reader: Rc::clone(&context.host_keys),
-        holder: context.program.clone(),
+        guard: context.program.clone(),
         environment: settings.environment.clone(),
     };
-    let rules = lane::Rules { appears_within: settings.appears_within, adopt: settings.adopt };
-    let (text, of, keys) = (format!("{settings:?}"), settings.clone(), logins.clone());
+    let rules = queue::QueueRules { appears_within: settings.appears_within, adopt: settings.adopt };
+    let text = format!("{settings:?}");
+    let of = settings.clone();
+    let keys = logins.clone();
     let make = Rc::new(move || group(&of, &keys));
-    let lane = lane::Lane::of(record, &context.pool, Rc::clone(&context.clock), rules, text, make);
+    let queue = queue::PluginQueue::of(record, &context.pool, Rc::clone(&context.clock), rules, text, make);
     provider::Fleeting {
         pool: context.pool.clone(),
         settings,
-        lane,
+        queue,
         logins,
         trust,
         known: std::cell::RefCell::default(),

@@ -28,19 +28,36 @@ pub type Books = BTreeMap<String, Book>;
 static WRITES: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Serialize, Deserialize)]
-struct Content<B> {
+struct RecordContent<B> {
     format: u32,
     groups: B,
 }
 
+/// Why the stored books cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("`{}` cannot be read", path.display())]
+    Content {
+        path: PathBuf,
+        #[source]
+        cause: serde_json::Error,
+    },
+    #[error("{}: {OUTDATED_REMEDY}", outdated(&format!("`{}`", path.display()), *format))]
+    Outdated { path: PathBuf, format: u32 },
+    #[error("{}", newer(&format!("`{}`", path.display()), *format))]
+    Newer { path: PathBuf, format: u32 },
+}
+
 /// A pool's directory.
 #[derive(Debug, Clone)]
-pub struct Record {
+pub struct PoolRecord {
     dir: PathBuf,
     disk: BlockingPool,
 }
 
-impl Record {
+impl PoolRecord {
     pub fn new(state_dir: &Path, pool: &PoolName) -> Self {
         Self { dir: state_dir.join("fleeting").join(pool.as_str()), disk: BlockingPool::default() }
     }
@@ -70,35 +87,33 @@ impl Record {
     }
 
     /// Empty if there is no file.
-    pub fn read(&self) -> io::Result<Books> {
+    pub fn read(&self) -> Result<Books, RecordError> {
         #[derive(Deserialize)]
-        struct Version {
+        struct FormatVersion {
             format: u32,
         }
         let path = self.path();
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Books::new()),
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         };
-        let name = format!("`{}`", path.display());
-        let unreadable = |error| io::Error::other(format!("{name} cannot be read: {error}"));
-        let Version { format } = serde_json::from_slice(&bytes).map_err(unreadable)?;
+        let damaged = |cause| RecordError::Content { path: path.clone(), cause };
+        let FormatVersion { format } = serde_json::from_slice(&bytes).map_err(damaged)?;
         match format.cmp(&FORMAT) {
             Ordering::Equal => {
-                Ok(serde_json::from_slice::<Content<Books>>(&bytes).map_err(unreadable)?.groups)
+                Ok(serde_json::from_slice::<RecordContent<Books>>(&bytes).map_err(damaged)?.groups)
             }
-            Ordering::Less => {
-                Err(io::Error::other(format!("{}: {OUTDATED_REMEDY}", outdated(&name, format))))
-            }
-            Ordering::Greater => Err(io::Error::other(newer(&name, format))),
+            Ordering::Less => Err(RecordError::Outdated { path, format }),
+            Ordering::Greater => Err(RecordError::Newer { path, format }),
         }
     }
 
     /// Replaces the file in one step, durably.
     pub async fn write(&self, books: &Books) -> io::Result<()> {
-        let bytes = serde_json::to_vec(&Content { format: FORMAT, groups: books })?;
-        let (dir, path) = (self.dir.clone(), self.path());
+        let bytes = serde_json::to_vec(&RecordContent { format: FORMAT, groups: books })?;
+        let dir = self.dir.clone();
+        let path = self.path();
         // A write that was given up may still be running.
         let write = WRITES.fetch_add(1, AtomicOrdering::Relaxed);
         let fresh = dir.join(format!("record.{}-{write}.new", std::process::id()));
@@ -135,12 +150,13 @@ mod tests {
 
     use super::*;
 
-    fn record(state: &Path) -> Record {
-        Record::new(state, &PoolName::new("linux"))
+    fn record(state: &Path) -> PoolRecord {
+        PoolRecord::new(state, &PoolName::new("linux"))
     }
 
     fn books() -> Books {
-        let (pool, owner) = (PoolName::new("linux"), OwnerId::new("a1"));
+        let pool = PoolName::new("linux");
+        let owner = OwnerId::new("a1");
         let tags = Tags { pool, owner, generation: Generation::new("c0ffee"), number: 1 };
         let mut book = Book::default();
         book.want(&InstanceId::new("linux-c0ffee-1"), "t", &tags, NOW);
@@ -185,7 +201,8 @@ mod tests {
     #[test]
     fn one_process_writes() {
         let state = tempfile::tempdir().unwrap();
-        let (one, other) = (record(state.path()), record(state.path()));
+        let one = record(state.path());
+        let other = record(state.path());
         let lock = one.lock().unwrap();
         assert!(lock.is_some() && other.lock().unwrap().is_none());
         drop(lock);

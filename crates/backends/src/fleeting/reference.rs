@@ -25,7 +25,7 @@ pub struct PluginName {
 /// A semantic version, as a tag can have it: without build metadata.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Version(semver::Version);
+pub struct PluginVersion(semver::Version);
 
 /// The versions that a reference allows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -34,7 +34,7 @@ pub enum Constraint {
     Major(u64),
     Minor(u64, u64),
     /// The only one that allows a prerelease.
-    Exact(Version),
+    Exact(PluginVersion),
 }
 
 /// A plugin, and the allowed versions of it.
@@ -104,7 +104,7 @@ impl PluginName {
     }
 }
 
-impl Version {
+impl PluginVersion {
     pub fn parse(text: &str) -> Option<Self> {
         let version = semver::Version::parse(text).ok()?;
         (version.build.is_empty() && text.len() <= MAX_LENGTH).then_some(Self(version))
@@ -133,13 +133,13 @@ impl Constraint {
             ("latest", _) => Ok(Self::Latest),
             (_, Some([major])) => Ok(Self::Major(*major)),
             (_, Some([major, minor])) => Ok(Self::Minor(*major, *minor)),
-            _ => {
-                Version::parse(text).map(Self::Exact).ok_or_else(|| ReferenceError::Version(text.to_owned()))
-            }
+            _ => PluginVersion::parse(text)
+                .map(Self::Exact)
+                .ok_or_else(|| ReferenceError::Version(text.to_owned())),
         }
     }
 
-    pub fn allows(&self, version: &Version) -> bool {
+    pub fn allows(&self, version: &PluginVersion) -> bool {
         let semver::Version { major, minor, .. } = version.0;
         let fits = match self {
             Self::Exact(exact) => return exact == version,
@@ -206,7 +206,7 @@ fn unescaped(name: &str) -> Option<String> {
     Some(text)
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for PluginVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -251,7 +251,7 @@ impl From<PluginName> for String {
     }
 }
 
-impl TryFrom<String> for Version {
+impl TryFrom<String> for PluginVersion {
     type Error = RecordedError;
 
     fn try_from(text: String) -> Result<Self, RecordedError> {
@@ -259,8 +259,8 @@ impl TryFrom<String> for Version {
     }
 }
 
-impl From<Version> for String {
-    fn from(version: Version) -> Self {
+impl From<PluginVersion> for String {
+    fn from(version: PluginVersion) -> Self {
         version.to_string()
     }
 }
@@ -372,7 +372,8 @@ mod tests {
             ("1.2.3", "1.2.3-rc.1", false),
             ("1.2.3-rc.1", "1.2.3-rc.1", true),
         ] {
-            let allows = Constraint::parse(constraint).unwrap().allows(&Version::parse(version).unwrap());
+            let allows =
+                Constraint::parse(constraint).unwrap().allows(&PluginVersion::parse(version).unwrap());
             assert_eq!(allows, allowed, "{constraint} {version}");
         }
     }
@@ -381,7 +382,8 @@ mod tests {
     fn versions_are_ordered_by_number() {
         let ordered =
             ["0.9.0", "1.0.0-beta", "1.0.0-rc.2", "1.0.0-rc.10", "1.0.0", "1.2.0", "1.10.0", "2.0.0"];
-        let mut versions: Vec<_> = ordered.iter().rev().map(|text| Version::parse(text).unwrap()).collect();
+        let mut versions: Vec<_> =
+            ordered.iter().rev().map(|text| PluginVersion::parse(text).unwrap()).collect();
         versions.sort();
         assert_eq!(versions.iter().map(ToString::to_string).collect::<Vec<_>>(), ordered);
     }
@@ -410,10 +412,10 @@ mod tests {
 
         #[test]
         fn a_version_is_one_folder(text in "[0-9]{1,2}\\.[0-9]{1,2}\\.[0-9](-[a-zA-Z.\\-/]{1,6})?") {
-            if let Some(version) = Version::parse(&text) {
+            if let Some(version) = PluginVersion::parse(&text) {
                 prop_assert_eq!(&version.to_string(), &text);
                 prop_assert_eq!(Path::new(&version.folder()).components().count(), 1);
-                prop_assert_eq!(Version::of_folder(&version.folder()), Some(version));
+                prop_assert_eq!(PluginVersion::of_folder(&version.folder()), Some(version));
             }
         }
     }

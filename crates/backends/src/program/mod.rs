@@ -1,9 +1,9 @@
 //! Calls of programs that are not Greenroom's: one process for each, with limits, which is ended with all that it started.
 
 pub mod call;
-pub mod doctor;
-pub mod holder;
+pub mod child;
+pub mod environment;
+pub mod guard;
 pub mod kit;
-mod output;
 
-pub use call::{Ended, Exit, Program};
+pub use call::{CallEnd, EndedCall, Program};

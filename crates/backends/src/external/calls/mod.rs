@@ -1,7 +1,9 @@
-//! The calls of the program, as those of a cloud.
+//! The calls of the program, as those of a cloud: what it can do, launches, lists, addresses, host keys, terminations.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -17,15 +19,17 @@ use greenroom_ports::finding::Finding;
 use greenroom_ports::provider::{Demand, LaunchRequest, ProviderError};
 use greenroom_providers::registration::{BuildContext, Built};
 use serde::{Deserialize, Serialize};
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
 
-use super::process::Program;
-use super::protocol::Verb;
+use super::process::ProtocolProgram;
 use super::protocol::answers::{
-    Answer, CapabilitiesAnswer, ConsoleAnswer, DeleteAnswer, Ended, EndpointAnswer, HostKey, LaunchAnswer,
-    ListAnswer, State, TerminateAnswer,
+    CapabilitiesAnswer, ConsoleAnswer, DeleteAnswer, EndpointAnswer, HostKeySource, LaunchAnswer, ListAnswer,
+    ListedState, ProtocolAnswer, TerminateAnswer, TerminateState,
 };
-use super::protocol::requests::{Agree, Launch, Nothing, OfMachine, OfResource, ProgramSettings, Request};
+use super::protocol::{
+    AgreeFields, LaunchFields, MachineFields, NoFields, ProgramSettings, ProtocolRequest, ResourceFields,
+    Verb,
+};
 use super::settings::Settings;
 use crate::cloud::api::{self, Access, Api, Created, Disks, LaunchStatus, Machines};
 use crate::cloud::machine::{Handle, Machine};
@@ -33,14 +37,12 @@ use crate::cloud::offerings::Offering;
 use crate::cloud::{Cloud, user_data};
 use crate::program;
 
-mod agreed;
 mod examine;
-mod host_keys;
-mod identity;
-mod machines;
-mod resources;
+mod inventory;
 
-use agreed::Agreed;
+use inventory::{
+    KnownResources, handle, launch_tags, list_resources, machine_name, machines_of_pool, shown_token,
+};
 
 /// How often a list has to look for notices.
 const NOTICE_INTERVAL: Duration = Duration::from_mins(1);
@@ -48,12 +50,15 @@ const NOTICE_INTERVAL: Duration = Duration::from_mins(1);
 const CAPACITY_INTERVAL: Duration = Duration::from_secs(2);
 /// How long a list may lack a new machine while the program has not said it.
 const UNSAID_LAG: Duration = Duration::from_mins(1);
+/// Lines of cloud-init around the public host keys on a machine's console.
+const KEYS_BEGIN: &str = "-----BEGIN SSH HOST KEY KEYS-----";
+const KEYS_END: &str = "-----END SSH HOST KEY KEYS-----";
 
 /// A provider that calls the program. A pool has an API back-off of its own until the program has named its account.
 pub(super) fn build(context: &BuildContext, table: &toml::Table) -> Built {
     let settings = Settings::read(&context.pool, table)?;
     let how = program::Program {
-        holder: context.program.clone(),
+        guard: context.program.clone(),
         path: settings.program.clone(),
         arguments: settings.arguments.clone(),
         directory: settings.directory.clone(),
@@ -61,8 +66,9 @@ pub(super) fn build(context: &BuildContext, table: &toml::Table) -> Built {
         output_limit: settings.output_limit,
         concurrent: Rc::new(Semaphore::new(settings.concurrent_calls)),
     };
-    let program = Program { how, time_limits: settings.timeouts.clone() };
-    let (common, account) = (settings.common.clone(), format!("external {}", context.pool));
+    let program = ProtocolProgram { how, time_limits: settings.timeouts.clone() };
+    let common = settings.common.clone();
+    let account = format!("external {}", context.pool);
     let api = External {
         pool: context.pool.clone(),
         clock: Rc::clone(&context.clock),
@@ -82,20 +88,20 @@ struct External {
     pool: PoolName,
     clock: Rc<dyn Clock>,
     settings: Settings,
-    program: Program,
+    program: ProtocolProgram,
     agreed: Agreed,
-    /// What the last list says of each machine, by its id.
-    listed: RefCell<BTreeMap<String, Seen>>,
+    /// The machines of the last list, by their ids.
+    listed: RefCell<BTreeMap<String, ListedMachine>>,
     /// The account of the last list, if only lists show it.
     account: RefCell<Option<String>>,
     /// Host keys that consoles have shown.
     host_keys: RefCell<HashMap<Handle, String>>,
-    resources: RefCell<resources::Known>,
+    resources: RefCell<KnownResources>,
 }
 
 /// A machine of the last list.
 #[derive(Debug, Clone)]
-struct Seen {
+struct ListedMachine {
     handle: Handle,
     port: Option<u16>,
     host_key: Option<String>,
@@ -107,22 +113,22 @@ struct Seen {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct LaunchSpec {
     settings: ProgramSettings,
-    launch: Launch,
+    launch: LaunchFields,
 }
 
 impl External {
     /// One call of a verb that every program has.
-    async fn ask<T: Answer>(&self, verb: Verb, fields: impl Serialize) -> Result<T, ProviderError> {
+    async fn ask<T: ProtocolAnswer>(&self, verb: Verb, fields: impl Serialize) -> Result<T, ProviderError> {
         self.ask_with(verb, &self.settings.passed_on, fields).await
     }
 
-    async fn ask_with<T: Answer>(
+    async fn ask_with<T: ProtocolAnswer>(
         &self,
         verb: Verb,
         settings: &ProgramSettings,
         fields: impl Serialize,
     ) -> Result<T, ProviderError> {
-        let request = Request::new(self.pool.as_str(), settings, fields);
+        let request = ProtocolRequest::new(self.pool.as_str(), settings, fields);
         let called = self.program.call(verb, &request).await;
         let answer = called.answer(self.clock.now());
         if !called.ended.log.is_empty() {
@@ -131,16 +137,16 @@ impl External {
         answer
     }
 
-    /// What the program can do.
+    /// The program's capabilities.
     async fn capabilities(&self) -> Result<Rc<CapabilitiesAnswer>, ProviderError> {
-        let ask = async || self.ask(Verb::Capabilities, Agree::default()).await;
+        let ask = async || self.ask(Verb::Capabilities, AgreeFields::default()).await;
         self.agreed.now(&self.settings.program, ask).await
     }
 
     /// The launch's name is stored in the handle.
-    fn of_machine(handle: &Handle) -> OfMachine<'_> {
+    fn of_machine(handle: &Handle) -> MachineFields<'_> {
         let instance = handle.zone.rsplit_once('-').map_or("", |(instance, _)| instance);
-        OfMachine { machine: &handle.name, instance, name: &handle.zone }
+        MachineFields { machine: &handle.name, instance, name: &handle.zone }
     }
 
     /// Refuses a machine that the last list shows as that of another launch: the platform has used its id again, or the
@@ -156,7 +162,8 @@ impl External {
         }
     }
 
-    /// The same for a launch's answer. The last list may be from before the id was used again.
+    /// Refuses the answer of a launch if its machine is that of another launch. The last list may be from before the id was used
+    /// again.
     async fn check_launched(&self, handle: &Handle) -> Result<(), ProviderError> {
         if self.check_owner(handle).is_ok() {
             return Ok(());
@@ -169,7 +176,7 @@ impl External {
         if let Some(known) = self.host_keys.borrow().get(machine) {
             return Ok(known.clone());
         }
-        let key = host_keys::in_console(&self.console(machine).await?)
+        let key = key_in_console(&self.console(machine).await?)
             .ok_or_else(|| not_yet("the machine's console does not show its host key yet"))?;
         self.host_keys.borrow_mut().insert(machine.clone(), key.clone());
         Ok(key)
@@ -193,12 +200,14 @@ impl Api for External {
         request: &LaunchRequest,
         _offering: &Offering,
     ) -> Result<LaunchSpec, ProviderError> {
-        let (tags, keys, common) = (&request.tags, &request.keys, &self.settings.common);
-        let token = identity::token(&tags.owner, &request.token);
-        let launch = Launch {
+        let tags = &request.tags;
+        let keys = &request.keys;
+        let common = &self.settings.common;
+        let token = shown_token(&tags.owner, &request.token);
+        let launch = LaunchFields {
             instance: request.instance.to_string(),
-            name: identity::name(&request.instance, &tags.owner),
-            tags: identity::written(tags, &token),
+            name: machine_name(&request.instance, &tags.owner),
+            tags: launch_tags(tags, &token),
             token,
             offering: request.offering.as_ref().map(ToString::to_string),
             user: common.user.clone(),
@@ -212,7 +221,7 @@ impl Api for External {
     }
 
     fn shown_token(&self, owner: &OwnerId, token: &str) -> String {
-        identity::token(owner, token)
+        shown_token(owner, token)
     }
 
     fn notice_interval(&self) -> Duration {
@@ -249,7 +258,7 @@ impl Api for External {
             return Err(ProviderError::new(ErrorClass::Invalid, why));
         }
         let made: LaunchAnswer = self.ask_with(Verb::Launch, &spec.settings, &spec.launch).await?;
-        let handle = machines::handle(&made.machine, &spec.launch.name);
+        let handle = handle(&made.machine, &spec.launch.name);
         self.check_launched(&handle).await.map_err(|error| {
             let why =
                 format!("the program's launch answered with another machine: {}", error.failure.message);
@@ -260,17 +269,17 @@ impl Api for External {
 
     async fn machines(&self) -> Result<Machines, ProviderError> {
         let known = self.capabilities().await?;
-        let list: ListAnswer = self.ask(Verb::List, Nothing {}).await?;
-        let all = machines::of_pool(&self.pool, known.identity, &list.machines);
+        let list: ListAnswer = self.ask(Verb::List, NoFields {}).await?;
+        let all = machines_of_pool(&self.pool, known.identity, &list.machines);
         let answers: BTreeMap<&str, _> =
             list.machines.iter().map(|one| (one.machine.as_str(), one)).collect();
         let seen = |machine: &Machine| {
             let answer = answers.get(machine.handle.name.as_str())?;
             let host_key = answer.host_key.as_deref().map(endpoint::without_comment);
             let why = || machine.why.clone().unwrap_or_else(|| "was refused by the platform".to_owned());
-            let refused = (answer.state == State::Refused).then(why);
+            let refused = (answer.state == ListedState::Refused).then(why);
             let handle = machine.handle.clone();
-            Some((handle.name.clone(), Seen { handle, port: answer.port, host_key, refused }))
+            Some((handle.name.clone(), ListedMachine { handle, port: answer.port, host_key, refused }))
         };
         *self.listed.borrow_mut() = all.iter().filter_map(seen).collect();
         self.host_keys.borrow_mut().retain(|handle, _| all.iter().any(|machine| machine.handle == *handle));
@@ -303,7 +312,7 @@ impl Api for External {
         let mut access =
             Access { address: machine.addresses.private.clone(), port, host_key: None, forward: None };
         let mut reported = reported;
-        let lacks_key = known.host_key == HostKey::Report && reported.is_none();
+        let lacks_key = known.host_key == HostKeySource::Report && reported.is_none();
         if known.has(Verb::Endpoint) && (access.address.is_none() || lacks_key) {
             let answer: EndpointAnswer = self.ask(Verb::Endpoint, Self::of_machine(&machine.handle)).await?;
             access.address = Some(answer.address);
@@ -311,20 +320,20 @@ impl Api for External {
             reported = answer.host_key.as_deref().map(endpoint::without_comment).or(reported);
         }
         access.host_key = match known.host_key {
-            HostKey::Launch => None,
-            HostKey::Report => {
+            HostKeySource::Launch => None,
+            HostKeySource::Report => {
                 Some(reported.ok_or_else(|| not_yet("the program does not report the host key yet"))?)
             }
-            HostKey::Console => Some(self.host_key_in_console(&machine.handle).await?),
-            HostKey::Operator => {
+            HostKeySource::Console => Some(self.host_key_in_console(&machine.handle).await?),
+            HostKeySource::Operator => {
                 Some(self.settings.host_key.as_deref().map(endpoint::without_comment).ok_or_else(|| {
                     let why = "the program expects the operator to state the host key: set `host_key`";
                     ProviderError::new(ErrorClass::Invalid, why)
                 })?)
             }
-            HostKey::Certificate => {
+            HostKeySource::Certificate => {
                 let address = access.address.as_deref();
-                Some(host_keys::certified(&self.settings, address, &machine.handle)?)
+                Some(certified_key(&self.settings, address, &machine.handle)?)
             }
         };
         Ok(access)
@@ -338,8 +347,8 @@ impl Api for External {
         self.check_owner(machine)?;
         let answer: TerminateAnswer = self.ask(Verb::Terminate, Self::of_machine(machine)).await?;
         Ok(match answer.state {
-            Ended::Stopping => api::Ended::Requested,
-            Ended::Gone => api::Ended::Gone,
+            TerminateState::Stopping => api::Ended::Requested,
+            TerminateState::Gone => api::Ended::Gone,
         })
     }
 
@@ -352,7 +361,7 @@ impl Api for External {
     }
 
     async fn disks(&self, now: Stamp) -> Result<Disks, ProviderError> {
-        resources::list(self, now).await
+        list_resources(self, now).await
     }
 
     fn is_of_launch(&self, resource: &Resource) -> bool {
@@ -364,11 +373,115 @@ impl Api for External {
             return Err(without_verb(Verb::Delete));
         }
         let kind = self.resources.borrow().kind(resource);
-        let fields = OfResource { kind: &kind, id: &resource.name };
+        let fields = ResourceFields { kind: &kind, id: &resource.name };
         self.ask::<DeleteAnswer>(Verb::Delete, fields).await.map(drop)
     }
 
     async fn examine(&self, demand: &Demand) -> Vec<Finding> {
         examine::examine(self, demand).await
+    }
+}
+
+/// Tells versions of a file apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FileVersion {
+    device: u64,
+    inode: u64,
+    changed: i64,
+    changed_nsec: i64,
+}
+
+#[derive(Debug, Default)]
+struct Agreed {
+    asking: Mutex<()>,
+    last: RefCell<Option<(FileVersion, Rc<CapabilitiesAnswer>)>>,
+}
+
+impl Agreed {
+    /// The last answer; `None`: there is none yet.
+    pub(super) fn last(&self) -> Option<Rc<CapabilitiesAnswer>> {
+        self.last.borrow().as_ref().map(|(_, answer)| Rc::clone(answer))
+    }
+
+    /// The answer for the file as it is now. Concurrent callers ask once.
+    pub(super) async fn now(
+        &self,
+        program: &Path,
+        ask: impl AsyncFnOnce() -> Result<CapabilitiesAnswer, ProviderError>,
+    ) -> Result<Rc<CapabilitiesAnswer>, ProviderError> {
+        let _asking = self.asking.lock().await;
+        let version = version(program);
+        let known = self
+            .last
+            .borrow()
+            .as_ref()
+            .filter(|(of, _)| Some(*of) == version)
+            .map(|(_, answer)| Rc::clone(answer));
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let answer = Rc::new(ask().await?);
+        *self.last.borrow_mut() = version.map(|version| (version, Rc::clone(&answer)));
+        Ok(answer)
+    }
+}
+
+fn version(program: &Path) -> Option<FileVersion> {
+    let known = std::fs::metadata(program).ok()?;
+    Some(FileVersion {
+        device: known.dev(),
+        inode: known.ino(),
+        changed: known.mtime(),
+        changed_nsec: known.mtime_nsec(),
+    })
+}
+
+/// The certificate that a machine must present: for its address or its name, signed by an authority of the table's.
+fn certified_key(
+    settings: &Settings,
+    address: Option<&str>,
+    machine: &Handle,
+) -> Result<String, ProviderError> {
+    if settings.host_key_ca.is_empty() {
+        let why = "the program expects the operator to state who signs host keys: set `host_key_ca`";
+        return Err(ProviderError::new(ErrorClass::Invalid, why));
+    }
+    let names = match &settings.host_key_name {
+        Some(name) => vec![name.as_str()],
+        None => address.into_iter().chain([machine.zone.as_str()]).collect(),
+    };
+    Ok(endpoint::certified(&names, &settings.host_key_ca))
+}
+
+/// The host key in a console, Ed25519 if there is one; of several boots, that of the last one. `None`: not printed yet.
+fn key_in_console(text: &str) -> Option<String> {
+    let begin = text.rfind(KEYS_BEGIN)? + KEYS_BEGIN.len();
+    let block = &text[begin..];
+    let block = &block[..block.find(KEYS_END)?];
+    // Each line may begin with the console's own time.
+    let key = |kind: &str| {
+        block.lines().find_map(|line| {
+            let mut words = line.split_ascii_whitespace().skip_while(|word| *word != kind);
+            let kind = words.next()?;
+            let key = words.next()?;
+            key.starts_with("AAAA").then(|| format!("{kind} {key}"))
+        })
+    };
+    key("ssh-ed25519").or_else(|| key("ecdsa-sha2-nistp256"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_of_the_last_boot_is_read_when_it_is_complete() {
+        let block = |key: &str| {
+            format!("{KEYS_BEGIN}\nssh-rsa AAAAr x\n[ 9.1] ssh-ed25519 {key} root@a\n{KEYS_END}\n")
+        };
+        let text = format!("boot\n{}login:\n{}", block("AAAAold"), block("AAAAnew"));
+        assert_eq!(key_in_console(&text).as_deref(), Some("ssh-ed25519 AAAAnew"));
+        assert_eq!(key_in_console(&text[..text.len() - 5]), None, "cut off");
+        assert_eq!(key_in_console("nothing"), None);
     }
 }

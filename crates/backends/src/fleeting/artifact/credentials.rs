@@ -1,9 +1,8 @@
 //! Credentials of registries, from Docker's file `config.json` and the helpers that it names.
 
-use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fmt, io};
 
 use docker_credential::{CredentialRetrievalError, DockerCredential, get_credential_from_reader};
 use greenroom_core::text::clean_line;
@@ -16,12 +15,12 @@ use tokio::time::timeout;
 const HELPER: Duration = Duration::from_mins(1);
 /// Limit of a helper's own words in an error.
 const MAX_WORDS: usize = 200;
-/// What helpers say when they have no account for a registry. Part of Docker's protocol.
+/// Helpers' answer if they have no account for a registry. Part of Docker's protocol.
 const NOT_FOUND: &str = "credentials not found in native keychain";
 
-/// What a registry accepts from an account.
+/// Credentials of an account.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Account {
+pub enum RegistryAccount {
     Password {
         name: String,
         password: String,
@@ -30,10 +29,10 @@ pub enum Account {
     IdentityToken(String),
 }
 
-/// What the file has for a registry.
+/// The file's credentials for a registry.
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
-    pub account: Option<Account>,
+    pub account: Option<RegistryAccount>,
     /// Why a helper, which the file names for the registry, gave no account. The registry may need none.
     pub problem: Option<HelperError>,
 }
@@ -77,7 +76,7 @@ pub fn path() -> Option<PathBuf> {
     Some(folder.join("config.json"))
 }
 
-/// What a file has for a registry; nothing if there is no file.
+/// A file's credentials for a registry; none if there is no file.
 pub async fn read(path: &Path, registry: &str) -> Result<Credentials, CredentialsError> {
     let text = match std::fs::read(path) {
         Ok(text) => text,
@@ -85,7 +84,8 @@ pub async fn read(path: &Path, registry: &str) -> Result<Credentials, Credential
         Err(cause) => return Err(CredentialsError::Read { path: path.to_owned(), cause }),
     };
     if let Err(wrong) = serde_json::from_slice::<IgnoredAny>(&text) {
-        let (line, column) = (wrong.line(), wrong.column());
+        let line = wrong.line();
+        let column = wrong.column();
         return Err(CredentialsError::Json { path: path.to_owned(), line, column });
     }
     let registry = registry.to_owned();
@@ -115,11 +115,11 @@ fn understood(
         Ok(DockerCredential::UsernamePassword(name, password)) => {
             // Docker pads some passwords.
             let password = password.trim_end_matches('\0').to_owned();
-            let account = Some(Account::Password { name, password });
+            let account = Some(RegistryAccount::Password { name, password });
             return Ok(Credentials { account, problem: None });
         }
         Ok(DockerCredential::IdentityToken(token)) => {
-            return Ok(Credentials { account: Some(Account::IdentityToken(token)), problem: None });
+            return Ok(Credentials { account: Some(RegistryAccount::IdentityToken(token)), problem: None });
         }
         Err(CredentialRetrievalError::NoCredentialConfigured | CredentialRetrievalError::ConfigNotFound) => {
             return Ok(Credentials::default());
@@ -147,7 +147,7 @@ fn understood(
 }
 
 /// As an error names it.
-impl fmt::Display for Account {
+impl fmt::Display for RegistryAccount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Password { name, .. } => write!(f, "the account `{name}`"),
@@ -157,7 +157,7 @@ impl fmt::Display for Account {
 }
 
 /// Without the secret.
-impl fmt::Debug for Account {
+impl fmt::Debug for RegistryAccount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -189,12 +189,12 @@ mod tests {
     #[tokio::test]
     async fn the_account_of_a_registry_is_found() {
         let password = |name: &str, password: &str| {
-            Some(Account::Password { name: name.to_owned(), password: password.to_owned() })
+            Some(RegistryAccount::Password { name: name.to_owned(), password: password.to_owned() })
         };
         for (registry, account) in [
             ("ci.example", password("reader", "a:b")),
             ("old.example", password("u", "p")),
-            ("token.example", Some(Account::IdentityToken("t0".to_owned()))),
+            ("token.example", Some(RegistryAccount::IdentityToken("t0".to_owned()))),
             ("empty.example", None),
             ("ci.example:5000", None),
         ] {

@@ -1,12 +1,12 @@
 //! What a registry stores for a plugin: an index of platforms, and a manifest of layers for each.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::Deserialize;
 
-use super::digest::Digest;
-use super::platform::Platform;
-use crate::fleeting::reference::Version;
+use super::Digest;
+use crate::fleeting::reference::PluginVersion;
 
 /// Types of indexes and manifests, of OCI and of Docker.
 pub(super) const ACCEPTED: &str = "application/vnd.oci.image.index.v1+json, \
@@ -32,12 +32,12 @@ pub(super) struct Descriptor {
 }
 
 #[derive(Debug, Deserialize)]
-struct Index {
+struct PlatformIndex {
     manifests: Vec<Descriptor>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Manifest {
+struct LayerManifest {
     layers: Vec<Descriptor>,
 }
 
@@ -45,28 +45,45 @@ struct Manifest {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PluginLayer {
     pub(super) content: Descriptor,
-    pub(super) version: Version,
+    pub(super) version: PluginVersion,
 }
 
 /// Why a content is not a plugin for this platform. Each message continues a sentence that names the plugin.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum LayoutError {
     #[error("has nothing for {here}, only for {there}")]
     Platform { here: String, there: String },
-    #[error("is not in the layout of fleeting plugins: {0}")]
-    Other(String),
-}
-
-fn other(what: impl Into<String>) -> LayoutError {
-    LayoutError::Other(what.into())
+    #[error(
+        "is not in the layout of fleeting plugins: it is an image for one platform, expected an index of platforms"
+    )]
+    OneImage,
+    #[error("is not in the layout of fleeting plugins: its index cannot be read: {0}")]
+    Index(serde_json::Error),
+    #[error("is not in the layout of fleeting plugins: its index names no platforms")]
+    NoPlatforms,
+    #[error("is not in the layout of fleeting plugins: its manifest cannot be read: {0}")]
+    Manifest(serde_json::Error),
+    #[error("is not in the layout of fleeting plugins: no layer has the annotation `{ANNOTATION}`")]
+    NoLayer,
+    #[error("is not in the layout of fleeting plugins: several layers have the annotation `{ANNOTATION}`")]
+    SeveralLayers,
+    #[error(
+        "is not in the layout of fleeting plugins: the annotation `{ANNOTATION}` is {0:?}, expected a version such as \
+         `1.2.3`"
+    )]
+    Version(String),
+    #[error("is not in the layout of fleeting plugins: its layer has {0} bytes, more than {MAX_LAYER}")]
+    LargeLayer(u64),
 }
 
 /// The manifest of a platform.
 pub(super) fn manifest_for(index: &[u8], here: &Platform) -> Result<Descriptor, LayoutError> {
-    let read: Index =
-        serde_json::from_slice(index).map_err(|error| match serde_json::from_slice::<Manifest>(index) {
-            Ok(_) => other("it is an image for one platform, expected an index of platforms"),
-            Err(_) => other(format!("its index cannot be read: {error}")),
+    let read: PlatformIndex =
+        serde_json::from_slice(index).map_err(|error| {
+            match serde_json::from_slice::<LayerManifest>(index) {
+                Ok(_) => LayoutError::OneImage,
+                Err(_) => LayoutError::Index(error),
+            }
         })?;
     let of_platforms = || read.manifests.iter().filter_map(|one| Some((one, one.platform.as_ref()?)));
     if let Some((found, _)) = of_platforms().find(|(_, platform)| here.runs(platform)) {
@@ -78,29 +95,75 @@ pub(super) fn manifest_for(index: &[u8], here: &Platform) -> Result<Descriptor, 
         .collect();
     there.dedup();
     if there.is_empty() {
-        return Err(other("its index names no platforms"));
+        return Err(LayoutError::NoPlatforms);
     }
     Err(LayoutError::Platform { here: here.to_string(), there: there.join(", ") })
 }
 
 /// The layer with the plugin's files.
 pub(super) fn plugin_layer(manifest: &[u8]) -> Result<PluginLayer, LayoutError> {
-    let read: Manifest = serde_json::from_slice(manifest)
-        .map_err(|error| other(format!("its manifest cannot be read: {error}")))?;
+    let read: LayerManifest = serde_json::from_slice(manifest).map_err(LayoutError::Manifest)?;
     let annotated = |layer: &Descriptor| Some(layer.annotations.as_ref()?.get(ANNOTATION)?.clone());
     let mut marked = read.layers.iter().filter_map(|layer| Some((layer, annotated(layer)?)));
-    let (content, text) =
-        marked.next().ok_or_else(|| other(format!("no layer has the annotation `{ANNOTATION}`")))?;
+    let (content, text) = marked.next().ok_or(LayoutError::NoLayer)?;
     if marked.next().is_some() {
-        return Err(other(format!("several layers have the annotation `{ANNOTATION}`")));
+        return Err(LayoutError::SeveralLayers);
     }
-    let version = Version::parse(&text).ok_or_else(|| {
-        other(format!("the annotation `{ANNOTATION}` is {text:?}, expected a version such as `1.2.3`"))
-    })?;
+    let version = PluginVersion::parse(&text).ok_or(LayoutError::Version(text))?;
     if content.size > MAX_LAYER {
-        return Err(other(format!("its layer has {} bytes, more than {MAX_LAYER}", content.size)));
+        return Err(LayoutError::LargeLayer(content.size));
     }
     Ok(PluginLayer { content: content.clone(), version })
+}
+
+/// A platform that a manifest is for.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Platform {
+    pub os: String,
+    pub architecture: String,
+    #[serde(default)]
+    pub variant: Option<String>,
+}
+
+impl Platform {
+    /// Platform of this program.
+    pub fn here() -> Self {
+        let architecture = match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            "x86" => "386",
+            "powerpc64" => "ppc64le",
+            "loongarch64" => "loong64",
+            other => other,
+        };
+        Self { os: std::env::consts::OS.to_owned(), architecture: architecture.to_owned(), variant: None }
+    }
+
+    /// True if a program for `other` runs here. A variant is a newer processor of the same architecture.
+    pub fn runs(&self, other: &Self) -> bool {
+        let baseline = match other.architecture.as_str() {
+            "amd64" => Some("v1"),
+            "arm64" => Some("v8"),
+            "arm" => Some("v7"),
+            _ => None,
+        };
+        let is_common = |variant: &str| variant.is_empty() || Some(variant) == baseline;
+        (&self.os, &self.architecture) == (&other.os, &other.architecture)
+            && other.variant.as_deref().is_none_or(is_common)
+    }
+
+    /// True for what is no program, such as an attestation.
+    pub fn is_unknown(&self) -> bool {
+        self.os == "unknown" || self.architecture == "unknown"
+    }
+}
+
+impl fmt::Display for Platform {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.os, self.architecture)?;
+        let variant = self.variant.iter().filter(|variant| !variant.is_empty());
+        variant.into_iter().try_for_each(|variant| write!(f, "/{variant}"))
+    }
 }
 
 #[cfg(test)]
@@ -139,8 +202,8 @@ mod tests {
             for_platform("linux", "arm64", "v8"),
             for_platform("linux", "amd64", ""),
         ]);
-        assert_eq!(chosen(&manifests, "amd64"), Ok(Digest::of(b"linuxamd64")));
-        assert_eq!(chosen(&manifests, "arm64"), Ok(Digest::of(b"linuxarm64v8")));
+        assert_eq!(chosen(&manifests, "amd64").unwrap(), Digest::of(b"linuxamd64"));
+        assert_eq!(chosen(&manifests, "arm64").unwrap(), Digest::of(b"linuxarm64v8"));
         let error = chosen(&manifests, "riscv64").unwrap_err().to_string();
         let expected = "has nothing for linux/riscv64, only for windows/amd64, linux/amd64/v3, linux/arm64/v8, linux/amd64";
         assert_eq!(error, expected);

@@ -9,24 +9,23 @@ use std::path::{Path, PathBuf};
 use greenroom_system::remove;
 use greenroom_system::threads::flock::{Kind, try_lock};
 
+use super::Digest;
 use super::credentials::{Credentials, CredentialsError};
-use super::digest::Digest;
-use super::document::{self, LayoutError, PluginLayer};
+use super::document::{self, LayoutError, Platform, PluginLayer};
 use super::lock_file::{LockFile, LockFileError, Locked};
-use super::platform::Platform;
 use super::registry::{Registry, RegistryError};
 use super::unpack::{self, UnpackError};
 use crate::fleeting::locate::{Installed, PROGRAM, newest_in, versions};
-use crate::fleeting::reference::{Reference, Version};
+use crate::fleeting::reference::{PluginVersion, Reference};
 
 /// Where an installation is written before it is renamed.
 const PARTIAL: &str = ".greenroom-partial";
-/// What the library of TLS says about a server without it.
+/// The TLS library's word for a server without TLS.
 const NO_TLS: &str = "InvalidContentType";
 
 /// One installation.
 #[derive(Debug)]
-pub struct Request<'a> {
+pub struct InstallRequest<'a> {
     /// The plugin directory. Absolute.
     pub directory: &'a Path,
     pub reference: &'a Reference,
@@ -37,13 +36,13 @@ pub struct Request<'a> {
     pub platform: &'a Platform,
 }
 
-/// What an installation reports while it works.
+/// Progress of an installation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress<'a> {
+pub enum InstallProgress<'a> {
     /// Another installation holds the lock.
     Waiting,
     Found {
-        version: &'a Version,
+        version: &'a PluginVersion,
         bytes: u64,
     },
     Downloaded {
@@ -52,9 +51,9 @@ pub enum Progress<'a> {
     },
 }
 
-/// What was found or made.
+/// An installed plugin, found or new.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
+pub struct Installation {
     pub installed: Installed,
     /// False if it was there before.
     pub is_new: bool,
@@ -91,7 +90,7 @@ pub enum InstallError {
 }
 
 impl InstallError {
-    /// What the operator does about it.
+    /// Remedy for the operator.
     pub fn help(&self) -> Option<String> {
         let help = match self {
             Self::Registry(RegistryError::Unreachable { host, cause }) if cause.contains(NO_TLS) => {
@@ -133,11 +132,11 @@ impl InstallError {
 
 /// Installs the version that the reference names; an installed one that it allows is enough, unless it is an upgrade.
 pub async fn install(
-    request: &Request<'_>,
+    request: &InstallRequest<'_>,
     credentials: impl AsyncFnOnce() -> Result<Credentials, CredentialsError>,
-    report: &dyn Fn(Progress<'_>),
-) -> Result<Outcome, InstallError> {
-    let Request { directory, reference, .. } = *request;
+    report: &dyn Fn(InstallProgress<'_>),
+) -> Result<Installation, InstallError> {
+    let InstallRequest { directory, reference, .. } = *request;
     fs_err::create_dir_all(directory).map_err(InstallError::Write)?;
     let _only = lock(directory, report).map_err(InstallError::Write)?;
     let locked = LockFile::read(directory)?;
@@ -158,19 +157,21 @@ pub async fn install(
     let layer = document::plugin_layer(&manifest).map_err(layout)?;
     let version = layer.version.clone();
     if !reference.constraint.allows(&version) {
-        let (reference, version) = (reference.to_string(), version.to_string());
+        let reference = reference.to_string();
+        let version = version.to_string();
         return Err(InstallError::OtherVersion { reference, tag, version });
     }
     let name = &reference.plugin;
     if let Some(before) = locked.index(name, &version).filter(|before| **before != digest) {
         let plugin = format!("{} {version}", name.short());
-        let (locked, path) = (before.clone(), locked.path.clone());
+        let path = locked.path.clone();
+        let locked = before.clone();
         return Err(InstallError::Locked { plugin, found: digest, locked, path });
     }
     if let Some(installed) = versions(directory, name).into_iter().find(|one| one.version == version) {
         return present(request, &locked, installed);
     }
-    report(Progress::Found { version: &version, bytes: layer.content.size });
+    report(InstallProgress::Found { version: &version, bytes: layer.content.size });
     let written = write(request, &registry, &layer, report).await?;
     let entry = Locked {
         name: name.clone(),
@@ -187,7 +188,7 @@ pub async fn install(
 
 /// An index by its tag. Where a mirror lacks a tag such as `1`, its newest version that the reference allows.
 async fn tagged(
-    request: &Request<'_>,
+    request: &InstallRequest<'_>,
     registry: &Registry,
     tag: &str,
 ) -> Result<(Vec<u8>, Digest), InstallError> {
@@ -196,7 +197,7 @@ async fn tagged(
         other => return Ok(other?),
     };
     let tags = registry.tags().await;
-    let allowed = tags.iter().filter_map(|tag| Version::parse(tag));
+    let allowed = tags.iter().filter_map(|tag| PluginVersion::parse(tag));
     let newest = allowed.filter(|version| request.reference.constraint.allows(version)).max();
     match newest.map(|version| version.to_string()).filter(|newest| newest != tag) {
         Some(newest) => Ok(registry.tagged(&newest).await?),
@@ -208,7 +209,7 @@ async fn tagged(
 fn near(tag: &str, tags: &[String]) -> String {
     /// More are no help.
     const SHOWN: usize = 5;
-    let mut versions: Vec<Version> = tags.iter().filter_map(|tag| Version::parse(tag)).collect();
+    let mut versions: Vec<PluginVersion> = tags.iter().filter_map(|tag| PluginVersion::parse(tag)).collect();
     let major = tag.split('.').next().unwrap_or(tag);
     // Those of the same major version first.
     versions.sort_by_key(|version| {
@@ -222,16 +223,20 @@ fn near(tag: &str, tags: &[String]) -> String {
 }
 
 /// An installed version, unless its program differs from the one in the lock file.
-fn present(request: &Request<'_>, locked: &LockFile, installed: Installed) -> Result<Outcome, InstallError> {
+fn present(
+    request: &InstallRequest<'_>,
+    locked: &LockFile,
+    installed: Installed,
+) -> Result<Installation, InstallError> {
     match locked.entry(&installed.plugin, &installed.version, &request.platform.to_string()) {
         Some(entry) if Digest::of_file(&installed.program).map_err(InstallError::Write)? != entry.program => {
             Err(InstallError::Changed { program: installed.program, path: locked.path.clone() })
         }
-        _ => Ok(Outcome { installed, is_new: false }),
+        _ => Ok(Installation { installed, is_new: false }),
     }
 }
 
-/// What was written beside the plugins.
+/// Files of a plugin, written beside the plugins.
 struct Written {
     folder: PathBuf,
     program: Digest,
@@ -239,10 +244,10 @@ struct Written {
 
 /// Downloads and unpacks a layer into the folder beside the plugins.
 async fn write(
-    request: &Request<'_>,
+    request: &InstallRequest<'_>,
     registry: &Registry,
     layer: &PluginLayer,
-    report: &dyn Fn(Progress<'_>),
+    report: &dyn Fn(InstallProgress<'_>),
 ) -> Result<Written, InstallError> {
     let partial = request.directory.join(PARTIAL);
     let folder = partial.join("files");
@@ -251,7 +256,7 @@ async fn write(
     let archive = partial.join("layer");
     let mut file = fs_err::File::create(&archive).map_err(InstallError::Write)?;
     let of = layer.content.size;
-    let progress = |bytes| report(Progress::Downloaded { bytes, of });
+    let progress = |bytes| report(InstallProgress::Downloaded { bytes, of });
     registry.blob(&layer.content, &mut file, &progress).await?;
     drop(file);
     let unpacked = fs_err::File::open(&archive).map_err(InstallError::Write)?;
@@ -264,12 +269,13 @@ async fn write(
 /// Records a version in the lock file, and then makes it appear in one step. Killed in between, the version is missing,
 /// and the next installation accepts the same content only.
 fn keep(
-    request: &Request<'_>,
+    request: &InstallRequest<'_>,
     mut locked: LockFile,
     entry: Locked,
     written: &Path,
-) -> Result<Outcome, InstallError> {
-    let (plugin, version) = (entry.name.clone(), entry.version.clone());
+) -> Result<Installation, InstallError> {
+    let plugin = entry.name.clone();
+    let version = entry.version.clone();
     let parent = request.directory.join(plugin.folder());
     let folder = parent.join(version.folder());
     if std::fs::symlink_metadata(&folder).is_ok() {
@@ -285,14 +291,14 @@ fn keep(
     };
     renamed().map_err(InstallError::Write)?;
     let program = folder.join(PROGRAM);
-    Ok(Outcome { installed: Installed { plugin, version, program }, is_new: true })
+    Ok(Installation { installed: Installed { plugin, version, program }, is_new: true })
 }
 
 /// Locks the plugin directory against other installations; the kernel drops the lock with the process.
-fn lock(directory: &Path, report: &dyn Fn(Progress<'_>)) -> io::Result<std::fs::File> {
+fn lock(directory: &Path, report: &dyn Fn(InstallProgress<'_>)) -> io::Result<std::fs::File> {
     let file = std::fs::File::open(directory)?;
     if !try_lock(&file, Kind::Exclusive)? {
-        report(Progress::Waiting);
+        report(InstallProgress::Waiting);
         file.lock()?;
     }
     Ok(file)

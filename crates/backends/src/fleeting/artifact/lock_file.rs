@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use greenroom_system::replace::replace;
 use serde::{Deserialize, Serialize};
 
-use super::digest::Digest;
-use crate::fleeting::reference::{Constraint, PluginName, Reference, Version};
+use super::Digest;
+use crate::fleeting::reference::{Constraint, PluginName, PluginVersion, Reference};
 
 /// The file is for a repository: everyone may read it.
 const MODE: u32 = 0o644;
@@ -32,7 +32,7 @@ pub struct LockFile {
 pub struct Locked {
     /// The whole name, with the registry.
     pub name: PluginName,
-    pub version: Version,
+    pub version: PluginVersion,
     /// Operating system and architecture: `linux/amd64`.
     pub platform: String,
     /// The reference of the installation.
@@ -47,30 +47,41 @@ pub struct Locked {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Content {
+struct LockFileContent {
     #[serde(default)]
     plugin: Vec<Locked>,
 }
 
 /// The lock file exists, but cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error("the lock file `{}` cannot be read: {cause}", path.display())]
-pub struct LockFileError {
-    pub path: PathBuf,
-    cause: String,
+pub enum LockFileError {
+    #[error("the lock file `{}` cannot be read", path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        cause: io::Error,
+    },
+    #[error("the lock file `{}` cannot be read: {}", path.display(), cause.message())]
+    Content { path: PathBuf, cause: Box<toml::de::Error> },
+}
+
+impl LockFileError {
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Read { path, .. } | Self::Content { path, .. } => path,
+        }
+    }
 }
 
 impl LockFile {
     /// Reads that of a plugin directory; without one, nothing is locked.
     pub fn read(directory: &Path) -> Result<Self, LockFileError> {
         let path = directory.join(NAME);
-        let failed = |cause: String| LockFileError { path: path.clone(), cause };
         let content = match std::fs::read_to_string(&path) {
-            Ok(text) => {
-                toml::from_str::<Content>(&text).map_err(|error| failed(error.message().to_owned()))?
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Content { plugin: Vec::new() },
-            Err(error) => return Err(failed(error.to_string())),
+            Ok(text) => toml::from_str::<LockFileContent>(&text)
+                .map_err(|cause| LockFileError::Content { path: path.clone(), cause: Box::new(cause) })?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => LockFileContent { plugin: Vec::new() },
+            Err(cause) => return Err(LockFileError::Read { path, cause }),
         };
         Ok(Self { path, entries: content.plugin })
     }
@@ -81,21 +92,21 @@ impl LockFile {
     }
 
     /// The digest of a version's index, whatever the platform.
-    pub fn index(&self, plugin: &PluginName, version: &Version) -> Option<&Digest> {
+    pub fn index(&self, plugin: &PluginName, version: &PluginVersion) -> Option<&Digest> {
         self.of(plugin, version).map(|entry| &entry.index).next()
     }
 
     /// The entry of a version on a platform.
-    pub fn entry(&self, plugin: &PluginName, version: &Version, platform: &str) -> Option<&Locked> {
+    pub fn entry(&self, plugin: &PluginName, version: &PluginVersion, platform: &str) -> Option<&Locked> {
         self.of(plugin, version).find(|entry| entry.platform == platform)
     }
 
-    fn of(&self, plugin: &PluginName, version: &Version) -> impl Iterator<Item = &Locked> {
+    fn of(&self, plugin: &PluginName, version: &PluginVersion) -> impl Iterator<Item = &Locked> {
         self.entries.iter().filter(move |entry| entry.name == *plugin && entry.version == *version)
     }
 
     /// The newest locked version that a reference allows.
-    pub fn newest(&self, reference: &Reference) -> Option<&Version> {
+    pub fn newest(&self, reference: &Reference) -> Option<&PluginVersion> {
         let of_plugin = self.entries.iter().filter(|entry| entry.name == reference.plugin);
         of_plugin.map(|entry| &entry.version).filter(|version| reference.constraint.allows(version)).max()
     }
@@ -119,7 +130,7 @@ impl LockFile {
         });
         self.entries.push(entry);
         self.entries.sort();
-        let content = Content { plugin: self.entries.clone() };
+        let content = LockFileContent { plugin: self.entries.clone() };
         let text = HEAD.to_owned() + &toml::to_string(&content).map_err(io::Error::other)?;
         replace(&self.path, text.as_bytes(), MODE)
     }
@@ -134,7 +145,7 @@ mod tests {
             .map(|part| Digest::of(format!("{part}{name}{version}{platform}").as_bytes()));
         Locked {
             name: Reference::parse(name, None).unwrap().plugin,
-            version: Version::parse(version).unwrap(),
+            version: PluginVersion::parse(version).unwrap(),
             platform: platform.to_owned(),
             reference: name.to_owned(),
             index,
@@ -149,7 +160,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut lock = LockFile::read(dir.path()).unwrap();
         assert_eq!((lock.entries().len(), lock.references()), (0, Vec::new()));
-        let (old, new) = (locked("aws", "1.9.0", "linux/amd64"), locked("aws", "1.10.0", "linux/amd64"));
+        let old = locked("aws", "1.9.0", "linux/amd64");
+        let new = locked("aws", "1.10.0", "linux/amd64");
         let other = locked("aws", "1.10.0", "linux/arm64");
         for entry in [&new, &old, &other, &new] {
             lock.record(entry.clone()).unwrap();
@@ -171,7 +183,8 @@ mod tests {
     #[test]
     fn a_damaged_file_is_an_error_that_names_it() {
         let dir = tempfile::tempdir().unwrap();
-        let text = toml::to_string(&Content { plugin: vec![locked("aws", "1.0.0", "linux/amd64")] }).unwrap();
+        let text = toml::to_string(&LockFileContent { plugin: vec![locked("aws", "1.0.0", "linux/amd64")] })
+            .unwrap();
         for (from, to) in [
             ("1.0.0", "../../x"),
             ("registry.gitlab.com/", "../"),

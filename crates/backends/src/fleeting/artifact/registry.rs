@@ -13,10 +13,9 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode, Url};
 use serde::Deserialize;
 
-use super::challenge::{self, Challenge};
-use super::credentials::{Account, Credentials, HelperError};
-use super::digest::{Digest, Summing};
+use super::credentials::{Credentials, HelperError, RegistryAccount};
 use super::document::{ACCEPTED, Descriptor};
+use super::{Digest, Summing};
 use crate::fleeting::reference::PluginName;
 use crate::https::{self, causes};
 
@@ -79,24 +78,25 @@ struct Token {
 }
 
 #[derive(Deserialize)]
-struct Tags {
+struct TagList {
     tags: Option<Vec<String>>,
 }
 
 #[derive(Deserialize)]
-struct Failures {
-    errors: Vec<Failure>,
+struct RegistryFailures {
+    errors: Vec<RegistryFailure>,
 }
 
 #[derive(Deserialize)]
-struct Failure {
+struct RegistryFailure {
     message: String,
 }
 
 impl Registry {
     /// For the repository of a plugin. `insecure` allows plain HTTP, which is always allowed on loopback.
     pub fn new(plugin: &PluginName, credentials: Credentials, insecure: bool) -> Result<Self, RegistryError> {
-        let (host, plain) = (plugin.registry.clone(), insecure || is_loopback(&plugin.registry));
+        let host = plugin.registry.clone();
+        let plain = insecure || is_loopback(&plugin.registry);
         let client = https::client()
             .connect_timeout(CONNECT)
             .read_timeout(SILENCE)
@@ -104,7 +104,8 @@ impl Registry {
             .redirect(Policy::limited(5))
             .build()
             .map_err(|error| RegistryError::Unreachable { host: host.clone(), cause: causes(&error) })?;
-        let (scheme, authorization) = (RefCell::new(None), RefCell::new(None));
+        let scheme = RefCell::new(None);
+        let authorization = RefCell::new(None);
         Ok(Self { client, host, path: plugin.path.clone(), plain, credentials, scheme, authorization })
     }
 
@@ -130,7 +131,7 @@ impl Registry {
     pub async fn tags(&self) -> Vec<String> {
         let Ok(response) = self.get("tags/list", "application/json", "tags").await else { return Vec::new() };
         let content = self.document(response).await.unwrap_or_default();
-        serde_json::from_slice::<Tags>(&content).ok().and_then(|read| read.tags).unwrap_or_default()
+        serde_json::from_slice::<TagList>(&content).ok().and_then(|read| read.tags).unwrap_or_default()
     }
 
     /// Copies a content, and checks that it is the one that its digest names. `report` gets the bytes so far.
@@ -189,7 +190,8 @@ impl Registry {
             }
             status => {
                 let content = self.document(response).await.unwrap_or_default();
-                let (host, words) = (self.host.clone(), words(&content));
+                let host = self.host.clone();
+                let words = words(&content);
                 Err(RegistryError::Status { host, status: status.as_u16(), words })
             }
         }
@@ -224,17 +226,17 @@ impl Registry {
         }
     }
 
-    /// What the registry's challenge demands.
+    /// The header that the registry's challenge demands.
     async fn authorize(&self, headers: &HeaderMap) -> Result<HeaderValue, RegistryError> {
         let challenges = headers.get_all(WWW_AUTHENTICATE).iter();
-        let mut challenges = challenges.filter_map(|header| challenge::parse(header.to_str().ok()?));
+        let mut challenges = challenges.filter_map(|header| parse_challenge(header.to_str().ok()?));
         let text = match challenges.next() {
             None => return Err(self.denied()),
             Some(Challenge::Bearer { realm, service, scope }) => {
                 format!("Bearer {}", self.token(&realm, service, scope).await?)
             }
             Some(Challenge::Basic) => {
-                let Some(Account::Password { name, password }) = &self.credentials.account else {
+                let Some(RegistryAccount::Password { name, password }) = &self.credentials.account else {
                     return Err(self.denied());
                 };
                 let pair = format!("{name}:{password}");
@@ -258,13 +260,13 @@ impl Registry {
         let asked = [("service", service), ("scope", scope)];
         let asked = asked.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?)));
         let request = match &self.credentials.account {
-            Some(Account::IdentityToken(token)) => {
+            Some(RegistryAccount::IdentityToken(token)) => {
                 let with =
                     [("grant_type", "refresh_token"), ("client_id", "greenroom"), ("refresh_token", token)];
                 let form = form(url.clone(), asked.chain(with));
                 self.client.post(url).header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(form)
             }
-            Some(Account::Password { name, password }) => {
+            Some(RegistryAccount::Password { name, password }) => {
                 url.query_pairs_mut().extend_pairs(asked);
                 self.client.get(url).basic_auth(name, Some(password))
             }
@@ -298,7 +300,8 @@ impl Registry {
     fn denied(&self) -> RegistryError {
         let Credentials { account, problem: helper } = self.credentials.clone();
         let account = account.map_or_else(|| "anonymous".to_owned(), |account| account.to_string());
-        let (host, path) = (self.host.clone(), self.path.clone());
+        let host = self.host.clone();
+        let path = self.path.clone();
         RegistryError::Denied { host, path, account, helper }
     }
 
@@ -331,12 +334,72 @@ fn is_loopback(registry: &str) -> bool {
 
 /// The registry's own explanation, if it has one.
 fn words(content: &[u8]) -> String {
-    let failures = serde_json::from_slice::<Failures>(content).ok();
+    let failures = serde_json::from_slice::<RegistryFailures>(content).ok();
     let message = failures.and_then(|read| read.errors.into_iter().next()).map(|failure| failure.message);
     message.map_or_else(String::new, |message| {
         let short: String = message.chars().take(MAX_WORDS).collect();
         format!(": {}", clean_line(short.as_bytes(), MAX_WORDS))
     })
+}
+
+/// Scheme of credentials that a registry accepts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Challenge {
+    /// An account and its password with each call.
+    Basic,
+    /// A token, from another server.
+    Bearer { realm: String, service: Option<String>, scope: Option<String> },
+}
+
+/// Reads one header; `None`: another scheme, or not valid.
+fn parse_challenge(header: &str) -> Option<Challenge> {
+    let header = header.trim_start();
+    let (scheme, rest) = header.split_once(' ').unwrap_or((header, ""));
+    if scheme.eq_ignore_ascii_case("basic") {
+        return Some(Challenge::Basic);
+    }
+    if !scheme.eq_ignore_ascii_case("bearer") {
+        return None;
+    }
+    let parameters = parameters(rest)?;
+    let find = |name: &str| {
+        let mut found = parameters.iter().filter(|(key, _)| key.eq_ignore_ascii_case(name));
+        found.next().map(|(_, value)| value.clone())
+    };
+    Some(Challenge::Bearer { realm: find("realm")?, service: find("service"), scope: find("scope") })
+}
+
+/// `name="value",name=value`; in quotes, a backslash takes the next character as it is.
+fn parameters(text: &str) -> Option<Vec<(String, String)>> {
+    let mut found = Vec::new();
+    let mut rest = text.trim();
+    while !rest.is_empty() {
+        let (name, after) = rest.split_once('=')?;
+        let (value, after) = match after.trim_start().strip_prefix('"') {
+            Some(quoted) => quoted_value(quoted)?,
+            None => {
+                after.find(',').map_or((after.to_owned(), ""), |end| (after[..end].to_owned(), &after[end..]))
+            }
+        };
+        found.push((name.trim().to_owned(), value.trim().to_owned()));
+        let after = after.trim_start();
+        rest = if after.is_empty() { after } else { after.strip_prefix(',')?.trim_start() };
+    }
+    Some(found)
+}
+
+/// The value up to the closing quote, and what follows it.
+fn quoted_value(text: &str) -> Option<(String, &str)> {
+    let mut value = String::new();
+    let mut letters = text.char_indices();
+    while let Some((at, c)) = letters.next() {
+        match c {
+            '"' => return Some((value, &text[at + 1..])),
+            '\\' => value.push(letters.next()?.1),
+            other => value.push(other),
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -368,6 +431,35 @@ mod tests {
             (format!(r#"{{"errors":[{{"message":"{long}"}}]}}"#), format!(": {}", "x".repeat(MAX_WORDS))),
         ] {
             assert_eq!(words(content.as_bytes()), expected);
+        }
+    }
+
+    #[test]
+    fn a_challenge_is_read_as_registries_write_it() {
+        let bearer = |realm: &str, service: Option<&str>, scope: Option<&str>| {
+            let [service, scope] = [service, scope].map(|text| text.map(str::to_owned));
+            Some(Challenge::Bearer { realm: realm.to_owned(), service, scope })
+        };
+        for (header, expected) in [
+            ("Basic realm=\"lab\"", Some(Challenge::Basic)),
+            ("basic", Some(Challenge::Basic)),
+            (
+                "Bearer realm=\"https://gitlab.com/jwt/auth\",service=\"container_registry\",scope=\"repository:a/b:pull,push\"",
+                bearer(
+                    "https://gitlab.com/jwt/auth",
+                    Some("container_registry"),
+                    Some("repository:a/b:pull,push"),
+                ),
+            ),
+            ("bearer  Realm = \"a\\\"b\" , service=plain", bearer("a\"b", Some("plain"), None)),
+            ("Bearer service=\"x\"", None),
+            ("Bearer realm=\"open", None),
+            ("Bearer realm", None),
+            ("Bearer realm=\"a\"b", None),
+            ("Negotiate", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_challenge(header), expected, "{header}");
         }
     }
 }

@@ -25,7 +25,7 @@ const MAX_ENTRIES: usize = 1000;
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
     #[error("has a damaged archive: {0}")]
-    Archive(String),
+    Archive(io::Error),
     #[error("has {what} in its archive: {path:?}")]
     Refused { what: &'static str, path: String },
     #[error("has an archive with more than {MAX_ENTRIES} entries, or of more than {MAX_BYTES} bytes")]
@@ -44,7 +44,8 @@ pub(super) fn unpack(layer: impl Read, into: &Path) -> Result<(), UnpackError> {
     let bounded = Inflated::new(layer).take(MAX_BYTES + 1);
     let mut archive = Archive::new(bounded);
     let mut folders = BTreeSet::from([into.to_owned()]);
-    let (mut entries, mut has_program) = (0, false);
+    let mut entries = 0;
+    let mut has_program = false;
     for entry in archive.entries().map_err(damaged)? {
         let mut entry = entry.map_err(damaged)?;
         entries += 1;
@@ -75,33 +76,32 @@ pub(super) fn unpack(layer: impl Read, into: &Path) -> Result<(), UnpackError> {
     folders.iter().try_for_each(|folder| sync(folder)).map_err(UnpackError::Write)
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 fn damaged(error: io::Error) -> UnpackError {
     match error.kind() {
         io::ErrorKind::FileTooLarge => UnpackError::Ratio,
-        _ => UnpackError::Archive(error.to_string()),
+        _ => UnpackError::Archive(error),
     }
 }
 
-/// What a compressed layer has in it, as long as that is in proportion to the layer.
+/// Content of a compressed layer, as long as it is in proportion to the layer.
 struct Inflated<R> {
-    content: MultiGzDecoder<Counted<R>>,
+    content: MultiGzDecoder<CountedReader<R>>,
     bytes: u64,
 }
 
 /// Counts the bytes that are read.
-struct Counted<R> {
+struct CountedReader<R> {
     from: R,
     bytes: u64,
 }
 
 impl<R: Read> Inflated<R> {
     fn new(layer: R) -> Self {
-        Self { content: MultiGzDecoder::new(Counted { from: layer, bytes: 0 }), bytes: 0 }
+        Self { content: MultiGzDecoder::new(CountedReader { from: layer, bytes: 0 }), bytes: 0 }
     }
 }
 
-impl<R: Read> Read for Counted<R> {
+impl<R: Read> Read for CountedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.from.read(buffer)?;
         self.bytes += read as u64;
@@ -180,16 +180,16 @@ mod tests {
 
     use super::*;
 
-    struct Entry(&'static str, EntryType, u32, &'static str);
+    struct ArchiveEntry(&'static str, EntryType, u32, &'static str);
 
-    fn file(path: &'static str) -> Entry {
-        Entry(path, EntryType::Regular, 0o644, "content")
+    fn file(path: &'static str) -> ArchiveEntry {
+        ArchiveEntry(path, EntryType::Regular, 0o644, "content")
     }
 
     /// An archive with these names, whatever they are.
-    fn archive(entries: &[Entry]) -> Vec<u8> {
+    fn archive(entries: &[ArchiveEntry]) -> Vec<u8> {
         let mut builder = Builder::new(Vec::new());
-        for Entry(path, kind, mode, content) in entries {
+        for ArchiveEntry(path, kind, mode, content) in entries {
             let mut header = Header::new_ustar();
             header.as_mut_bytes()[..path.len()].copy_from_slice(path.as_bytes());
             header.set_entry_type(*kind);
@@ -229,10 +229,10 @@ mod tests {
     fn files_below_plugin_are_unpacked_with_their_modes() {
         let dir = tempfile::tempdir().unwrap();
         let layer = compressed(&archive(&[
-            Entry("plugin/", EntryType::Directory, 0o700, ""),
+            ArchiveEntry("plugin/", EntryType::Directory, 0o700, ""),
             file("./plugin/plugin"),
-            Entry("plugin/data/LICENSE", EntryType::Regular, 0o6666, "terms"),
-            Entry("plugin/tool", EntryType::Regular, 0o700, ""),
+            ArchiveEntry("plugin/data/LICENSE", EntryType::Regular, 0o6666, "terms"),
+            ArchiveEntry("plugin/tool", EntryType::Regular, 0o700, ""),
             file("etc/elsewhere"),
         ]));
         unpack(layer.as_slice(), dir.path()).unwrap();
@@ -245,15 +245,15 @@ mod tests {
 
     #[test]
     fn what_leaves_the_folder_or_is_no_file_is_refused() {
-        let link = |kind| Entry("plugin/link", kind, 0o777, "/etc/passwd");
+        let link = |kind| ArchiveEntry("plugin/link", kind, 0o777, "/etc/passwd");
         for (entry, said) in [
             (file("plugin/../../outside"), "`..`"),
             (file("../outside"), "`..`"),
             (file("/outside"), "an absolute path"),
             (link(EntryType::Symlink), "a link"),
             (link(EntryType::Link), "a link"),
-            (Entry("plugin/fifo", EntryType::Fifo, 0o644, ""), "neither a file nor a folder"),
-            (Entry("plugin/device", EntryType::Char, 0o644, ""), "neither a file nor a folder"),
+            (ArchiveEntry("plugin/fifo", EntryType::Fifo, 0o644, ""), "neither a file nor a folder"),
+            (ArchiveEntry("plugin/device", EntryType::Char, 0o644, ""), "neither a file nor a folder"),
             (file("plugin/a\u{1b}[2J"), "not plain text"),
         ] {
             let error = refused(&compressed(&archive(&[file("plugin/plugin"), entry])));
@@ -286,7 +286,7 @@ mod tests {
         builder.append(&header, large.as_slice()).unwrap();
         let error = refused(&compressed(&builder.into_inner().unwrap()));
         assert!(error.contains("30 times as large"), "{error}");
-        let many: Vec<Entry> = (0..=MAX_ENTRIES).map(|_| file("elsewhere")).collect();
+        let many: Vec<ArchiveEntry> = (0..=MAX_ENTRIES).map(|_| file("elsewhere")).collect();
         assert!(refused(&compressed(&archive(&many))).contains("more than"));
     }
 }

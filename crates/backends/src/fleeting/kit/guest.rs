@@ -8,17 +8,17 @@ use greenroom_core::ids::InstanceId;
 use greenroom_ports::connector::ConnectError;
 
 use super::Kit;
-use crate::fleeting::group::{CallErrorKind, ConnectInfo, Group as _};
+use crate::causes::with_causes;
+use crate::fleeting::group::{CallErrorKind, ConnectInfo, InstanceGroup as _};
 use crate::fleeting::login;
-use crate::fleeting::reach::{self, NoWay};
-use crate::program::kit::check::{Judged, Verdict, failed, skipped};
-use crate::program::kit::poll::poll;
+use crate::fleeting::reach::{self, ReachError};
+use crate::program::kit::{CheckVerdict, Judged, failed, poll, skipped};
 
 /// Limit of one login.
 const LOGIN_WITHIN: Duration = Duration::from_secs(20);
 
-/// What the last try of a login came to.
-enum Tried {
+/// Result of the last try of a login.
+enum GuestLogin {
     /// The plugin does not say yet how the instance is reached.
     Unknown(String),
     /// Nothing answers there.
@@ -34,19 +34,19 @@ impl Kit {
     pub(super) async fn check_guest(&self, id: &str) -> bool {
         let begun = Instant::now();
         let earlier = |check: &str| skipped(format!("an earlier step failed, see `{check}`"));
-        let (info, answers, key, login) = match self.tried(id).await {
+        let [info, answers, key, login] = match self.tried(id).await {
             Err(verdict) => {
-                (Err(verdict), earlier("connect-info"), earlier("connect-info"), earlier("connect-info"))
+                [Err(verdict), earlier("connect-info"), earlier("connect-info"), earlier("connect-info")]
             }
-            Ok(Tried::Unknown(came)) => {
-                (failed(came), earlier("connect-info"), earlier("connect-info"), earlier("connect-info"))
+            Ok(GuestLogin::Unknown(came)) => {
+                [failed(came), earlier("connect-info"), earlier("connect-info"), earlier("connect-info")]
             }
-            Ok(Tried::Unreached(came)) => {
-                (Ok(()), failed(came), earlier("endpoint-answers"), earlier("endpoint-answers"))
+            Ok(GuestLogin::Unreached(came)) => {
+                [Ok(()), failed(came), earlier("endpoint-answers"), earlier("endpoint-answers")]
             }
-            Ok(Tried::WrongKey(came)) => (Ok(()), Ok(()), failed(came), earlier("host-key")),
-            Ok(Tried::Denied(came)) => (Ok(()), Ok(()), Ok(()), failed(came)),
-            Ok(Tried::In) => (Ok(()), Ok(()), Ok(()), Ok(())),
+            Ok(GuestLogin::WrongKey(came)) => [Ok(()), Ok(()), failed(came), earlier("host-key")],
+            Ok(GuestLogin::Denied(came)) => [Ok(()), Ok(()), Ok(()), failed(came)],
+            Ok(GuestLogin::In) => [Ok(()), Ok(()), Ok(()), Ok(())],
         };
         self.outcomes.record("connect-info", info, begun);
         // If a call has shown no key.
@@ -71,41 +71,42 @@ impl Kit {
             return skipped("no login worked before, see `login`");
         }
         match self.tried(id).await? {
-            Tried::In => Ok(()),
-            Tried::Unknown(came) | Tried::Unreached(came) | Tried::WrongKey(came) | Tried::Denied(came) => {
-                failed(came)
-            }
+            GuestLogin::In => Ok(()),
+            GuestLogin::Unknown(came)
+            | GuestLogin::Unreached(came)
+            | GuestLogin::WrongKey(came)
+            | GuestLogin::Denied(came) => failed(came),
         }
     }
 
     /// Tries until the login works or the time has passed.
-    async fn tried(&self, id: &str) -> Judged<Tried> {
+    async fn tried(&self, id: &str) -> Judged<GuestLogin> {
         let mut last = None;
         let found = poll(self.limits.boot, async || {
             let tried = self.try_login(id).await?;
-            if matches!(tried, Tried::In) {
+            if matches!(tried, GuestLogin::In) {
                 return Ok(Some(tried));
             }
             last = Some(tried);
             Ok(None)
         });
         let found = found.await?;
-        Ok(found.or(last).unwrap_or(Tried::Unknown("nothing was tried".to_owned())))
+        Ok(found.or(last).unwrap_or(GuestLogin::Unknown("nothing was tried".to_owned())))
     }
 
-    async fn try_login(&self, id: &str) -> Judged<Tried> {
+    async fn try_login(&self, id: &str) -> Judged<GuestLogin> {
         let info = self.plugin().connect_info(id).await;
         if let Err(error) = &info
             && error.kind == CallErrorKind::Refused
         {
             // Many plugins answer so until the instance has an address.
-            return Ok(Tried::Unknown(error.message.clone()));
+            return Ok(GuestLogin::Unknown(error.message.clone()));
         }
         let info = self.answer("ConnectInfo", info)?;
         let endpoint = match reach::endpoint(&self.settings, &info) {
             Ok(endpoint) => endpoint,
-            Err(NoWay::NoAddress) => return Ok(Tried::Unknown(format!("`{id}` has no address"))),
-            Err(NoWay::Invalid(why)) => return failed(why),
+            Err(ReachError::NoAddress) => return Ok(GuestLogin::Unknown(format!("`{id}` has no address"))),
+            Err(error) => return failed(error.to_string()),
         };
         self.check_key(&info);
         let (instance, endpoint) = self.with_login(id, &info, endpoint)?;
@@ -117,11 +118,11 @@ impl Kit {
         Ok(match self.connector.check(&instance, &endpoint, LOGIN_WITHIN).await {
             Ok(()) => {
                 self.remember(id, host_key);
-                Tried::In
+                GuestLogin::In
             }
-            Err(error @ ConnectError::HostKey { .. }) => Tried::WrongKey(error.to_string()),
-            Err(error @ ConnectError::Refused { .. }) => Tried::Denied(error.to_string()),
-            Err(error) => Tried::Unreached(error.to_string()),
+            Err(error @ ConnectError::HostKey { .. }) => GuestLogin::WrongKey(error.to_string()),
+            Err(error @ ConnectError::Refused { .. }) => GuestLogin::Denied(error.to_string()),
+            Err(error) => GuestLogin::Unreached(error.to_string()),
         })
     }
 
@@ -133,7 +134,7 @@ impl Kit {
             (Some(_), _) if info.expires.is_some() => {
                 skipped("the credentials expire, and were made for this login")
             }
-            (Some(key), Some(pool_key)) => Err(Verdict::Warned(format!(
+            (Some(key), Some(pool_key)) => Err(CheckVerdict::Warned(format!(
                 "it gives the key {key} instead of {pool_key}: if it makes one at each start, instances that boot meanwhile \
                  deny every login"
             ))),
@@ -150,12 +151,13 @@ impl Kit {
         // The plugin's IDs are no names of files.
         let number = self.known.borrow().iter().position(|known| known.id == id);
         let instance = InstanceId::new(format!("{}-{}", super::POOL, number.unwrap_or_default()));
-        let key = self.logins.of(&instance, info, &self.own).or_else(failed)?;
+        let key = self.logins.of(&instance, info, &self.own);
+        let key = key.or_else(|error| failed(with_causes(&error)))?;
         Ok((instance, Endpoint { key: Some(key), ..endpoint }))
     }
 
     /// The key that the instance must present: that of the first login, or what `host_keys` says.
-    async fn host_key(&self, id: &str, at: &Endpoint) -> Result<String, Tried> {
+    async fn host_key(&self, id: &str, at: &Endpoint) -> Result<String, GuestLogin> {
         if let Some(certified) = self.trust.certified(id, &at.address) {
             return Ok(certified);
         }
@@ -165,8 +167,8 @@ impl Kit {
             return Ok(first);
         }
         self.trust.establish(id, at).await.map_err(|error| match error.class() {
-            ErrorClass::Denied => Tried::WrongKey(error.to_string()),
-            _ => Tried::Unreached(error.to_string()),
+            ErrorClass::Denied => GuestLogin::WrongKey(error.to_string()),
+            _ => GuestLogin::Unreached(error.to_string()),
         })
     }
 

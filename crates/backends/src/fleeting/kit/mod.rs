@@ -1,12 +1,5 @@
 //! The conformance kit of plugins: whether a plugin keeps what Greenroom relies on.
 
-mod cheap;
-pub mod checks;
-mod ends;
-mod guest;
-mod machines;
-mod tier;
-
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,17 +12,21 @@ use greenroom_ports::connector::Connector;
 use greenroom_ports::host_keys::HostKeys;
 use greenroom_ports::provider::ProviderError;
 
-use super::group::{CallError, CallErrorKind, Group as _, GroupInfo, Seen, State};
-use super::locate::Places;
+use super::group::{CallError, CallErrorKind, GroupInfo, InstanceGroup as _, InstanceState, SeenInstance};
+use super::locate::PluginPlaces;
 use super::login::{Logins, OwnLogin};
 use super::plugin::Plugin;
 use super::provider::Fleeting;
+use super::reach::Trust;
 use super::settings::Settings;
-use super::trust::Trust;
-use crate::program::kit::check::{Judged, Verdict, failed, skipped};
-use crate::program::kit::outcomes::Outcomes;
+use crate::program::kit::{CheckVerdict, Judged, Outcomes, failed, skipped};
+
+pub mod checks;
+mod guest;
+mod machines;
+
 use checks::CHECKS;
-use ends::ENDS;
+use machines::ENDS;
 
 /// Instances that one run makes, if the group allows as many.
 pub const MACHINES: u32 = 3;
@@ -40,10 +37,10 @@ const POOL: &str = "greenroom-kit";
 const NOT_LISTED: &str = "the plugin does not list its instances after its next start, see `restart-listed`";
 
 /// Where a run has its place.
-pub struct Site {
+pub struct KitSite {
     /// Greenroom's own program, which holds the plugin.
-    pub holder: PathBuf,
-    pub places: Places,
+    pub guard: PathBuf,
+    pub places: PluginPlaces,
     /// For keys and sockets.
     pub dir: PathBuf,
     pub reader: Rc<dyn HostKeys>,
@@ -51,9 +48,9 @@ pub struct Site {
     pub connector: Rc<dyn Connector>,
 }
 
-impl std::fmt::Debug for Site {
+impl std::fmt::Debug for KitSite {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Site").field("dir", &self.dir).finish_non_exhaustive()
+        f.debug_struct("KitSite").field("dir", &self.dir).finish_non_exhaustive()
     }
 }
 
@@ -68,7 +65,7 @@ pub struct Limits {
 
 /// Why a run cannot begin.
 #[derive(Debug)]
-pub enum NotBegun {
+pub enum KitError {
     Table(Problems),
     Key(ProviderError),
 }
@@ -85,7 +82,7 @@ pub struct Kit {
     limits: Limits,
     pub outcomes: Outcomes,
     /// Every instance that a list has had, in this order.
-    known: RefCell<Vec<Known>>,
+    known: RefCell<Vec<KitInstance>>,
     /// How many instances `Increase` has accepted.
     accepted: Cell<u32>,
     /// The IDs that the plugin's lists lack since it has started again.
@@ -97,7 +94,7 @@ pub struct Kit {
 
 /// An instance of the run.
 #[derive(Debug, Clone)]
-struct Known {
+struct KitInstance {
     id: String,
     /// The kit has requested its removal.
     ended: bool,
@@ -112,19 +109,19 @@ impl std::fmt::Debug for Kit {
 
 impl Kit {
     /// For a pool's table. Starts nothing.
-    pub fn new(site: &Site, table: &toml::Table, limits: Limits) -> Result<Self, NotBegun> {
+    pub fn new(site: &KitSite, table: &toml::Table, limits: Limits) -> Result<Self, KitError> {
         let pool = PoolName::new(POOL);
-        let settings = Settings::read(&pool, table).map_err(NotBegun::Table)?;
+        let settings = Settings::read(&pool, table).map_err(KitError::Table)?;
         let logins = Logins::new(&site.dir);
-        let own = Fleeting::own_login(&settings, &logins).map_err(NotBegun::Key)?;
+        let own = Fleeting::own_login(&settings, &logins).map_err(KitError::Key)?;
         let how = super::plugin_settings(
             &settings,
             &own,
             // As the table says: the kit judges the plugin, not what Greenroom makes of it.
             settings.static_credentials.unwrap_or(false),
-            super::Around {
+            super::PluginSite {
                 pool,
-                holder: site.holder.clone(),
+                guard: site.guard.clone(),
                 sockets: site.dir.join("plugins"),
                 places: site.places.clone(),
             },
@@ -133,7 +130,7 @@ impl Kit {
         let trust = Trust {
             ways: settings.host_keys.clone(),
             reader: Rc::clone(&site.reader),
-            holder: site.holder.clone(),
+            guard: site.guard.clone(),
             environment: settings.environment.clone(),
         };
         Ok(Self {
@@ -200,7 +197,7 @@ impl Kit {
         self.calls.set(self.calls.get() + 1);
         answer.or_else(|error| match error.kind {
             CallErrorKind::Unknown => {
-                self.outcomes.violate("call-answers", Verdict::Failed(error.message));
+                self.outcomes.violate("call-answers", CheckVerdict::Failed(error.message));
                 skipped(format!("`{call}` has no answer, see `call-answers`"))
             }
             CallErrorKind::Refused
@@ -211,16 +208,16 @@ impl Kit {
     }
 
     /// The group's instances that exist. What each list must keep is judged here.
-    async fn list(&self) -> Judged<Vec<Seen>> {
+    async fn list(&self) -> Judged<Vec<SeenInstance>> {
         let all = self.answer("Update", self.plugin().update().await)?;
         if let Some((id, number)) = all.iter().find_map(|seen| match seen.state {
-            State::Unknown(number) => Some((&seen.id, number)),
+            InstanceState::Unknown(number) => Some((&seen.id, number)),
             _ => None,
         }) {
             let came = format!("the state of `{id}` is {number}");
-            self.outcomes.violate("list-states", Verdict::Failed(came));
+            self.outcomes.violate("list-states", CheckVerdict::Failed(came));
         }
-        Ok(all.into_iter().filter(|seen| seen.state != State::Deleted).collect())
+        Ok(all.into_iter().filter(|seen| seen.state != InstanceState::Deleted).collect())
     }
 
     /// The IDs of instances that exist before a run.
@@ -230,6 +227,48 @@ impl Kit {
 }
 
 /// The states of instances by ID.
-fn states(all: &[Seen]) -> BTreeMap<&str, State> {
+fn states(all: &[SeenInstance]) -> BTreeMap<&str, InstanceState> {
     all.iter().map(|seen| (seen.id.as_str(), seen.state)).collect()
+}
+
+impl Kit {
+    /// The group, if the plugin starts and lists it. Otherwise why nothing else can be checked.
+    pub async fn check_cheap(&self) -> Judged<GroupInfo> {
+        let begun = Instant::now();
+        let group = self.answer("Init", self.plugin().info().await);
+        self.outcomes.record("start", group.as_ref().map(drop).map_err(Clone::clone), begun);
+        let group =
+            group.map_err(|_| CheckVerdict::Skipped("the plugin does not start, see `start`".to_owned()))?;
+        self.outcomes.record("group-named", named(&group), Instant::now());
+        let is_listed = self.outcomes.check("list", async { self.list().await.map(drop) }).await;
+        self.outcomes.check("end", self.end()).await;
+        self.outcomes.check("start-again", self.started_again(&group)).await;
+        if is_listed {
+            Ok(group)
+        } else {
+            Err(CheckVerdict::Skipped("the plugin does not list its group, see `list`".to_owned()))
+        }
+    }
+
+    async fn end(&self) -> Judged {
+        if self.plugin().close().await {
+            return Ok(());
+        }
+        Err(CheckVerdict::Warned("it was killed".to_owned()))
+    }
+
+    async fn started_again(&self, first: &GroupInfo) -> Judged {
+        let second = self.answer("Init", self.plugin().info().await)?;
+        if second.id == first.id {
+            return Ok(());
+        }
+        failed(format!("the group was `{}` first, and `{}` then", first.id, second.id))
+    }
+}
+
+fn named(group: &GroupInfo) -> Judged {
+    if group.id.is_empty() {
+        return Err(CheckVerdict::Warned("the group's ID is empty".to_owned()));
+    }
+    Ok(())
 }

@@ -9,27 +9,30 @@ use std::time::{Duration, Instant};
 use greenroom_providers::launch::random;
 use tonic::Status;
 
-use super::answers::{self, List};
+use super::answers::{
+    List, PluginAnswerError, group_info, init_failure, is_late, is_transport, late_failure,
+};
 use super::log::Log;
-use super::process::PluginProcess;
-use super::settings::PluginSettings;
-use super::{config_json, failures};
-use crate::fleeting::group::{CallError, CallErrorKind, GroupInfo, Seen, Start};
-use crate::fleeting::wire::client::Client;
-use crate::fleeting::wire::messages::{self, InitRequest, InitResponse, UpdateResponse};
-use crate::fleeting::wire::services::{self, HealthCheckRequest, HealthCheckResponse, StdioData};
+use super::process::{PluginEnd, PluginProcess};
+use super::settings::{PluginSettings, config_bytes};
+use crate::causes::with_causes;
+use crate::fleeting::group::{CallError, CallErrorKind, GroupInfo, PluginStart, SeenInstance};
+use crate::fleeting::wire::{
+    self, HealthCheckRequest, HealthCheckResponse, InitRequest, InitResponse, PluginClient, StdioData,
+    UpdateResponse,
+};
 
 const INIT: &str = "/proto.InstanceGroup/Init";
 const UPDATE: &str = "/proto.InstanceGroup/Update";
 /// How long a plugin may take to exit after its connection has failed, or after it was asked to exit.
 const EXITING: Duration = Duration::from_secs(2);
-/// How long the holder may take to end it.
+/// How long the guard process may take to end the plugin.
 const KILLING: Duration = Duration::from_secs(10);
 
 /// A process that has accepted its configuration.
-pub(super) struct Running {
-    pub(super) client: Client,
-    /// `None`: it was given up, and its holder ends it.
+pub(super) struct RunningPlugin {
+    pub(super) client: PluginClient,
+    /// `None`: it was given up, and its guard process ends it.
     process: RefCell<Option<Rc<PluginProcess>>>,
     pub(super) log: Arc<Log>,
     pub(super) info: GroupInfo,
@@ -40,45 +43,50 @@ pub(super) struct Running {
 }
 
 /// Why a call has no answer.
-pub(super) enum Failed {
+pub(super) enum CallFailure {
     /// The plugin answered with an error.
     Answered(Status),
-    /// It exited, or did not answer.
+    /// The plugin answered with what Greenroom cannot use.
+    Unusable(PluginAnswerError),
+    /// The plugin exited, or did not answer.
     Lost(CallError),
 }
 
 /// Why no process has accepted its configuration.
-pub(super) struct NotStarted {
+pub(super) struct StartFailure {
     pub(super) error: CallError,
     /// True if the plugin's `Init` answered with an error.
     pub(super) by_init: bool,
 }
 
-impl From<CallError> for NotStarted {
+impl From<CallError> for StartFailure {
     fn from(error: CallError) -> Self {
         Self { error, by_init: false }
     }
 }
 
-impl Running {
-    pub(super) async fn start(settings: &PluginSettings, log: &Arc<Log>) -> Result<Self, NotStarted> {
-        if let Some(mistake) = settings.connector.mistake() {
-            return Err(CallError::new(CallErrorKind::Configuration, mistake).into());
+impl RunningPlugin {
+    pub(super) async fn start(settings: &PluginSettings, log: &Arc<Log>) -> Result<Self, StartFailure> {
+        if let Err(error) = settings.connector.check() {
+            return Err(CallError::new(CallErrorKind::Configuration, error.to_string()).into());
         }
         log.begin();
-        let path = (settings.program)().map_err(|why| CallError::new(CallErrorKind::NotStarted, why))?;
+        let path = (settings.program)().map_err(|missing| {
+            CallError::new(CallErrorKind::NotStarted, format!("{missing}: {}", missing.help()))
+        })?;
         let not_started = |why: String| {
             let why = format!("the plugin `{}` cannot be started: {why}", path.display());
             CallError::new(CallErrorKind::NotStarted, why)
         };
-        let process = PluginProcess::start(settings, &path, log).await.map_err(not_started)?;
-        let client = Client::new(&process.socket);
+        let process = PluginProcess::start(settings, &path, log).await;
+        let process = process.map_err(|error| not_started(with_causes(&error)))?;
+        let client = PluginClient::new(&process.socket);
         // Before `Init`: a plugin that prints much would wait for a reader.
         tokio::spawn(stream_stdio(client.clone(), Arc::clone(log)));
         let limit = settings.deadlines.init;
         let request = InitRequest {
-            config: config_json::bytes(&settings.config),
-            settings: Some(messages::Settings { connector_config: Some(settings.connector.message()) }),
+            config: config_bytes(&settings.config),
+            settings: Some(wire::Settings { connector_config: Some(settings.connector.message()) }),
         };
         let answer = tokio::select! {
             answer = tokio::time::timeout(limit, client.unary(INIT, request, limit)) => answer,
@@ -86,21 +94,21 @@ impl Running {
         };
         let answer: InitResponse = match answer {
             Ok(Ok(answer)) => answer,
-            Ok(Err(status)) if failures::is_transport(&status) => {
+            Ok(Err(status)) if is_transport(&status) => {
                 let end = tokio::time::timeout(EXITING, process.ended()).await;
-                let end = end.unwrap_or_else(|_| "closed its connection".to_owned());
+                let end = end.unwrap_or(PluginEnd::Disconnected);
                 return Err(not_started(log.explain(&format!("it {end} during Init"))).into());
             }
             Ok(Err(status)) => {
-                let error = failures::init(&status, limit, &log.secrets());
-                return Err(NotStarted { error, by_init: !failures::is_late(&status) });
+                let error = init_failure(&status, limit, &log.secrets());
+                return Err(StartFailure { error, by_init: !is_late(&status) });
             }
-            Err(_) => return Err(not_started(failures::late("Init", limit).message).into()),
+            Err(_) => return Err(not_started(late_failure("Init", limit).message).into()),
         };
-        let mut info =
-            answers::group(&answer).map_err(|why| CallError::new(CallErrorKind::Configuration, why))?;
+        let mut info = group_info(&answer)
+            .map_err(|error| CallError::new(CallErrorKind::Configuration, error.to_string()))?;
         let id = random().map_err(|error| not_started(error.to_string()))?;
-        info.start = Start { id, is_static: settings.connector.use_static_credentials };
+        info.start = PluginStart { id, is_static: settings.connector.use_static_credentials };
         tracing::info!(pool = %settings.pool, version = %info.version, group = %info.id, "the plugin has started");
         Ok(Self {
             client,
@@ -113,10 +121,10 @@ impl Running {
         })
     }
 
-    /// How the process ended; `None`: it runs.
-    pub(super) fn end(&self) -> Option<String> {
+    /// The end of the process; `None`: it runs.
+    pub(super) fn end(&self) -> Option<PluginEnd> {
         let process = self.process.borrow().clone();
-        process.map_or_else(|| Some("did not answer and was killed".to_owned()), |process| process.end())
+        process.map_or(Some(PluginEnd::Unresponsive), |process| process.end())
     }
 
     /// Waits for an answer within the limit. The end of the process ends the wait.
@@ -125,37 +133,37 @@ impl Running {
         name: &str,
         limit: Duration,
         call: impl Future<Output = Result<R, Status>>,
-    ) -> Result<R, Failed> {
-        let Some(process) = self.process.borrow().clone() else { return Err(Failed::Lost(gone(name))) };
+    ) -> Result<R, CallFailure> {
+        let Some(process) = self.process.borrow().clone() else { return Err(CallFailure::Lost(gone(name))) };
         let answer = tokio::select! {
             biased;
             answer = tokio::time::timeout(limit, call) => answer,
-            end = process.ended() => return Err(Failed::Lost(self.exited(name, &end))),
+            end = process.ended() => return Err(CallFailure::Lost(self.exited(name, &end))),
         };
         let status = match answer {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(status)) => status,
             Err(_) => {
                 self.check_health().await;
-                return Err(Failed::Lost(failures::late(name, limit)));
+                return Err(CallFailure::Lost(late_failure(name, limit)));
             }
         };
-        if !failures::is_transport(&status) && !failures::is_late(&status) {
-            return Err(Failed::Answered(status));
+        if !is_transport(&status) && !is_late(&status) {
+            return Err(CallFailure::Answered(status));
         }
-        // The connection breaks before the holder has reported the end.
+        // The connection breaks before the guard process has reported the end.
         match tokio::time::timeout(EXITING, process.ended()).await {
-            Ok(end) => Err(Failed::Lost(self.exited(name, &end))),
-            Err(_) if failures::is_late(&status) => Err(Failed::Lost(failures::late(name, limit))),
+            Ok(end) => Err(CallFailure::Lost(self.exited(name, &end))),
+            Err(_) if is_late(&status) => Err(CallFailure::Lost(late_failure(name, limit))),
             Err(_) => {
                 self.check_health().await;
                 let why = format!("the connection to the plugin broke during {name}");
-                Err(Failed::Lost(CallError::new(CallErrorKind::Unknown, self.log.explain(&why))))
+                Err(CallFailure::Lost(CallError::new(CallErrorKind::Unknown, self.log.explain(&why))))
             }
         }
     }
 
-    fn exited(&self, name: &str, end: &str) -> CallError {
+    fn exited(&self, name: &str, end: &PluginEnd) -> CallError {
         let why = self.log.explain(&format!("the plugin {end} during {name}"));
         CallError::new(CallErrorKind::Unknown, why)
     }
@@ -163,13 +171,13 @@ impl Running {
     /// Gives the process up if it does not answer at all.
     async fn check_health(&self) {
         let request = HealthCheckRequest::default();
-        let check = self.client.unary(services::HEALTH, request, self.health_limit);
+        let check = self.client.unary(wire::HEALTH, request, self.health_limit);
         let check: Result<Result<HealthCheckResponse, Status>, _> =
             tokio::time::timeout(self.health_limit, check).await;
         // An error is an answer, too: some plugins do not have this service.
         let is_dead = match check {
             Ok(Ok(_)) => false,
-            Ok(Err(status)) => failures::is_transport(&status) || failures::is_late(&status),
+            Ok(Err(status)) => is_transport(&status) || is_late(&status),
             Err(_) => true,
         };
         if is_dead {
@@ -177,30 +185,28 @@ impl Running {
         }
     }
 
-    /// All instances; an error is the plugin's answer.
-    pub(super) async fn update(&self, limit: Duration) -> Result<Result<Vec<Seen>, String>, Failed> {
+    /// All instances.
+    pub(super) async fn update(&self, limit: Duration) -> Result<Vec<SeenInstance>, CallFailure> {
         let call = async {
-            let mut stream = self.client.streaming(UPDATE, messages::Empty {}, Some(limit)).await?;
+            let mut stream = self.client.streaming(UPDATE, wire::Empty {}, Some(limit)).await?;
             let mut list = List::default();
             while let Some(answer) = stream.message().await? {
                 let answer: UpdateResponse = answer;
-                if let Err(why) = list.add(answer) {
-                    return Ok(Err(why));
+                if let Err(unusable) = list.add(answer) {
+                    return Ok(Err(unusable));
                 }
             }
             Ok(Ok(list.all()))
         };
-        let answer = self.call("Update", limit, call).await?;
-        if let Ok(all) = &answer {
-            *self.listed.borrow_mut() = all.iter().map(|seen| seen.id.clone()).collect();
-        }
-        Ok(answer)
+        let all = self.call("Update", limit, call).await?.map_err(CallFailure::Unusable)?;
+        *self.listed.borrow_mut() = all.iter().map(|seen| seen.id.clone()).collect();
+        Ok(all)
     }
 
     /// Asks the plugin to exit, and has it killed if it does not: then, false.
     pub(super) async fn close(&self) -> bool {
         let Some(process) = self.process.take() else { return true };
-        let call = self.client.unary::<_, messages::Empty>(services::SHUTDOWN, messages::Empty {}, EXITING);
+        let call = self.client.unary::<_, wire::Empty>(wire::SHUTDOWN, wire::Empty {}, EXITING);
         // The answer is usually a broken connection.
         let ended = async { tokio::join!(call, process.ended()).1 };
         if tokio::time::timeout(EXITING, ended).await.is_ok() {
@@ -217,11 +223,9 @@ fn gone(name: &str) -> CallError {
     CallError::new(CallErrorKind::Unknown, format!("the plugin was killed before {name} was made"))
 }
 
-async fn stream_stdio(client: Client, log: Arc<Log>) {
+async fn stream_stdio(client: PluginClient, log: Arc<Log>) {
     // An error: the plugin does not have this service, or has exited.
-    if let Ok(stream) =
-        client.streaming::<_, StdioData>(services::STREAM_STDIO, messages::Empty {}, None).await
-    {
+    if let Ok(stream) = client.streaming::<_, StdioData>(wire::STREAM_STDIO, wire::Empty {}, None).await {
         log.drain_stream(stream).await;
     }
 }

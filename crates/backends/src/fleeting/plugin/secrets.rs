@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// What stands for a secret.
+/// Text that replaces a secret.
 pub(super) const HIDDEN: &str = "[hidden]";
 /// A shorter text is no secret: it would hide words.
 const SHORTEST: usize = 6;
@@ -22,6 +22,10 @@ const NAMES: &[&str] = &[
 /// Whole names of secrets, in lower case.
 const WHOLE_NAMES: &[&str] =
     &["key", "ssh_key", "sshkey", "access_key", "accesskey", "auth", "authorization", "user_data"];
+
+const BEGIN: &str = "-----BEGIN ";
+const PRIVATE: &str = "PRIVATE KEY-----";
+const END: &str = "-----END ";
 
 /// The secrets that Greenroom has given to a plugin, or has got from it.
 #[derive(Debug, Clone, Default)]
@@ -91,10 +95,6 @@ impl KeyLines {
     }
 }
 
-const BEGIN: &str = "-----BEGIN ";
-const END: &str = "-----END ";
-const PRIVATE: &str = "PRIVATE KEY-----";
-
 /// True if a value of this name is a secret.
 pub(super) fn is_secret_name(name: &str) -> bool {
     let name = name.to_lowercase();
@@ -103,7 +103,8 @@ pub(super) fn is_secret_name(name: &str) -> bool {
 
 /// A private key goes from its first mark to the end of its last one, or to the end of the text.
 fn without_private_keys(text: &str) -> String {
-    let (mut clean, mut rest) = (String::with_capacity(text.len()), text);
+    let mut clean = String::with_capacity(text.len());
+    let mut rest = text;
     while let Some(at) = rest.find(BEGIN) {
         let inside = &rest[at + BEGIN.len()..];
         let is_private = inside.find("-----").is_some_and(|end| inside[..end + 5].ends_with(PRIVATE));

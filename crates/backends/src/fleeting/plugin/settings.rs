@@ -5,26 +5,30 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use greenroom_core::ids::PoolName;
-use serde_json::Value;
+use serde_json::{Number, Value};
 
-use crate::environment::Environment;
-use crate::fleeting::wire::messages::ConnectorConfig;
+use crate::fleeting::locate::LocateError;
+use crate::fleeting::wire::ConnectorConfig;
+use crate::program::environment::ProgramEnvironment;
+
+/// Beyond this, a float does not hold every whole number.
+const EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// A plugin, and how it is started and called.
 #[derive(Clone)]
 pub struct PluginSettings {
     /// Named in the log.
     pub pool: PoolName,
-    /// Greenroom's own program, which holds the plugin.
-    pub holder: PathBuf,
+    /// Greenroom's own program, which runs as the guard process.
+    pub guard: PathBuf,
     /// Where the plugin's program is: an absolute path. Called for each start, so that a newer version is found.
-    pub program: Rc<dyn Fn() -> Result<PathBuf, String>>,
+    pub program: Rc<dyn Fn() -> Result<PathBuf, LocateError>>,
     /// The operator's table for the plugin: an object, or null.
     pub config: Value,
-    pub connector: Connector,
+    pub connector: ConnectorSettings,
     /// True if the plugin may start without static credentials where its `Init` refuses them.
     pub static_optional: bool,
-    pub environment: Environment,
+    pub environment: ProgramEnvironment,
     /// The directory of the sockets' directories. Pools may share it.
     pub sockets: PathBuf,
     pub deadlines: Deadlines,
@@ -33,7 +37,7 @@ pub struct PluginSettings {
 
 /// How instances are to be reached. Plugins put it on what they create, or give it back.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Connector {
+pub struct ConnectorSettings {
     pub os: String,
     pub arch: String,
     pub protocol: String,
@@ -49,7 +53,7 @@ pub struct Connector {
     pub port: Option<u16>,
 }
 
-impl Default for Connector {
+impl Default for ConnectorSettings {
     fn default() -> Self {
         Self {
             os: String::new(),
@@ -120,20 +124,29 @@ impl Default for Pauses {
     }
 }
 
-impl Connector {
-    /// Why no plugin can work with it.
-    pub fn mistake(&self) -> Option<String> {
+/// Why no plugin can work with connector settings.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectorError {
+    #[error("Greenroom connects to instances by SSH only, not by WinRM: set `protocol = \"ssh\"`")]
+    WinRm,
+    #[error("there is no protocol `{0}`: set `protocol = \"ssh\"`")]
+    Protocol(String),
+    #[error("static credentials need a `username`")]
+    NoUsername,
+}
+
+impl ConnectorSettings {
+    /// Refuses settings with which no plugin can work.
+    pub fn check(&self) -> Result<(), ConnectorError> {
         match self.protocol.as_str() {
             "" | "ssh" => {}
-            "winrm" | "winrm+https" => {
-                let why =
-                    "Greenroom connects to instances by SSH only, not by WinRM: set `protocol = \"ssh\"`";
-                return Some(why.to_owned());
-            }
-            other => return Some(format!("there is no protocol `{other}`: set `protocol = \"ssh\"`")),
+            "winrm" | "winrm+https" => return Err(ConnectorError::WinRm),
+            other => return Err(ConnectorError::Protocol(other.to_owned())),
         }
-        (self.use_static_credentials && self.username.is_empty())
-            .then(|| "static credentials need a `username`".to_owned())
+        if self.use_static_credentials && self.username.is_empty() {
+            return Err(ConnectorError::NoUsername);
+        }
+        Ok(())
     }
 
     pub(super) fn message(&self) -> ConnectorConfig {
@@ -157,9 +170,9 @@ fn nanoseconds(duration: Duration) -> i64 {
 }
 
 /// Without the credentials.
-impl std::fmt::Debug for Connector {
+impl std::fmt::Debug for ConnectorSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Connector")
+        f.debug_struct("ConnectorSettings")
             .field("protocol", &self.protocol)
             .field("username", &self.username)
             .finish_non_exhaustive()
@@ -170,5 +183,58 @@ impl std::fmt::Debug for Connector {
 impl std::fmt::Debug for PluginSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PluginSettings").field("pool", &self.pool).finish_non_exhaustive()
+    }
+}
+
+/// Whole floats are written without a fraction, which Go's decoder refuses for whole numbers. Null is an empty object.
+pub(super) fn config_bytes(config: &Value) -> Vec<u8> {
+    match whole(config) {
+        Value::Null => b"{}".to_vec(),
+        config => config.to_string().into_bytes(),
+    }
+}
+
+fn whole(value: &Value) -> Value {
+    match value {
+        Value::Number(number) => Value::Number(whole_number(number)),
+        Value::Array(items) => items.iter().map(whole).collect(),
+        Value::Object(table) => {
+            Value::Object(table.iter().map(|(key, value)| (key.clone(), whole(value))).collect())
+        }
+        other => other.clone(),
+    }
+}
+
+fn whole_number(number: &Number) -> Number {
+    let float =
+        number.as_f64().filter(|float| number.is_f64() && float.fract() == 0.0 && float.abs() <= EXACT);
+    // `{:.0}` prints all digits of a whole number, and no more.
+    let written = float.and_then(|float| format!("{float:.0}").parse::<i64>().ok());
+    written.map_or_else(|| number.clone(), Number::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn whole_floats_lose_their_fraction_at_any_depth() {
+        let config = json!({ "a": 1.0, "b": [2.5, -3.0, { "c": 0.0 }], "d": "1.0", "e": 7, "g": true });
+        let written = String::from_utf8(config_bytes(&config)).unwrap();
+        assert_eq!(written, r#"{"a":1,"b":[2.5,-3,{"c":0}],"d":"1.0","e":7,"g":true}"#);
+    }
+
+    #[test]
+    fn what_no_integer_can_hold_stays_as_it_is() {
+        let written: Value = serde_json::from_slice(&config_bytes(&json!({ "a": 1e300 }))).unwrap();
+        assert_eq!(written, json!({ "a": 1e300 }));
+    }
+
+    #[test]
+    fn no_table_is_an_empty_object() {
+        assert_eq!(config_bytes(&Value::Null), b"{}");
+        assert_eq!(config_bytes(&json!({})), b"{}");
     }
 }

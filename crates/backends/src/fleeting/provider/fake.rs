@@ -17,13 +17,16 @@ use greenroom_providers::registration::BuildContext;
 use greenroom_testkit::clock::ManualClock;
 
 use super::{Fleeting, Logins};
-use crate::fleeting::group::{CallError, CallErrorKind, ConnectInfo, Group, GroupInfo, Seen, Start, State};
-use crate::fleeting::{over, settings::Settings};
+use crate::fleeting::group::{
+    CallError, CallErrorKind, ConnectInfo, GroupInfo, InstanceGroup, InstanceState, PluginStart, SeenInstance,
+};
+use crate::fleeting::over;
+use crate::fleeting::settings::Settings;
 
 /// The plugin's group, which outlives the keeper.
 #[derive(Default)]
-pub(super) struct Cloud {
-    pub(super) machines: RefCell<BTreeMap<String, State>>,
+pub(super) struct FakeGroup {
+    pub(super) machines: RefCell<BTreeMap<String, InstanceState>>,
     /// New machines that no update shows yet.
     pub(super) hidden: RefCell<Vec<String>>,
     pub(super) hide: Cell<bool>,
@@ -31,23 +34,32 @@ pub(super) struct Cloud {
     pub(super) max_size: Cell<Option<u32>>,
     pub(super) suspends: Cell<bool>,
     pub(super) group: RefCell<String>,
-    /// The next calls' failures: of which call, how many machines it makes nevertheless, and how it fails.
-    pub(super) faults: RefCell<VecDeque<(&'static str, u32, CallErrorKind)>>,
+    /// The next calls' failures.
+    pub(super) faults: RefCell<VecDeque<CallFault>>,
     pub(super) calls: RefCell<Vec<String>>,
     pub(super) info: RefCell<Option<ConnectInfo>>,
-    pub(super) start: RefCell<Start>,
+    pub(super) start: RefCell<PluginStart>,
     pub(super) refusal: RefCell<Option<String>>,
     /// The host key that machines present.
     pub(super) presented: RefCell<String>,
 }
 
-impl Cloud {
+/// The failure of a call.
+pub(super) struct CallFault {
+    call: &'static str,
+    /// How many machines the call makes nevertheless.
+    made: u32,
+    kind: CallErrorKind,
+}
+
+impl FakeGroup {
     fn call(&self, name: &'static str, detail: &str) -> Result<(), (u32, CallError)> {
         self.calls.borrow_mut().push(format!("{name}{detail}"));
         let mut faults = self.faults.borrow_mut();
         match faults.front() {
-            Some((of, made, kind)) if *of == name => {
-                let (made, kind) = (*made, *kind);
+            Some(CallFault { call, made, kind }) if *call == name => {
+                let made = *made;
+                let kind = *kind;
                 faults.pop_front();
                 Err((made, CallError { kind, message: "the cloud says no".to_owned() }))
             }
@@ -56,7 +68,7 @@ impl Cloud {
     }
 
     pub(super) fn fail(&self, call: &'static str, made: u32, kind: CallErrorKind) {
-        self.faults.borrow_mut().push_back((call, made, kind));
+        self.faults.borrow_mut().push_back(CallFault { call, made, kind });
     }
 
     fn make(&self, count: u32) {
@@ -66,12 +78,17 @@ impl Cloud {
             if self.hide.get() {
                 self.hidden.borrow_mut().push(id);
             } else {
-                self.machines.borrow_mut().insert(id, State::Creating);
+                self.machines.borrow_mut().insert(id, InstanceState::Creating);
             }
         }
     }
 
-    fn change(&self, name: &'static str, ids: &[String], state: State) -> Result<Vec<String>, CallError> {
+    fn change(
+        &self,
+        name: &'static str,
+        ids: &[String],
+        state: InstanceState,
+    ) -> Result<Vec<String>, CallError> {
         match self.call(name, &format!(" {}", ids.join(" "))) {
             Ok(()) => {
                 self.machines.borrow_mut().extend(ids.iter().map(|id| (id.clone(), state)));
@@ -84,10 +101,12 @@ impl Cloud {
     }
 
     pub(super) fn show(&self) {
-        self.machines.borrow_mut().extend(self.hidden.take().into_iter().map(|id| (id, State::Creating)));
+        self.machines
+            .borrow_mut()
+            .extend(self.hidden.take().into_iter().map(|id| (id, InstanceState::Creating)));
     }
 
-    pub(super) fn all(&self, state: State) {
+    pub(super) fn all(&self, state: InstanceState) {
         self.machines.borrow_mut().values_mut().for_each(|now| *now = state);
     }
 
@@ -102,18 +121,20 @@ impl Cloud {
 }
 
 #[async_trait(?Send)]
-impl Group for Rc<Cloud> {
+impl InstanceGroup for Rc<FakeGroup> {
     async fn info(&self) -> Result<GroupInfo, CallError> {
         let id = self.group.borrow().clone();
-        let (max_size, suspends) = (self.max_size.get(), self.suspends.get());
-        let (start, refusal) = (self.start.borrow().clone(), self.refusal.borrow().clone());
+        let max_size = self.max_size.get();
+        let suspends = self.suspends.get();
+        let start = self.start.borrow().clone();
+        let refusal = self.refusal.borrow().clone();
         Ok(GroupInfo { id, max_size, version: "1.0".to_owned(), suspends, start, refusal })
     }
 
-    async fn update(&self) -> Result<Vec<Seen>, CallError> {
+    async fn update(&self) -> Result<Vec<SeenInstance>, CallError> {
         self.call("update", "").map_err(|(_, error)| error)?;
         tokio::task::yield_now().await;
-        let seen = |(id, state): (&String, &State)| Seen { id: id.clone(), state: *state };
+        let seen = |(id, state): (&String, &InstanceState)| SeenInstance { id: id.clone(), state: *state };
         Ok(self.machines.borrow().iter().map(seen).collect())
     }
 
@@ -135,7 +156,7 @@ impl Group for Rc<Cloud> {
     async fn decrease(&self, ids: &[String]) -> Result<Vec<String>, CallError> {
         self.call("decrease", &format!(" {}", ids.join(" "))).map_err(|(_, error)| error)?;
         let mut machines = self.machines.borrow_mut();
-        machines.extend(ids.iter().map(|id| (id.clone(), State::Deleting)));
+        machines.extend(ids.iter().map(|id| (id.clone(), InstanceState::Deleting)));
         Ok(ids.to_vec())
     }
 
@@ -155,16 +176,16 @@ impl Group for Rc<Cloud> {
     }
 
     async fn suspend(&self, ids: &[String]) -> Result<Vec<String>, CallError> {
-        self.change("suspend", ids, State::Suspending)
+        self.change("suspend", ids, InstanceState::Suspending)
     }
 
     async fn resume(&self, ids: &[String]) -> Result<Vec<String>, CallError> {
-        self.change("resume", ids, State::Resuming)
+        self.change("resume", ids, InstanceState::Resuming)
     }
 }
 
-/// What machines present.
-struct Presents(Rc<Cloud>);
+/// Reads the host key that the machines of a fake group present.
+struct Presents(Rc<FakeGroup>);
 
 #[async_trait(?Send)]
 impl HostKeys for Presents {
@@ -181,17 +202,17 @@ impl HostKeys for Presents {
 }
 
 /// A runner host, and a cloud.
-pub(super) struct Site {
+pub(super) struct FakeSite {
     pub(super) state: tempfile::TempDir,
     pub(super) clock: Rc<ManualClock>,
-    pub(super) cloud: Rc<Cloud>,
+    pub(super) cloud: Rc<FakeGroup>,
     /// How many plugins were made.
     pub(super) plugins: Rc<Cell<u32>>,
 }
 
-impl Site {
+impl FakeSite {
     pub(super) fn new() -> Self {
-        let cloud = Rc::new(Cloud::default());
+        let cloud = Rc::new(FakeGroup::default());
         *cloud.presented.borrow_mut() = "ssh-ed25519 AAAAkey".to_owned();
         "group-1".clone_into(&mut cloud.group.borrow_mut());
         let site =
@@ -210,14 +231,15 @@ impl Site {
         };
         let table = format!("plugin = \"/p\"\nhost_keys = \"first-use\"\n{keys}").parse().unwrap();
         let settings = Settings::read(&pool, &table).unwrap();
-        let (cloud, plugins) = (Rc::clone(&self.cloud), Rc::clone(&self.plugins));
+        let cloud = Rc::clone(&self.cloud);
+        let plugins = Rc::clone(&self.plugins);
         let make = move |_: &Settings, _: &Logins| {
             plugins.set(plugins.get() + 1);
-            Ok(Rc::new(Rc::clone(&cloud)) as Rc<dyn Group>)
+            Ok(Rc::new(Rc::clone(&cloud)) as Rc<dyn InstanceGroup>)
         };
         let provider = over(&context, settings, Rc::new(make));
         // RACE: a process that another test is starting has the earlier provider's lock until it is a program.
-        while !provider.lane.open().unwrap() {
+        while !provider.queue.open().unwrap() {
             std::thread::yield_now();
         }
         provider
@@ -237,13 +259,15 @@ pub(super) fn id(number: u32) -> InstanceId {
 }
 
 pub(super) fn request(number: u32) -> LaunchRequest {
-    let (pool, owner) = (PoolName::new("linux"), OwnerId::new("00000000000000a1"));
+    let pool = PoolName::new("linux");
+    let owner = OwnerId::new("00000000000000a1");
     let tags = Tags { pool, owner, generation: Generation::new("c0ffee"), number };
     let keys = InstanceKeys {
         authorized_key: String::new(),
         host_key: String::new(),
         host_key_public: String::new(),
     };
-    let (instance, token) = (id(number), id(number).token(1));
+    let instance = id(number);
+    let token = id(number).token(1);
     LaunchRequest { instance, token, tags, offering: None, keys, lifetime: None, order: None }
 }

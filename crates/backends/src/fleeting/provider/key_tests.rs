@@ -5,9 +5,9 @@ use std::rc::Rc;
 use greenroom_core::endpoint::LoginKey;
 use greenroom_core::own_key::OwnKeyCause;
 
-use super::fake::{Site, id, request};
+use super::fake::{FakeSite, id, request};
 use super::*;
-use crate::fleeting::group::Start;
+use crate::fleeting::group::PluginStart;
 
 /// A new private key, as a plugin makes it.
 fn made() -> String {
@@ -15,9 +15,9 @@ fn made() -> String {
 }
 
 /// The plugin has started again: it gives this key, or with static credentials none.
-fn start(site: &Site, name: &str, key: Option<&str>) {
+fn start(site: &FakeSite, name: &str, key: Option<&str>) {
     let is_static = key.is_none();
-    site.cloud.start.replace(Start { id: name.to_owned(), is_static });
+    site.cloud.start.replace(PluginStart { id: name.to_owned(), is_static });
     let mut info = ConnectInfo {
         protocol: "ssh".to_owned(),
         username: "ci".to_owned(),
@@ -28,9 +28,9 @@ fn start(site: &Site, name: &str, key: Option<&str>) {
     site.cloud.info.replace(Some(info));
 }
 
-async fn launched(site: &Site, provider: &Fleeting, number: u32) {
+async fn launched(site: &FakeSite, provider: &Fleeting, number: u32) {
     provider.launch(&request(number)).await.unwrap();
-    site.cloud.all(State::Running);
+    site.cloud.all(InstanceState::Running);
     provider.list(&PoolName::new("linux")).await.unwrap();
 }
 
@@ -47,7 +47,7 @@ fn cause(provider: &Fleeting) -> Option<OwnKeyCause> {
 
 #[tokio::test]
 async fn a_machine_keeps_the_key_of_the_start_that_made_it() {
-    let site = Site::new();
+    let site = FakeSite::new();
     let [first, second] = [made(), made()];
     let keys = "user = \"ci\"\nstatic_credentials = false";
     let provider = site.provider(keys);
@@ -82,9 +82,10 @@ async fn a_machine_keeps_the_key_of_the_start_that_made_it() {
 
 #[tokio::test]
 async fn a_machine_whose_key_is_lost_fails_once_it_has_denied_logins_for_a_while() {
-    let site = Site::new();
+    let site = FakeSite::new();
     let [first, second] = [made(), made()];
-    let (provider, pool) = (site.provider("user = \"ci\""), PoolName::new("linux"));
+    let provider = site.provider("user = \"ci\"");
+    let pool = PoolName::new("linux");
     start(&site, "a1", Some(&first));
     launched(&site, &provider, 1).await;
     start(&site, "b2", Some(&second));
@@ -114,7 +115,7 @@ async fn a_machine_whose_key_is_lost_fails_once_it_has_denied_logins_for_a_while
 
 #[tokio::test]
 async fn a_plugin_that_makes_keys_starts_again_with_static_credentials() {
-    let site = Site::new();
+    let site = FakeSite::new();
     let provider = site.provider("user = \"ci\"");
     start(&site, "a1", Some(&made()));
     launched(&site, &provider, 1).await;
@@ -141,7 +142,7 @@ async fn a_plugin_that_makes_keys_starts_again_with_static_credentials() {
 #[tokio::test]
 async fn a_plugin_that_does_not_install_the_pools_key_starts_without_it() {
     for accepted in [true, false] {
-        let site = Site::new();
+        let site = FakeSite::new();
         let provider = site.provider("user = \"ci\"");
         start(&site, "a1", Some(&made()));
         launched(&site, &provider, 1).await;
@@ -162,8 +163,9 @@ async fn a_plugin_that_does_not_install_the_pools_key_starts_without_it() {
 
 #[tokio::test]
 async fn a_plugin_that_ignores_static_credentials_starts_again_twice_and_no_more() {
-    let site = Site::new();
-    let (provider, pool) = (site.provider("user = \"ci\""), PoolName::new("linux"));
+    let site = FakeSite::new();
+    let provider = site.provider("user = \"ci\"");
+    let pool = PoolName::new("linux");
     start(&site, "a1", Some(&made()));
     launched(&site, &provider, 1).await;
     key_of(&provider, 1).await;
@@ -182,7 +184,7 @@ async fn a_plugin_that_ignores_static_credentials_starts_again_twice_and_no_more
 
 #[tokio::test]
 async fn a_newer_version_that_uses_the_pools_key_is_no_longer_reported() {
-    let site = Site::new();
+    let site = FakeSite::new();
     let provider = site.provider("");
     start(&site, "a1", Some(&made()));
     launched(&site, &provider, 1).await;
@@ -197,7 +199,7 @@ async fn a_newer_version_that_uses_the_pools_key_is_no_longer_reported() {
 
 #[tokio::test]
 async fn credentials_that_expire_are_no_key_of_a_start() {
-    let site = Site::new();
+    let site = FakeSite::new();
     let provider = site.provider("user = \"ci\"");
     start(&site, "a1", Some(&made()));
     let expires = Some(site.wall_seconds() + 3_600);

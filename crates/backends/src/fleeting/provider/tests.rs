@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use greenroom_core::endpoint::LoginKey;
 
-use super::fake::{Site, id, request};
+use super::fake::{FakeSite, id, request};
 use super::*;
 use crate::fleeting::group::CallErrorKind;
 
@@ -18,7 +18,7 @@ async fn listed_ids(provider: &Fleeting) -> Vec<String> {
 
 #[tokio::test]
 async fn launches_that_begin_together_are_one_call() {
-    let site = Site::new();
+    let site = FakeSite::new();
     let provider = site.provider("");
     let requests: Vec<_> = (1..=10).map(request).collect();
     let answers = join_all(requests.iter().map(|request| provider.launch(request))).await;
@@ -32,7 +32,7 @@ async fn launches_that_begin_together_are_one_call() {
 
 #[tokio::test]
 async fn a_restarted_keeper_knows_which_machine_is_which() {
-    let site = Site::new();
+    let site = FakeSite::new();
     let first = site.provider("");
     for number in [2, 1] {
         first.launch(&request(number)).await.unwrap();
@@ -53,7 +53,7 @@ async fn a_restarted_keeper_knows_which_machine_is_which() {
 #[tokio::test]
 async fn a_launch_without_an_answer_is_the_same_launch_when_it_is_repeated() {
     for made in [0, 1] {
-        let site = Site::new();
+        let site = FakeSite::new();
         let provider = site.provider("");
         site.cloud.fail("increase", made, CallErrorKind::Unknown);
         assert_eq!(class(provider.launch(&request(1)).await), ErrorClass::Unknown);
@@ -73,10 +73,11 @@ async fn a_launch_without_an_answer_is_the_same_launch_when_it_is_repeated() {
 
 #[tokio::test]
 async fn the_plugins_own_words_reach_the_launch_and_what_it_made_serves_one() {
-    let site = Site::new();
+    let site = FakeSite::new();
     let provider = site.provider("");
     site.cloud.fail("increase", 1, CallErrorKind::Refused);
-    let (one, two) = (request(1), request(2));
+    let one = request(1);
+    let two = request(2);
     let (first, second) = tokio::join!(provider.launch(&one), provider.launch(&two));
     // Which one is the older launch is open: they began together.
     let mut answers = [first, second];
@@ -87,7 +88,7 @@ async fn the_plugins_own_words_reach_the_launch_and_what_it_made_serves_one() {
     assert_eq!(*error.class(), ErrorClass::Transient);
     assert!(error.to_string().contains("the cloud says no"), "{error}");
     // The machine of the second launch appears late: the engine sees it, with its tags.
-    site.cloud.machines.borrow_mut().insert("late".to_owned(), State::Running);
+    site.cloud.machines.borrow_mut().insert("late".to_owned(), InstanceState::Running);
     assert_eq!(listed_ids(&provider).await, ["linux-c0ffee-1", "linux-c0ffee-2"]);
     assert_eq!(site.cloud.made.get(), 1);
 }
@@ -99,7 +100,7 @@ async fn a_launch_that_cannot_be_made_is_definite() {
         ("update", CallErrorKind::Configuration, ErrorClass::Invalid),
         ("increase", CallErrorKind::NotStarted, ErrorClass::Transient),
     ] {
-        let site = Site::new();
+        let site = FakeSite::new();
         let provider = site.provider("");
         site.cloud.fail(call, 0, kind);
         assert_eq!(class(provider.launch(&request(1)).await), expected);
@@ -110,9 +111,9 @@ async fn a_launch_that_cannot_be_made_is_definite() {
 
 #[tokio::test]
 async fn a_group_that_is_full_is_a_quota_and_foreign_machines_count() {
-    let site = Site::new();
+    let site = FakeSite::new();
     site.cloud.max_size.set(Some(2));
-    site.cloud.machines.borrow_mut().insert("x".to_owned(), State::Running);
+    site.cloud.machines.borrow_mut().insert("x".to_owned(), InstanceState::Running);
     let provider = site.provider("");
     provider.launch(&request(1)).await.unwrap();
     assert_eq!(class(provider.launch(&request(2)).await), ErrorClass::Quota);
@@ -128,7 +129,7 @@ async fn a_group_that_is_full_is_a_quota_and_foreign_machines_count() {
 
 #[tokio::test]
 async fn an_accepted_launch_is_listed_until_its_machine_is_given_up() {
-    let site = Site::new();
+    let site = FakeSite::new();
     site.cloud.hide.set(true);
     let provider = site.provider("");
     provider.launch(&request(1)).await.unwrap();
@@ -147,12 +148,12 @@ async fn an_accepted_launch_is_listed_until_its_machine_is_given_up() {
 
 #[tokio::test]
 async fn terminations_share_a_call_and_are_repeated_after_a_minute() {
-    let site = Site::new();
+    let site = FakeSite::new();
     let provider = site.provider("");
     for number in 1..=3 {
         provider.launch(&request(number)).await.unwrap();
     }
-    site.cloud.all(State::Running);
+    site.cloud.all(InstanceState::Running);
     provider.list(&PoolName::new("linux")).await.unwrap();
     let ids = [id(1), id(2)];
     site.cloud.fail("decrease", 0, CallErrorKind::Refused);
@@ -166,7 +167,7 @@ async fn terminations_share_a_call_and_are_repeated_after_a_minute() {
     assert_eq!(provider.terminate(&id(1)).await.unwrap(), Termination::Gone);
     assert_eq!(provider.terminate(&id(2)).await.unwrap(), Termination::Requested);
     // It still runs: the removal was lost.
-    site.cloud.all(State::Running);
+    site.cloud.all(InstanceState::Running);
     site.pass(60);
     provider.terminate(&id(2)).await.unwrap();
     assert_eq!(site.cloud.called("decrease").len(), 3);
@@ -175,11 +176,11 @@ async fn terminations_share_a_call_and_are_repeated_after_a_minute() {
 
 #[tokio::test]
 async fn the_key_of_the_first_connection_stays() {
-    let site = Site::new();
+    let site = FakeSite::new();
     let provider = site.provider("");
     provider.launch(&request(1)).await.unwrap();
     assert_eq!(class(provider.endpoint(&id(1)).await), ErrorClass::Transient, "it does not run yet");
-    site.cloud.all(State::Running);
+    site.cloud.all(InstanceState::Running);
     site.cloud.presented.borrow_mut().clear();
     site.pass(3);
     assert_eq!(class(provider.endpoint(&id(1)).await), ErrorClass::Transient, "it presents no key yet");
@@ -198,10 +199,10 @@ async fn the_key_of_the_first_connection_stays() {
 
 #[tokio::test]
 async fn credentials_are_refreshed_before_they_end() {
-    let site = Site::new();
+    let site = FakeSite::new();
     let provider = site.provider("");
     provider.launch(&request(1)).await.unwrap();
-    site.cloud.all(State::Running);
+    site.cloud.all(InstanceState::Running);
     provider.list(&PoolName::new("linux")).await.unwrap();
     provider.endpoint(&id(1)).await.unwrap();
     provider.endpoint(&id(1)).await.unwrap();
@@ -228,10 +229,10 @@ async fn what_greenroom_cannot_log_in_to_is_a_sentence() {
         (|info| info.username.clear(), "set `user`"),
         (|info| info.key = b"hunter2".to_vec(), "cannot read"),
     ] {
-        let site = Site::new();
+        let site = FakeSite::new();
         let provider = site.provider("");
         provider.launch(&request(1)).await.unwrap();
-        site.cloud.all(State::Running);
+        site.cloud.all(InstanceState::Running);
         provider.list(&PoolName::new("linux")).await.unwrap();
         let mut info = site.cloud.connect_info_now().await;
         change(&mut info);
@@ -243,10 +244,10 @@ async fn what_greenroom_cannot_log_in_to_is_a_sentence() {
 
 #[tokio::test]
 async fn a_password_logs_in_where_the_plugin_gives_no_key() {
-    let site = Site::new();
+    let site = FakeSite::new();
     let provider = site.provider("");
     provider.launch(&request(1)).await.unwrap();
-    site.cloud.all(State::Running);
+    site.cloud.all(InstanceState::Running);
     provider.list(&PoolName::new("linux")).await.unwrap();
     let mut info = site.cloud.connect_info_now().await;
     "hunter2".clone_into(&mut info.password);
@@ -265,7 +266,7 @@ async fn a_password_logs_in_where_the_plugin_gives_no_key() {
 
 #[tokio::test]
 async fn instances_of_another_group_are_left_alone() {
-    let site = Site::new();
+    let site = FakeSite::new();
     let provider = site.provider("");
     provider.launch(&request(1)).await.unwrap();
     provider.list(&PoolName::new("linux")).await.unwrap();
@@ -286,7 +287,7 @@ async fn instances_of_another_group_are_left_alone() {
 #[tokio::test]
 async fn a_launch_dropped_anywhere_leaks_nothing() {
     for polls in 1..12 {
-        let site = Site::new();
+        let site = FakeSite::new();
         let provider = site.provider("");
         {
             let request = request(1);
@@ -312,13 +313,13 @@ async fn a_launch_dropped_anywhere_leaks_nothing() {
 
 #[tokio::test]
 async fn another_process_reads_the_record_and_writes_nothing() {
-    let site = Site::new();
+    let site = FakeSite::new();
     let provider = site.provider("");
     provider.launch(&request(1)).await.unwrap();
     provider.list(&PoolName::new("linux")).await.unwrap();
-    // Another process has a lane of its own.
+    // Another process has a queue of its own.
     let state = site.state.path().to_owned();
-    let record = crate::fleeting::record::Record::new(&state, &PoolName::new("linux"));
+    let record = crate::fleeting::record::PoolRecord::new(&state, &PoolName::new("linux"));
     assert!(record.lock().unwrap().is_none());
     let before = record.read().unwrap();
     assert_eq!(before["group-1"].machines().len(), 1);
@@ -326,12 +327,12 @@ async fn another_process_reads_the_record_and_writes_nothing() {
 
 #[tokio::test]
 async fn the_console_tells_what_the_plugin_showed() {
-    let site = Site::new();
+    let site = FakeSite::new();
     let provider = site.provider("");
     provider.launch(&request(1)).await.unwrap();
     provider.list(&PoolName::new("linux")).await.unwrap();
     site.pass(61);
-    site.cloud.all(State::Running);
+    site.cloud.all(InstanceState::Running);
     provider.list(&PoolName::new("linux")).await.unwrap();
     let console = provider.console(&id(1)).await.unwrap();
     assert_eq!(console, "00:16:40 UTC requested\n00:16:40 UTC creating as m1\n00:17:41 UTC running\n");
@@ -344,14 +345,15 @@ fn status_of(listing: &Listing) -> Status {
 
 #[tokio::test]
 async fn an_instance_is_suspended_once_and_resumed_at_another_address() {
-    let site = Site::new();
-    let (provider, pool) = (site.provider(""), PoolName::new("linux"));
+    let site = FakeSite::new();
+    let provider = site.provider("");
+    let pool = PoolName::new("linux");
     assert_eq!(provider.capabilities().suspends, Suspends::Unknown);
     site.cloud.suspends.set(true);
     provider.launch(&request(1)).await.unwrap();
     assert_eq!(provider.capabilities().suspends, Suspends::Yes);
     assert_eq!(class(provider.suspend(&id(1)).await), ErrorClass::Transient, "it does not run yet");
-    site.cloud.all(State::Running);
+    site.cloud.all(InstanceState::Running);
     provider.list(&pool).await.unwrap();
     provider.endpoint(&id(1)).await.unwrap();
     provider.suspend(&id(1)).await.unwrap();
@@ -359,14 +361,14 @@ async fn an_instance_is_suspended_once_and_resumed_at_another_address() {
     provider.suspend(&id(1)).await.unwrap();
     assert_eq!(site.cloud.called("suspend"), ["suspend m1"]);
     assert_eq!(class(provider.resume(&id(1)).await), ErrorClass::Transient, "still suspending");
-    site.cloud.all(State::Suspended);
+    site.cloud.all(InstanceState::Suspended);
     assert_eq!(status_of(&provider.list(&pool).await.unwrap()), Status::Suspended);
     assert_eq!(class(provider.endpoint(&id(1)).await), ErrorClass::Transient);
     provider.resume(&id(1)).await.unwrap();
     assert_eq!(status_of(&provider.list(&pool).await.unwrap()), Status::Starting);
     provider.resume(&id(1)).await.unwrap();
     assert_eq!(site.cloud.called("resume"), ["resume m1"]);
-    site.cloud.all(State::Running);
+    site.cloud.all(InstanceState::Running);
     let mut info = site.cloud.connect_info_now().await;
     "10.0.0.8:2222".clone_into(&mut info.internal_address);
     site.cloud.info.replace(Some(info));
@@ -376,11 +378,12 @@ async fn an_instance_is_suspended_once_and_resumed_at_another_address() {
 
 #[tokio::test]
 async fn a_plugin_that_does_not_suspend_or_resume_has_its_words() {
-    let site = Site::new();
-    let (provider, pool) = (site.provider(""), PoolName::new("linux"));
+    let site = FakeSite::new();
+    let provider = site.provider("");
+    let pool = PoolName::new("linux");
     provider.launch(&request(1)).await.unwrap();
     assert_eq!(provider.capabilities().suspends, Suspends::No);
-    site.cloud.all(State::Running);
+    site.cloud.all(InstanceState::Running);
     provider.list(&pool).await.unwrap();
     for (left_out, kind, expected) in [
         (1, CallErrorKind::Refused, ErrorClass::Transient),
@@ -391,7 +394,7 @@ async fn a_plugin_that_does_not_suspend_or_resume_has_its_words() {
         site.cloud.fail("suspend", left_out, kind);
         assert_eq!(class(provider.suspend(&id(1)).await), expected, "{kind:?}");
     }
-    site.cloud.all(State::Suspended);
+    site.cloud.all(InstanceState::Suspended);
     provider.list(&pool).await.unwrap();
     site.cloud.fail("resume", 0, CallErrorKind::Refused);
     let refused = provider.resume(&id(1)).await.unwrap_err().to_string();
@@ -401,12 +404,13 @@ async fn a_plugin_that_does_not_suspend_or_resume_has_its_words() {
 
 #[tokio::test]
 async fn the_plugins_own_check_is_of_running_instances() {
-    let site = Site::new();
-    let (provider, pool) = (site.provider(""), PoolName::new("linux"));
+    let site = FakeSite::new();
+    let provider = site.provider("");
+    let pool = PoolName::new("linux");
     provider.launch(&request(1)).await.unwrap();
     assert_eq!(provider.heartbeat(&id(1)).await.unwrap(), None);
     assert_eq!(site.cloud.called("heartbeat").len(), 0, "it does not run yet");
-    site.cloud.all(State::Running);
+    site.cloud.all(InstanceState::Running);
     provider.list(&pool).await.unwrap();
     assert_eq!(provider.heartbeat(&id(1)).await.unwrap(), None);
     site.cloud.fail("heartbeat", 0, CallErrorKind::Refused);

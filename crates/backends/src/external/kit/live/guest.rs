@@ -7,14 +7,13 @@ use greenroom_core::time::Pretty;
 use greenroom_ports::connector::{ConnectError, Connector};
 use serde_json::json;
 
-use super::specimen::Specimen;
-use super::{Live, Made, POOLS};
-use crate::external::kit::reply::Reply;
-use crate::external::kit::session::{read, unusable};
-use crate::external::protocol::answers::{ConsoleAnswer, EndpointAnswer, HostKey, ResourcesAnswer};
-use crate::external::protocol::exit::NOT_FOUND;
-use crate::program::kit::check::{Judged, Verdict, failed, skipped};
-use crate::program::kit::poll::poll;
+use super::launches::TestLaunch;
+use super::{LaunchedMachine, LiveRun, POOLS};
+use crate::external::kit::program::ProgramReply;
+use crate::external::kit::{read, unusable};
+use crate::external::protocol::NOT_FOUND;
+use crate::external::protocol::answers::{ConsoleAnswer, EndpointAnswer, HostKeySource, ResourcesAnswer};
+use crate::program::kit::{CheckVerdict, Judged, failed, poll, skipped};
 
 /// SSH's own port.
 const SSH: u16 = 22;
@@ -25,14 +24,14 @@ const CONSOLE: usize = 64 * 1024;
 
 /// Where a machine is, and the host key that the program reports.
 #[derive(Debug, Clone)]
-struct Place {
+struct ReportedAddress {
     address: String,
     port: u16,
     host_key: Option<String>,
 }
 
-/// What the last tries of a login came to.
-enum Tried {
+/// Result of the last try of a login.
+enum LoginAttempt {
     /// No address so far, or nothing answers there.
     Unreached(String),
     WrongKey(String),
@@ -44,29 +43,29 @@ enum Tried {
 /// True if the login works.
 pub(super) async fn is_reached(
     connector: &dyn Connector,
-    specimen: &Specimen,
+    launch: &TestLaunch,
     at: &Endpoint,
     within: Duration,
 ) -> bool {
-    connector.check(&specimen.instance, at, within).await.is_ok()
+    connector.check(&launch.instance, at, within).await.is_ok()
 }
 
-impl Live<'_> {
+impl LiveRun<'_> {
     /// Logs in to the machine, and reads its console.
-    pub(super) async fn check_guest(&self, first: &Made) {
+    pub(super) async fn check_guest(&self, first: &LaunchedMachine) {
         let begun = Instant::now();
         let tried = self.logged_in(first).await;
         let not_reached = || skipped("no SSH server answers, see `endpoint-answers`");
-        let (answers, key, login) = match tried {
-            Err(verdict) => (Err(verdict), not_reached(), not_reached()),
-            Ok(Tried::Unreached(came)) => (failed(came), not_reached(), not_reached()),
-            Ok(Tried::WrongKey(came)) => {
-                (Ok(()), failed(came), skipped("the host key is wrong, see `host-key`"))
+        let [answers, key, login] = match tried {
+            Err(verdict) => [Err(verdict), not_reached(), not_reached()],
+            Ok(LoginAttempt::Unreached(came)) => [failed(came), not_reached(), not_reached()],
+            Ok(LoginAttempt::WrongKey(came)) => {
+                [Ok(()), failed(came), skipped("the host key is wrong, see `host-key`")]
             }
-            Ok(Tried::Denied(came)) => (Ok(()), Ok(()), failed(came)),
-            Ok(Tried::In(endpoint)) => {
+            Ok(LoginAttempt::Denied(came)) => [Ok(()), Ok(()), failed(came)],
+            Ok(LoginAttempt::In(endpoint)) => {
                 *self.endpoint_of_first.borrow_mut() = Some(endpoint);
-                (Ok(()), Ok(()), Ok(()))
+                [Ok(()), Ok(()), Ok(())]
             }
         };
         self.session.outcomes.record("endpoint-answers", answers, begun);
@@ -76,28 +75,31 @@ impl Live<'_> {
     }
 
     /// Tries until the login works or the time has passed.
-    async fn logged_in(&self, first: &Made) -> Judged<Tried> {
+    async fn logged_in(&self, first: &LaunchedMachine) -> Judged<LoginAttempt> {
         let mut last = None;
         let found = poll(self.options.boot_timeout, async || {
             let tried = self.try_login(first).await?;
-            if matches!(tried, Tried::In(_)) {
+            if matches!(tried, LoginAttempt::In(_)) {
                 return Ok(Some(tried));
             }
             last = Some(tried);
             Ok(None)
         });
         let found = found.await?;
-        Ok(found.or(last).unwrap_or(Tried::Unreached("the machine has no address".to_owned())))
+        Ok(found.or(last).unwrap_or(LoginAttempt::Unreached("the machine has no address".to_owned())))
     }
 
-    async fn try_login(&self, first: &Made) -> Judged<Tried> {
+    async fn try_login(&self, first: &LaunchedMachine) -> Judged<LoginAttempt> {
         let Some(place) = self.place(first).await? else {
             let within = Pretty(self.options.boot_timeout);
-            return Ok(Tried::Unreached(format!("`{}` had no address within {within}", first.machine)));
+            return Ok(LoginAttempt::Unreached(format!(
+                "`{}` had no address within {within}",
+                first.machine
+            )));
         };
         let Some(host_key) = self.expected_key(first, &place).await? else {
             let machine = &first.machine;
-            return Ok(Tried::WrongKey(format!(
+            return Ok(LoginAttempt::WrongKey(format!(
                 "neither list, `endpoint` nor console has a host key of `{machine}`"
             )));
         };
@@ -111,64 +113,64 @@ impl Live<'_> {
             forward: None,
             metadata: None,
         };
-        let checked = self.connector.check(&first.specimen.instance, &endpoint, LOGIN_WITHIN).await;
+        let checked = self.connector.check(&first.launch.instance, &endpoint, LOGIN_WITHIN).await;
         Ok(match checked {
-            Ok(()) => Tried::In(endpoint),
-            Err(error @ ConnectError::HostKey { .. }) => Tried::WrongKey(error.to_string()),
-            Err(error @ ConnectError::Refused { .. }) => Tried::Denied(error.to_string()),
-            Err(error) => Tried::Unreached(error.to_string()),
+            Ok(()) => LoginAttempt::In(endpoint),
+            Err(error @ ConnectError::HostKey { .. }) => LoginAttempt::WrongKey(error.to_string()),
+            Err(error @ ConnectError::Refused { .. }) => LoginAttempt::Denied(error.to_string()),
+            Err(error) => LoginAttempt::Unreached(error.to_string()),
         })
     }
 
     /// Address and port, from the list or from `endpoint`.
-    async fn place(&self, first: &Made) -> Judged<Option<Place>> {
-        let list = self.list(&first.specimen.pool).await?;
+    async fn place(&self, first: &LaunchedMachine) -> Judged<Option<ReportedAddress>> {
+        let list = self.list(&first.launch.pool).await?;
         let listed = list.machines.into_iter().find(|listed| listed.machine == first.machine);
         let from_list = listed.and_then(|listed| {
             let port = listed.port.unwrap_or(SSH);
-            listed.address.map(|address| Place { address, port, host_key: listed.host_key })
+            listed.address.map(|address| ReportedAddress { address, port, host_key: listed.host_key })
         });
         if from_list.is_some() || !self.known.verbs.contains("endpoint") {
             return Ok(from_list);
         }
-        let fields = first.specimen.known(&first.machine).fields();
-        match self.session.call("endpoint", &first.specimen.pool, &fields).await {
-            Reply::Answer(answer) => {
+        let fields = first.launch.known(&first.machine).fields();
+        match self.session.call("endpoint", &first.launch.pool, &fields).await {
+            ProgramReply::Answer(answer) => {
                 let EndpointAnswer { address, port, host_key } = read("endpoint", &answer)?;
-                Ok(Some(Place { address, port: port.unwrap_or(SSH), host_key }))
+                Ok(Some(ReportedAddress { address, port: port.unwrap_or(SSH), host_key }))
             }
-            Reply::Refused(refusal) if refusal.may_pass() || refusal.code == NOT_FOUND => Ok(None),
-            Reply::Refused(refusal) => failed(format!("`endpoint` was refused with {refusal}")),
-            Reply::Unusable(check, _) => Err(unusable("endpoint", check)),
+            ProgramReply::Refused(refusal) if refusal.may_pass() || refusal.code == NOT_FOUND => Ok(None),
+            ProgramReply::Refused(refusal) => failed(format!("`endpoint` was refused with {refusal}")),
+            ProgramReply::Unusable(check, _) => Err(unusable("endpoint", check)),
         }
     }
 
     /// The host key that Greenroom would accept.
-    async fn expected_key(&self, first: &Made, place: &Place) -> Judged<Option<String>> {
+    async fn expected_key(&self, first: &LaunchedMachine, place: &ReportedAddress) -> Judged<Option<String>> {
         match self.known.host_key {
-            HostKey::Launch => Ok(Some(first.specimen.keys.host_key_public.trim().to_owned())),
-            HostKey::Report => Ok(place.host_key.clone()),
-            HostKey::Console => Ok(key_in(&self.console_text(first).await?)),
-            HostKey::Operator => {
+            HostKeySource::Launch => Ok(Some(first.launch.keys.host_key_public.trim().to_owned())),
+            HostKeySource::Report => Ok(place.host_key.clone()),
+            HostKeySource::Console => Ok(key_in(&self.console_text(first).await?)),
+            HostKeySource::Operator => {
                 skipped("the operator states the host key in the pool's table, which the kit does not read")
             }
-            HostKey::Certificate if self.options.host_key_ca.is_empty() => {
+            HostKeySource::Certificate if self.options.host_key_ca.is_empty() => {
                 skipped("machines have certificates: name their authority with `--host-key-ca FILE`")
             }
-            HostKey::Certificate => {
-                let name = first.specimen.known(&first.machine).name;
+            HostKeySource::Certificate => {
+                let name = first.launch.known(&first.machine).name;
                 Ok(Some(certified(&[&place.address, &name], &self.options.host_key_ca)))
             }
         }
     }
 
-    async fn console_text(&self, first: &Made) -> Judged<String> {
-        let fields = first.specimen.known(&first.machine).fields();
-        let answer = self.session.answer("console", &first.specimen.pool, &fields).await?;
+    async fn console_text(&self, first: &LaunchedMachine) -> Judged<String> {
+        let fields = first.launch.known(&first.machine).fields();
+        let answer = self.session.answer("console", &first.launch.pool, &fields).await?;
         Ok(read::<ConsoleAnswer>("console", &answer)?.text)
     }
 
-    async fn console(&self, first: &Made) -> Judged {
+    async fn console(&self, first: &LaunchedMachine) -> Judged {
         if !self.known.verbs.contains("console") {
             return skipped("the program does not offer `console`");
         }
@@ -177,12 +179,12 @@ impl Live<'_> {
             return failed(format!("`console` answered {} bytes", text.len()));
         }
         if text.is_empty() {
-            return Err(Verdict::Warned("the console is empty".to_owned()));
+            return Err(CheckVerdict::Warned("the console is empty".to_owned()));
         }
         Ok(())
     }
 
-    /// What else the machines cost.
+    /// Checks the resources that belong to the machines.
     pub(super) async fn check_resources(&self) {
         self.session.outcomes.check("resources", self.resources()).await;
     }

@@ -1,15 +1,5 @@
 //! The checks with machines: launches, lists, logins, terminations, and the clean-up at the end.
 
-mod ends;
-mod guest;
-mod interrupted;
-mod launches;
-mod left;
-mod lists;
-mod outside;
-mod specimen;
-mod truths;
-
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -19,12 +9,17 @@ use greenroom_core::endpoint::Endpoint;
 use greenroom_ports::connector::Connector;
 use serde_json::json;
 
-use super::reply::Reply;
-use super::session::{Session, read, unusable};
+use super::program::ProgramReply;
+use super::{KitSession, read, unusable};
 use crate::external::protocol::answers::{CapabilitiesAnswer, LaunchAnswer};
-use crate::program::kit::check::{Judged, Verdict, failed};
-use guest::is_reached;
-use specimen::{Origin, Specimen};
+use crate::program::kit::{CheckVerdict, Judged, failed};
+
+mod ends;
+mod guest;
+mod launches;
+mod lists;
+
+use launches::{TestLaunch, TestLaunchSpec, watched};
 
 /// The pools of the kit. Their machines are the kit's, whichever run made them.
 pub const POOLS: [&str; 2] = ["greenroom-kit", "greenroom-kit-2"];
@@ -39,7 +34,7 @@ const TRIES: u32 = 4;
 
 /// How the machines are made and judged.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct LiveOptions {
     /// The account that logs in.
     pub user: String,
     /// From launch to a login.
@@ -55,14 +50,14 @@ pub struct Options {
 }
 
 /// One run with machines.
-pub struct Live<'a> {
-    session: &'a Session<'a>,
+pub struct LiveRun<'a> {
+    session: &'a KitSession<'a>,
     known: CapabilitiesAnswer,
     connector: &'a dyn Connector,
-    options: Options,
+    options: LiveOptions,
     numbers: Cell<u32>,
     /// Every machine of this run.
-    made: RefCell<Vec<Known>>,
+    made: RefCell<Vec<TestMachine>>,
     /// Machines that a list has to show, with their pools: they were listed, and the kit has not ended them.
     expected: RefCell<BTreeMap<String, String>>,
     /// Machines that the kit has begun to end.
@@ -73,15 +68,15 @@ pub struct Live<'a> {
     launch_took: Cell<Duration>,
 }
 
-impl std::fmt::Debug for Live<'_> {
+impl std::fmt::Debug for LiveRun<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Live").field("options", &self.options).finish_non_exhaustive()
+        f.debug_struct("LiveRun").field("options", &self.options).finish_non_exhaustive()
     }
 }
 
 /// A machine, and how the program's calls name it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Known {
+struct TestMachine {
     pool: String,
     machine: String,
     instance: String,
@@ -90,17 +85,17 @@ struct Known {
 
 /// A machine under test.
 #[derive(Debug)]
-struct Made {
-    specimen: Specimen,
+struct LaunchedMachine {
+    launch: TestLaunch,
     machine: String,
 }
 
-impl<'a> Live<'a> {
+impl<'a> LiveRun<'a> {
     pub fn new(
-        session: &'a Session<'a>,
+        session: &'a KitSession<'a>,
         known: CapabilitiesAnswer,
         connector: &'a dyn Connector,
-        options: Options,
+        options: LiveOptions,
     ) -> Self {
         Self {
             session,
@@ -141,10 +136,10 @@ impl<'a> Live<'a> {
     }
 
     /// A launch that has not been called yet.
-    async fn specimen(&self, pool: &str, owner: &str) -> Judged<Specimen> {
+    async fn new_launch(&self, pool: &str, owner: &str) -> Judged<TestLaunch> {
         let number = self.numbers.get() + 1;
         self.numbers.set(number);
-        let origin = Origin {
+        let origin = TestLaunchSpec {
             pool,
             owner,
             generation: &self.options.run,
@@ -159,35 +154,35 @@ impl<'a> Live<'a> {
         for line in keys.host_key.lines().filter(|line| !line.starts_with("-----") && line.len() > 16) {
             self.session.keep_secret(line);
         }
-        Ok(Specimen::new(&origin, keys))
+        Ok(TestLaunch::new(&origin, keys))
     }
 
     /// Calls `launch`, and remembers its machine.
-    async fn launch(&self, specimen: &Specimen) -> Judged<String> {
+    async fn launch(&self, launch: &TestLaunch) -> Judged<String> {
         let mut tries = 1;
         loop {
             let begun = Instant::now();
-            let call = self.session.call("launch", &specimen.pool, &specimen.fields);
-            let reply = outside::watched(self.session, &specimen.keys, call).await;
+            let call = self.session.call("launch", &launch.pool, &launch.fields);
+            let reply = watched(self.session, &launch.keys, call).await;
             self.launch_took.set(begun.elapsed().max(self.launch_took.get()));
             match reply {
-                Reply::Answer(answer) => {
+                ProgramReply::Answer(answer) => {
                     let LaunchAnswer { machine, .. } = read("launch", &answer)?;
-                    self.note(&machine, specimen);
+                    self.note(&machine, launch);
                     return Ok(machine);
                 }
-                Reply::Refused(refusal) if refusal.may_pass() && tries < TRIES => {
+                ProgramReply::Refused(refusal) if refusal.may_pass() && tries < TRIES => {
                     tokio::time::sleep(Duration::from_secs(2)).await;
                 }
-                Reply::Refused(refusal) => return self.judge_refusal(specimen, &refusal).await,
-                Reply::Unusable(check, _) => return Err(unusable("launch", check)),
+                ProgramReply::Refused(refusal) => return self.judge_refusal(launch, &refusal).await,
+                ProgramReply::Unusable(check, _) => return Err(unusable("launch", check)),
             }
             tries += 1;
         }
     }
 
-    fn note(&self, machine: &str, specimen: &Specimen) {
-        let known = specimen.known(machine);
+    fn note(&self, machine: &str, launch: &TestLaunch) {
+        let known = launch.known(machine);
         let mut all = self.made.borrow_mut();
         if !all.contains(&known) {
             all.push(known);
@@ -197,21 +192,21 @@ impl<'a> Live<'a> {
     /// No two instances had the same ID.
     fn check_ids(&self) {
         let made = self.made.borrow();
-        let twice = made.iter().enumerate().find_map(|(at, Known { machine, instance, .. })| {
+        let twice = made.iter().enumerate().find_map(|(at, TestMachine { machine, instance, .. })| {
             let earlier =
                 made[..at].iter().find(|other| other.machine == *machine && other.instance != *instance)?;
             Some(format!("the ID `{machine}` was given to `{}` and to `{instance}`", earlier.instance))
         });
         let judged = match (twice, made.len()) {
             (Some(twice), _) => failed(twice),
-            (None, 0 | 1) => Err(Verdict::Skipped("fewer than two machines were created".to_owned())),
+            (None, 0 | 1) => Err(CheckVerdict::Skipped("fewer than two machines were created".to_owned())),
             (None, _) => Ok(()),
         };
         self.session.outcomes.record("ids-unique", judged, Instant::now());
     }
 }
 
-impl Known {
+impl TestMachine {
     /// The fields of `terminate`, `endpoint` and `console`.
     fn fields(&self) -> serde_json::Value {
         json!({ "machine": self.machine, "instance": self.instance, "name": self.name })
