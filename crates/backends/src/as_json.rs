@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-/// Dates and times become strings.
+/// A table as a JSON object. Dates and times become strings.
 pub fn table(values: &toml::Table) -> Map<String, Value> {
     values.iter().map(|(name, value)| (name.clone(), json(value))).collect()
 }

@@ -12,7 +12,7 @@ pub fn of_table(table: &Table<'_>) -> Vec<String> {
     keys.iter().filter_map(|(key, _)| read(key).ok()).collect()
 }
 
-/// The key `host_key_name` beside it.
+/// The key `host_key_name`, which a table may have in addition.
 pub fn name_of_table(table: &Table<'_>) -> Option<String> {
     let name = table.parsed("host_key_name", table.text("host_key_name"), |name| {
         let is_one = !name.is_empty() && !name.contains(|c: char| c == ',' || c.is_whitespace());

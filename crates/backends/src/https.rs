@@ -16,7 +16,7 @@ pub fn client() -> ClientBuilder {
         .dns_resolver(Arc::new(HostNames))
 }
 
-/// Looks up names as the rest of the program does.
+/// A resolver that looks up names as the rest of the program does.
 struct HostNames;
 
 impl Resolve for HostNames {

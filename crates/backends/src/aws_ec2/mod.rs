@@ -3,27 +3,24 @@
 use std::rc::Rc;
 
 use greenroom_keys::KeyTable;
+use greenroom_ports::finding::Finding;
+use greenroom_providers::first_pool::{FirstPool, RunnerHost};
+use greenroom_providers::mistakes;
 use greenroom_providers::registration::{BuildContext, Built, Calls, Registration};
 
-use super::cloud::delegated::DelegatedCloud;
-use super::cloud::keys::LIFETIME;
+use super::cloud::delegated::{self, DelegatedCloud};
+use super::cloud::first_pool::{CloudAccount, value_at_home};
+use super::cloud::settings::LIFETIME;
 
 #[cfg(feature = "aws-ec2")]
-mod announced;
-#[cfg(feature = "aws-ec2")]
 mod calls;
-mod doctor;
 #[cfg(feature = "aws-ec2")]
 mod findings;
-mod first_pool;
-mod keys;
-#[cfg(feature = "aws-ec2")]
-mod quotas;
 mod settings;
 
 use settings::Settings;
 
-/// Checks tables, without the calls.
+/// The provider without the calls: it checks tables.
 pub const REGISTRATION: Registration = Registration {
     kind: "aws-ec2",
     example: include_str!("example.toml"),
@@ -38,11 +35,11 @@ pub const REGISTRATION: Registration = Registration {
     orders: None,
     reaches: None,
     static_hosts: None,
-    doctor: doctor::without_calls,
-    first_pool: first_pool::FIRST_POOL,
+    doctor: findings_without_calls,
+    first_pool: FIRST_POOL,
 };
 
-/// Where the SDK finds credentials and settings. Not `AWS_SECRET_ACCESS_KEY`.
+/// The variables by which the SDK finds credentials and settings. Not `AWS_SECRET_ACCESS_KEY`.
 const ENVIRONMENT: &[&str] = &[
     "AWS_PROFILE",
     "AWS_REGION",
@@ -58,16 +55,48 @@ const ENVIRONMENT: &[&str] = &[
     "AWS_WEB_IDENTITY_TOKEN_FILE",
 ];
 
-/// For docs/configuration.md.
-pub const KEYS: &[KeyTable] = keys::TABLES;
+/// The keys, for docs/configuration.md.
+pub const KEYS: &[KeyTable] = settings::TABLES;
 
-/// With the calls.
+/// The provider with the calls.
 #[cfg(feature = "aws-ec2")]
 pub const WITH_CALLS: Registration =
-    Registration { calls: Calls::Here, build: calls::build, doctor: doctor::of_table, ..REGISTRATION };
+    Registration { calls: Calls::Here, build: calls::build, doctor: table_findings, ..REGISTRATION };
 #[cfg(not(feature = "aws-ec2"))]
 pub const WITH_CALLS: Registration = REGISTRATION;
 
 fn build_without_calls(context: &BuildContext, table: &toml::Table) -> Built {
     Ok(Rc::new(DelegatedCloud::new(&Settings::read(&context.pool, table)?.common.offerings)))
+}
+
+/// Findings about a pool's table, which need no calls.
+fn table_findings(context: &BuildContext, table: &toml::Table) -> Vec<Finding> {
+    let wrong = Settings::read(&context.pool, table).err();
+    wrong.map_or(Vec::new(), |problems| mistakes::findings("aws-ec2-table", &problems))
+}
+
+fn findings_without_calls(context: &BuildContext, table: &toml::Table) -> Vec<Finding> {
+    delegated::without_calls("aws-ec2-program", context, table_findings(context, table))
+}
+
+/// The part of `greenroom init`.
+const FIRST_POOL: FirstPool = FirstPool {
+    name: "ec2",
+    about: "machines of Amazon EC2",
+    comments: &[("market", "\"on-demand\""), ("address", "\"private\""), ("user", "\"ci\"")],
+    look: |host| Box::new(look_up_account(host)),
+};
+
+fn look_up_account(host: &RunnerHost<'_>) -> CloudAccount {
+    let variables = ["AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE"];
+    let variable = variables.into_iter().find(|name| host.set(name).is_some()).map(str::to_owned);
+    let file = || host.file_at_home(".aws/credentials").map(|path| path.display().to_string());
+    let region = host.text("AWS_REGION").or_else(|| host.text("AWS_DEFAULT_REGION"));
+    CloudAccount {
+        credentials: variable.or_else(file),
+        place: region.or_else(|| value_at_home(host, ".aws/config", "region")),
+        place_key: "region",
+        asks_for: &["region", "subnets"],
+        replaced: Some(("subnets", "zones")),
+    }
 }

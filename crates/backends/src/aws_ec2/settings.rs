@@ -1,13 +1,19 @@
-//! The table of a pool on EC2.
+//! The table of a pool on EC2: its keys, and the settings that they are read into.
 
 use greenroom_core::ids::PoolName;
+use greenroom_keys::Applies::{Launch, Pass};
+use greenroom_keys::Takes::{Flag, Text, TextOrTexts, Word};
+use greenroom_keys::Unset::{Required, Value, Words};
 use greenroom_keys::problem::Problems;
 use greenroom_keys::table::{self, Table};
 use greenroom_keys::value_error::ValueError;
+use greenroom_keys::{Key, KeyTable, key};
 
-use super::keys::TABLES;
 use crate::cloud::offerings::{KeyNames, Market, Offering};
-use crate::cloud::settings::{Common, UserData, endpoint, public_ip};
+use crate::cloud::settings::{
+    ADDRESS, AS_ABOVE, CREDENTIALS_FILE, Common, DISK, DISK_TYPE, ENDPOINT, MARKET, OFFERING, OFFERINGS,
+    SSH_PORT, TAGS, USER, USER_DATA, UserData, endpoint, public_ip,
+};
 
 const KEY_NAMES: KeyNames = KeyNames { types: "instance_types", places: &["subnets", "zones"], check };
 const NAME_A_GROUP: &str = "name a group that allows inbound TCP to `ssh_port` from the runner host and nothing else; the \
@@ -17,9 +23,9 @@ const NAME_A_GROUP: &str = "name a group that allows inbound TCP to `ssh_port` f
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Settings {
     pub(super) common: Common,
-    /// `None`: from `AWS_REGION` or the profile.
+    /// The pool's region; `None`: that of `AWS_REGION` or the profile.
     pub(super) region: Option<String>,
-    /// Where to ask for the account's ID; `None`: at `endpoint`, or else AWS.
+    /// The address of STS; `None`: `endpoint`, or else AWS's.
     pub(super) sts_endpoint: Option<String>,
     /// A profile of the credentials; `None`: the default one.
     pub(super) profile: Option<String>,
@@ -90,6 +96,88 @@ fn is_id(text: &str, prefix: &str) -> bool {
     text.strip_prefix(prefix)
         .is_some_and(|rest| rest.len() >= 8 && rest.bytes().all(|b| b.is_ascii_hexdigit()))
 }
+
+pub(super) const TABLES: &[KeyTable] = &[
+    KeyTable {
+        header: "[pool.NAME.provider]",
+        about: "Instances are EC2 instances of an AWS account. [providers/aws-ec2.md](providers/aws-ec2.md) \
+                explains permissions, costs and limits; `greenroom doctor` checks this table against the account.",
+        keys: &[
+            key("region", Text, Words("`AWS_REGION`, or the region of the profile"), Pass)
+                .means("Region of the pool.")
+                .interacts("A keeper refuses a change while the pool has instances: drain the pool first."),
+            key("profile", Text, Words("the default profile"), Pass)
+                .means("Profile in the files of the AWS tools that credentials come from."),
+            CREDENTIALS_FILE
+                .means("File with credentials, in the format of `~/.aws/credentials`.")
+                .interacts("Without it, credentials come from where AWS's own tools find them: environment, web \
+                            identity, `~/.aws`, the role of the runner host. A keeper that a job has started has \
+                            no secrets in its environment."),
+            ENDPOINT.interacts("`greenroom doctor` queries quotas there, too."),
+            key("sts_endpoint", Text, Words("`endpoint`, or AWS's public address"), Pass)
+                .means("Address of AWS STS, `https://…`, for private endpoints.")
+                .interacts("STS says which account an empty list of instances is from."),
+            IMAGE,
+            INSTANCE_TYPES,
+            SUBNETS,
+            ZONES,
+            MARKET,
+            key("spot_price", Text, Words("the on-demand price"), Launch)
+                .unit("US dollars per hour")
+                .means("Highest price of a spot instance, such as `\"0.05\"`.")
+                .interacts("Only with `\"spot\"` in `market`."),
+            OFFERING,
+            key("security_groups", TextOrTexts, Required, Launch)
+                .means("Ids of security groups.")
+                .interacts("One of them must allow inbound SSH from the runner host on `ssh_port`, and none anything \
+                            else. With `zones`, groups of the default VPC."),
+            key("instance_profile", Text, Words("none"), Launch)
+                .means("Name or ARN of the instance profile.")
+                .interacts("Jobs have its permissions."),
+            key("public_ip", Flag, Words("as the subnet says"), Launch)
+                .means("Whether an instance gets a public IPv4 address.")
+                .interacts("Must not be `false` with `address = \"public\"`."),
+            ADDRESS.interacts("`\"ipv6\"` needs subnets with an IPv6 block, and a group that allows the runner \
+                               host's IPv6 address. Idle instances without such an address fail their next probe \
+                               and are replaced."),
+            USER,
+            SSH_PORT,
+            key("user_data", Word(USER_DATA), Value("\"cloud-init\""), Launch)
+                .means("What reads the user data at the first boot: cloud-init, or an image that runs a script."),
+            DISK,
+            DISK_TYPE.means("EC2's name of the kind of root disk, such as `\"gp3\"`.").or(Words("that of the image")),
+            TAGS.means("Tags for instances and their disks.").interacts("Names that begin with `greenroom-` are \
+                                                                         reserved."),
+        ],
+    },
+    KeyTable {
+        header: "[[pool.NAME.provider.offering]]",
+        about: OFFERINGS,
+        keys: &[
+            INSTANCE_TYPES.or(AS_ABOVE).interacts(""),
+            SUBNETS.or(AS_ABOVE).interacts("Excludes `zones`."),
+            ZONES.or(AS_ABOVE),
+            MARKET.or(AS_ABOVE).interacts(""),
+            IMAGE.or(AS_ABOVE).interacts("It must fit the architecture of the types."),
+        ],
+    },
+];
+
+const IMAGE: Key = key("image", Text, Required, Launch)
+    .means("Id of the image (`ami-…`) that instances boot from.")
+    .interacts("Required here or in each `offering`. It needs an SSH server, and what `user_data` names.");
+
+const INSTANCE_TYPES: Key = key("instance_types", TextOrTexts, Required, Launch)
+    .means("Instance types, the preferred ones first.")
+    .interacts("Required here or in each `offering`. All places of a type are tried before the next type.");
+
+const SUBNETS: Key = key("subnets", TextOrTexts, Words("`zones` is required"), Launch)
+    .means("Ids of subnets, the preferred ones first.")
+    .interacts("Here or in each `offering`, `subnets` or `zones` is required, and only one of them.");
+
+const ZONES: Key = key("zones", TextOrTexts, Words("`subnets` is required"), Launch)
+    .means("Availability zones: instances use the default subnet of each.")
+    .interacts("Excludes `subnets`.");
 
 #[cfg(test)]
 mod tests {

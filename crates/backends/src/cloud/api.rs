@@ -1,9 +1,11 @@
 //! The port of a cloud's API: one call each, no decisions.
 
+use std::error::Error;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use greenroom_core::endpoint::Forward;
+use greenroom_core::failure::ErrorClass;
 use greenroom_core::ids::{Location, OwnerId};
 use greenroom_core::inventory::Resource;
 use greenroom_core::metadata::MetadataAnswers;
@@ -13,13 +15,13 @@ use greenroom_ports::provider::{Demand, LaunchRequest, ProviderError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::machine::{Handle, Machine};
+use super::machine::{Handle, Machine, MachineId};
 use super::offerings::Offering;
 
 /// One list of a pool's machines.
-#[derive(Debug, Clone, Default)]
-pub struct Machines {
-    pub all: Vec<Machine>,
+#[derive(Debug, Clone)]
+pub struct Machines<Id = Handle> {
+    pub all: Vec<Machine<Id>>,
     /// False if machines may be missing, because a zone could not be listed.
     pub complete: bool,
     /// The account and the region, or the project; `None`: unknown now.
@@ -28,29 +30,29 @@ pub struct Machines {
 
 /// A disk with a pool's tags.
 #[derive(Debug, Clone)]
-pub struct Disk {
+pub struct Disk<Id = Handle> {
     pub resource: Resource,
     /// The machine that uses it.
-    pub attached: Option<Handle>,
+    pub attached: Option<Id>,
 }
 
 /// A pool's disks.
-#[derive(Debug, Clone, Default)]
-pub struct Disks {
-    pub all: Vec<Disk>,
+#[derive(Debug, Clone)]
+pub struct Disks<Id = Handle> {
+    pub all: Vec<Disk<Id>>,
     /// False if some may be missing.
     pub complete: bool,
 }
 
 /// A cloud's answer to a launch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Created {
-    pub handle: Handle,
+pub struct Created<Id = Handle> {
+    pub handle: Id,
     /// True if the cloud has capacity for it. Some clouds accept a launch before they look for capacity.
     pub capacity_confirmed: bool,
 }
 
-/// How a machine is reached, as far as its API says more than the table and the list.
+/// The way to a machine, as far as the API reports more than the table and the list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Access {
     pub address: Option<String>,
@@ -61,7 +63,7 @@ pub struct Access {
     pub forward: Option<Forward>,
 }
 
-/// What a termination achieved.
+/// The result of a termination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     Requested,
@@ -87,6 +89,9 @@ pub trait Api {
     /// Everything that a launch call sends, stored before the call so that a repeat is identical.
     type LaunchSpec: Serialize + DeserializeOwned;
 
+    /// The identifier of a machine.
+    type MachineId: MachineId;
+
     /// The launch spec of a request. Makes no call.
     fn launch_spec(
         &self,
@@ -97,20 +102,20 @@ pub trait Api {
     /// The form in which machines show the token of the launch that created them.
     fn shown_token(&self, owner: &OwnerId, token: &str) -> String;
 
-    /// Whether it makes what jobs order.
+    /// True if it launches machines that jobs order.
     fn makes_orders(&self) -> bool {
         false
     }
 
-    /// How often a list has to look for notices.
+    /// The interval at which a list has to look for notices.
     fn notice_interval(&self) -> Duration;
 
-    /// What a machine's metadata service announces with these answers, in the words of the list's notices. They come from
-    /// the machine, and may be forged.
+    /// The notice in the answers of a machine's metadata service, in the words of the list's notices. The answers come from the
+    /// machine, and may be forged.
     fn announced(&self, answers: &MetadataAnswers) -> Option<&'static str>;
 
-    /// How long after the last call for a launch a list may lack its machine, and other calls may deny it: clouds usually
-    /// show new machines seconds late.
+    /// The time after the last call for a launch in which a list may lack its machine, and other calls may deny it: clouds
+    /// usually show new machines seconds late.
     fn list_lag(&self) -> Duration {
         Duration::from_secs(20)
     }
@@ -128,10 +133,10 @@ pub trait Api {
 
     /// Creates one machine. A repeat with the same spec never creates a second one, unless `repeats_find_the_machine` is
     /// false.
-    async fn create(&self, spec: &Self::LaunchSpec) -> Result<Created, ProviderError>;
+    async fn create(&self, spec: &Self::LaunchSpec) -> Result<Created<Self::MachineId>, ProviderError>;
 
     /// All machines with the pool's tag, of any owner, including terminated ones that the cloud still lists.
-    async fn machines(&self) -> Result<Machines, ProviderError>;
+    async fn machines(&self) -> Result<Machines<Self::MachineId>, ProviderError>;
 
     /// Status of an accepted launch whose machine is not listed, or listed as stopped or terminating. Polled, for many launches
     /// concurrently.
@@ -141,43 +146,76 @@ pub trait Api {
 
     /// True if it is time to ask for the status of an accepted launch whose machine is listed without capacity: some clouds
     /// keep it so for ever.
-    fn is_overdue(&self, _machine: &Machine) -> bool {
+    fn is_overdue(&self, _machine: &Machine<Self::MachineId>) -> bool {
         false
     }
 
-    /// How often the capacity of an accepted launch is polled.
+    /// The interval at which the capacity of an accepted launch is polled.
     fn capacity_interval(&self) -> Duration {
         Duration::from_millis(500)
     }
 
-    /// How a running machine is reached.
-    async fn access(&self, _machine: &Machine) -> Result<Access, ProviderError> {
+    /// The way to a running machine.
+    async fn access(&self, _machine: &Machine<Self::MachineId>) -> Result<Access, ProviderError> {
         Ok(Access::default())
     }
 
     /// Requests the termination of a machine, with its disks.
-    async fn delete(&self, machine: &Handle) -> Result<(), ProviderError>;
+    async fn delete(&self, machine: &Self::MachineId) -> Result<(), ProviderError>;
 
-    /// The same, for an API that knows when the machine is gone.
-    async fn end(&self, machine: &Handle) -> Result<Ended, ProviderError> {
+    /// Terminates a machine like [`delete`](Api::delete), for an API that knows when the machine is gone.
+    async fn end(&self, machine: &Self::MachineId) -> Result<Ended, ProviderError> {
         self.delete(machine).await.map(|()| Ended::Requested)
     }
 
     /// The console output of a machine.
-    async fn console(&self, machine: &Handle) -> Result<String, ProviderError>;
+    async fn console(&self, machine: &Self::MachineId) -> Result<String, ProviderError>;
 
     /// All other resources with the pool's tag that bill or count against a quota, of any owner. Their ages are relative
     /// to `now`.
-    async fn disks(&self, now: Stamp) -> Result<Disks, ProviderError>;
+    async fn disks(&self, now: Stamp) -> Result<Disks<Self::MachineId>, ProviderError>;
 
-    /// True if one of them itself shows that a launch created it.
+    /// True if a resource itself shows that a launch created it.
     fn is_of_launch(&self, _resource: &Resource) -> bool {
         false
     }
 
-    /// Requests the deletion of one of them: `NotFound` if it is gone, `Transient` while a machine uses it.
+    /// Requests the deletion of a resource: `NotFound` if it is gone, `Transient` while a machine uses it.
     async fn delete_resource(&self, resource: &Resource) -> Result<(), ProviderError>;
 
     /// Checks for `doctor`, without launching anything.
     async fn examine(&self, demand: &Demand) -> Vec<Finding>;
+}
+
+/// The kind of a call, which decides the class of some errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallKind {
+    /// A call that creates something: "not found" concerns something that the request names.
+    Create,
+    /// A call that reads or deletes something: a repeat does no harm.
+    Existing,
+}
+
+impl CallKind {
+    /// The class of a call without an answer, which the cloud may have carried out.
+    pub fn unanswered(self) -> ErrorClass {
+        match self {
+            Self::Create => ErrorClass::Unknown,
+            Self::Existing => ErrorClass::Transient,
+        }
+    }
+}
+
+/// An error of a library and its causes, each once: the libraries' messages often end with those of their causes.
+pub fn chain(error: &dyn Error) -> String {
+    let mut causes = vec![error.to_string()];
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let text = cause.to_string();
+        if causes.iter().all(|known| !known.contains(&text)) {
+            causes.push(text);
+        }
+        source = cause.source();
+    }
+    causes.join(": ")
 }

@@ -8,11 +8,13 @@ use greenroom_core::endpoint::Endpoint;
 use greenroom_core::failure::ErrorClass;
 use greenroom_core::ids::{InstanceId, PoolName};
 use greenroom_core::inventory::{Capabilities, Listing};
+use greenroom_ports::finding::{Finding, Severity};
 use greenroom_ports::provider::{LaunchRequest, Provider, ProviderError, Termination};
+use greenroom_providers::registration::BuildContext;
 
 use super::offerings::{Offering, capabilities};
 
-/// Has a pool's offerings, but no calls.
+/// A provider that has a pool's offerings, but no calls.
 #[derive(Debug)]
 pub struct DelegatedCloud {
     capabilities: Capabilities,
@@ -54,4 +56,13 @@ impl Provider for DelegatedCloud {
     fn capabilities(&self) -> Capabilities {
         self.capabilities.clone()
     }
+}
+
+/// The findings of a program without the calls: those about the table, and that the other program is missing.
+pub fn without_calls(code: &'static str, context: &BuildContext, mut found: Vec<Finding>) -> Vec<Finding> {
+    let message = format!("pool `{}` cannot be served: `greenroom-backends` is missing", context.pool);
+    let remedy =
+        "install `greenroom-backends` of the same version in the directory of `greenroom`".to_owned();
+    found.push(Finding { code, severity: Severity::Error, message, remedy: Some(remedy) });
+    found
 }

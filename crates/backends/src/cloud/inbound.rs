@@ -8,7 +8,7 @@ use greenroom_ports::finding::{Finding, Severity};
 /// Ranges of IPv4 and IPv6 addresses that are larger than this count as the whole world, so halves of it do, too.
 const WORLD: (u32, u32) = (8, 16);
 
-/// What a rule, group or tag allows beyond the runner host.
+/// An access that a rule, group or tag allows beyond that of the runner host.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Exposure {
     /// The rule, as it begins a sentence.
@@ -16,27 +16,27 @@ pub struct Exposure {
     pub allows: Allows,
 }
 
-/// Whom a rule allows.
+/// The sources that a rule allows.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Allows {
     /// Any address, from this range.
     World(String),
     /// The pool's instances among each other, from this source.
     Members(String),
-    /// Whatever may reach the runner host: it bears the same group or tag.
+    /// The sources that may reach the runner host: it bears the same group or tag.
     SharedWithManager,
 }
 
 /// Codes of a cloud's findings.
 #[derive(Debug, Clone, Copy)]
-pub struct Codes {
+pub struct InboundCodes {
     pub world: &'static str,
     pub members: &'static str,
     pub manager: &'static str,
 }
 
 /// The findings, each once.
-pub fn judge(pool: &PoolName, exposures: &[Exposure], codes: Codes) -> Vec<Finding> {
+pub fn judge(pool: &PoolName, exposures: &[Exposure], codes: InboundCodes) -> Vec<Finding> {
     let mut exposures = exposures.to_vec();
     exposures.sort();
     exposures.dedup();
@@ -64,13 +64,14 @@ pub fn judge(pool: &PoolName, exposures: &[Exposure], codes: Codes) -> Vec<Findi
     exposures.into_iter().map(finding).collect()
 }
 
-/// Whom a rule allows with this range as its source. `subnets`: the ranges of the pool's instances.
+/// The sources that a rule with this range allows. `subnets`: the ranges of the pool's instances.
 pub fn of_range(range: &str, subnets: &[String]) -> Option<Allows> {
-    let source = Range::parse(range)?;
+    let source = AddressRange::parse(range)?;
     if source.is_world() {
         return Some(Allows::World(range.to_owned()));
     }
-    let has_instances = subnets.iter().filter_map(|text| Range::parse(text)).any(|own| source.includes(own));
+    let has_instances =
+        subnets.iter().filter_map(|text| AddressRange::parse(text)).any(|own| source.includes(own));
     has_instances.then(|| Allows::Members(range.to_owned()))
 }
 
@@ -81,13 +82,13 @@ pub fn carries_data(protocol: &str) -> bool {
 
 /// A range of addresses. IPv4 addresses are the first 32 bits.
 #[derive(Debug, Clone, Copy)]
-struct Range {
+struct AddressRange {
     is_ipv6: bool,
     first: u128,
     prefix: u32,
 }
 
-impl Range {
+impl AddressRange {
     /// `10.0.0.0/8`, or one address.
     fn parse(text: &str) -> Option<Self> {
         let (address, prefix) = match text.split_once('/') {
@@ -144,7 +145,7 @@ mod tests {
 
     #[test]
     fn each_exposure_is_one_warning() {
-        let codes = Codes { world: "open", members: "members", manager: "manager" };
+        let codes = InboundCodes { world: "open", members: "members", manager: "manager" };
         let of = |allows| Exposure { rule: "rule `a`".to_owned(), allows };
         let world = of(Allows::World("::/0".to_owned()));
         let exposures =

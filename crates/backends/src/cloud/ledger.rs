@@ -1,7 +1,10 @@
 //! Stored launch specs, one file for each instance that may exist.
 //!
-//! `launches/POOL/INSTANCE.json` is on disk before the launch call. A repeat after an unknown answer is then
-//! identical, even if the configuration has changed. The file contains the instance's host key: private like `keys/`.
+//! `launches/POOL/INSTANCE.json` is on disk before the launch call. A repeat after an unknown answer is then identical, even if
+//! the configuration has changed. The file contains the instance's host key: private like `keys/`.
+//!
+//! A file also proves which machine its launch created. Tags do not prove it: a copy that a person makes in the cloud's console
+//! bears them, too.
 
 use std::cmp::Ordering;
 use std::ffi::OsStr;
@@ -20,16 +23,16 @@ use greenroom_system::threads::disk::BlockingPool;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
-use super::machine::Handle;
+use super::machine::{Machine, MachineId};
 
 /// The extension of the file of an instance that is gone but had disks, and how long it is kept.
 const GONE: &str = "gone";
 const DISKS_RETENTION: Duration = Duration::from_hours(7 * 24);
 
-/// One instance's file.
+/// The content of one instance's file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Entry<O> {
-    /// The version of these files.
+pub(super) struct LaunchLedgerEntry<S, Id> {
+    /// The version of the format.
     pub(super) format: u32,
     pub(super) token: String,
     /// The public half, in OpenSSH form, which the instance must present.
@@ -43,23 +46,23 @@ pub(super) struct Entry<O> {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) seen: bool,
     /// The launch spec; `None` once the cloud has confirmed the launch.
-    pub(super) spec: Option<O>,
+    pub(super) spec: Option<S>,
     /// The machine, once confirmed.
-    pub(super) made: Option<Handle>,
+    pub(super) made: Option<Id>,
     /// The machine's disks, once it runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) disks: Vec<String>,
 }
 
-/// A pool's directory.
+/// The directory of a pool's launch specs.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct LaunchLedger {
     dir: PathBuf,
     disk: BlockingPool,
 }
 
-impl<O> Entry<O> {
-    pub(super) fn new(request: &LaunchRequest, spec: O, requested_at: Stamp) -> Self {
+impl<S, Id> LaunchLedgerEntry<S, Id> {
+    pub(super) fn new(request: &LaunchRequest, spec: S, requested_at: Stamp) -> Self {
         let host_key = request.keys.host_key_public.trim().to_owned();
         Self {
             format: FORMAT,
@@ -85,13 +88,16 @@ impl<O> Entry<O> {
     }
 }
 
-impl Ledger {
+impl LaunchLedger {
     pub(super) fn new(state_dir: &Path, pool: &PoolName) -> Self {
         Self { dir: state_dir.join("launches").join(pool.as_str()), disk: BlockingPool::default() }
     }
 
     /// `None` if the instance has no file.
-    pub(super) fn read<O: DeserializeOwned>(&self, id: &InstanceId) -> io::Result<Option<Entry<O>>> {
+    pub(super) fn read<S: DeserializeOwned, Id: DeserializeOwned>(
+        &self,
+        id: &InstanceId,
+    ) -> io::Result<Option<LaunchLedgerEntry<S, Id>>> {
         let Some(path) = self.file(id) else { return Ok(None) };
         match fs::read(&path) {
             Ok(bytes) => parse(&path, &bytes).map(Some),
@@ -101,11 +107,16 @@ impl Ledger {
     }
 
     /// Syncs the file, so that a launch call made afterwards is recorded even after a power cut.
-    pub(super) async fn write<O: Serialize>(&self, id: &InstanceId, entry: &Entry<O>) -> io::Result<()> {
+    pub(super) async fn write<S: Serialize, Id: Serialize>(
+        &self,
+        id: &InstanceId,
+        entry: &LaunchLedgerEntry<S, Id>,
+    ) -> io::Result<()> {
         let path = self
             .file(id)
             .ok_or_else(|| io::Error::other(format!("`{id}` is not an instance name of Greenroom's")))?;
-        let (bytes, dir) = (serde_json::to_vec(entry)?, self.dir.clone());
+        let bytes = serde_json::to_vec(entry)?;
+        let dir = self.dir.clone();
         // Each write has a file of its own: two calls with the same token may write at the same time.
         let write = WRITES.fetch_add(1, AtomicOrdering::Relaxed);
         let fresh = path.with_extension(format!("{}-{write}.new", std::process::id()));
@@ -126,7 +137,7 @@ impl Ledger {
     pub(super) fn forget(&self, id: &InstanceId) {
         let Some(path) = self.file(id) else { return };
         // CRASH: a file that stays is swept.
-        match fs::read(&path).and_then(|bytes| parse::<IgnoredAny>(&path, &bytes)) {
+        match fs::read(&path).and_then(|bytes| parse::<IgnoredAny, IgnoredAny>(&path, &bytes)) {
             Ok(entry) if entry.disks.is_empty() => drop(fs::remove_file(path)),
             // A file that cannot be read may name disks.
             _ => {
@@ -143,7 +154,7 @@ impl Ledger {
     pub(super) fn disks(&self, id: &InstanceId) -> Vec<String> {
         let Some(path) = self.file(id) else { return Vec::new() };
         let bytes = fs::read(&path).or_else(|_| fs::read(path.with_extension(GONE)));
-        let entry = bytes.and_then(|bytes| parse::<IgnoredAny>(&path, &bytes));
+        let entry = bytes.and_then(|bytes| parse::<IgnoredAny, IgnoredAny>(&path, &bytes));
         entry.map_or(Vec::new(), |entry| entry.disks)
     }
 
@@ -158,7 +169,9 @@ impl Ledger {
                 Some("new") => unchanged_for(&path, age),
                 Some(GONE) => unchanged_for(&path, DISKS_RETENTION),
                 // A file that cannot be read is left to the operator: another version may have written it.
-                _ => self.read::<IgnoredAny>(id).is_ok_and(|e| e.is_some_and(|e| e.age(now) > age)),
+                _ => {
+                    self.read::<IgnoredAny, IgnoredAny>(id).is_ok_and(|e| e.is_some_and(|e| e.age(now) > age))
+                }
             };
             if id.is_some_and(|id| !exists(&id) && is_old(&id)) {
                 fs::remove_file(path).ok();
@@ -194,13 +207,16 @@ fn put(dir: &Path, fresh: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// A stored launch spec; an error if another version wrote it.
-fn parse<O: DeserializeOwned>(path: &Path, bytes: &[u8]) -> io::Result<Entry<O>> {
+fn parse<S: DeserializeOwned, Id: DeserializeOwned>(
+    path: &Path,
+    bytes: &[u8],
+) -> io::Result<LaunchLedgerEntry<S, Id>> {
     #[derive(Deserialize)]
-    struct Version {
+    struct FormatVersion {
         #[serde(default = "before_release")]
         format: u32,
     }
-    let Version { format } = serde_json::from_slice(bytes)?;
+    let FormatVersion { format } = serde_json::from_slice(bytes)?;
     let name = format!("`{}`", path.display());
     match format.cmp(&FORMAT) {
         Ordering::Equal => Ok(serde_json::from_slice(bytes)?),
@@ -214,8 +230,27 @@ fn before_release() -> u32 {
     1
 }
 
-#[cfg(test)]
-mod failing_writes;
+/// Attempts of a launch whose tokens are compared if its launch spec is gone.
+const ATTEMPTS: u32 = 1000;
+
+/// True if the launch spec names the machine, or if the machine shows the token of a launch of its instance.
+/// `shown`: a token as machines show it.
+pub(super) fn is_launched<S, Id: MachineId>(
+    machine: &Machine<Id>,
+    entry: Option<&LaunchLedgerEntry<S, Id>>,
+    shown: impl Fn(&str) -> String,
+) -> bool {
+    match entry.and_then(|entry| entry.made.as_ref()) {
+        Some(made) if *made == machine.handle => return true,
+        // A name that was used again, or a copy in another place: the token was copied, too.
+        Some(made) if made.name() == machine.handle.name() => return false,
+        Some(_) | None => {}
+    }
+    let Some(token) = &machine.token else { return false };
+    let is_token = |known: &str| shown(known) == *token;
+    entry.is_some_and(|entry| is_token(&entry.token))
+        || (1..=ATTEMPTS).any(|attempt| is_token(&machine.instance.token(attempt)))
+}
 
 #[cfg(test)]
 pub(super) mod tests {
@@ -225,9 +260,11 @@ pub(super) mod tests {
     use greenroom_core::time::{BootId, ManagerId};
 
     use super::*;
+    use crate::cloud::machine::tests::machine;
+    use crate::cloud::machine::{Handle, MachineState};
 
-    pub(in crate::cloud) fn entry(token: &str) -> Entry<Vec<u8>> {
-        Entry {
+    pub(in crate::cloud) fn entry(token: &str) -> LaunchLedgerEntry<Vec<u8>, Handle> {
+        LaunchLedgerEntry {
             format: FORMAT,
             token: token.to_owned(),
             host_key: "ssh-ed25519 AAAA".to_owned(),
@@ -243,35 +280,35 @@ pub(super) mod tests {
     #[tokio::test]
     async fn a_launch_spec_is_read_as_it_was_written_and_by_its_owner_alone() {
         let state = tempfile::tempdir().unwrap();
-        let ledger = Ledger::new(state.path(), &PoolName::new("linux"));
+        let ledger = LaunchLedger::new(state.path(), &PoolName::new("linux"));
         let id = InstanceId::new("linux-c0ffee-1");
-        assert!(ledger.read::<Vec<u8>>(&id).unwrap().is_none());
+        assert!(ledger.read::<Vec<u8>, Handle>(&id).unwrap().is_none());
         ledger.write(&id, &entry("a")).await.unwrap();
         ledger.write(&id, &entry("b")).await.unwrap();
-        let read = ledger.read::<Vec<u8>>(&id).unwrap().unwrap();
+        let read = ledger.read::<Vec<u8>, Handle>(&id).unwrap().unwrap();
         assert_eq!((read.token.as_str(), read.spec), ("b", Some(vec![1, 2])));
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&ledger.file(&id).unwrap()), 0o600);
         assert_eq!(mode(&ledger.dir), 0o700);
         ledger.forget(&id);
         ledger.forget(&id);
-        assert!(ledger.read::<Vec<u8>>(&id).unwrap().is_none());
+        assert!(ledger.read::<Vec<u8>, Handle>(&id).unwrap().is_none());
     }
 
     #[test]
     fn specs_of_format_2_are_read() {
         let made = Handle { name: "i-0123".to_owned(), zone: "us-east1-b".to_owned() };
-        let done = Entry { spec: None, made: Some(made), ..entry("b") };
+        let done = LaunchLedgerEntry { spec: None, made: Some(made), ..entry("b") };
         let later = Stamp { uptime_ms: 900, ..entry("b").requested_at };
-        let seen = Entry { answered_at: Some(later), seen: true, ..done.clone() };
-        let disks = Entry { disks: vec!["vol-0abc".to_owned()], ..seen.clone() };
+        let seen = LaunchLedgerEntry { answered_at: Some(later), seen: true, ..done.clone() };
+        let disks = LaunchLedgerEntry { disks: vec!["vol-0abc".to_owned()], ..seen.clone() };
         golden::hold(golden::recorded!("launch-specs.jsonl"), &[entry("a"), done, seen, disks]);
     }
 
     #[tokio::test]
     async fn a_spec_of_another_version_is_refused_with_the_reason() {
         let state = tempfile::tempdir().unwrap();
-        let ledger = Ledger::new(state.path(), &PoolName::new("linux"));
+        let ledger = LaunchLedger::new(state.path(), &PoolName::new("linux"));
         let id = InstanceId::new("linux-c0ffee-1");
         ledger.write(&id, &entry("a")).await.unwrap();
         let path = ledger.file(&id).unwrap();
@@ -279,7 +316,7 @@ pub(super) mod tests {
         let marked = format!("\"format\":{FORMAT},");
         for (format, reason) in [("", "before the first release"), ("\"format\":3,", "a newer version")] {
             fs::write(&path, text.replacen(&marked, format, 1)).unwrap();
-            let error = ledger.read::<Vec<u8>>(&id).unwrap_err().to_string();
+            let error = ledger.read::<Vec<u8>, Handle>(&id).unwrap_err().to_string();
             assert!(error.contains(reason), "{error}");
         }
     }
@@ -287,9 +324,13 @@ pub(super) mod tests {
     #[tokio::test]
     async fn disks_are_known_for_a_while_after_their_instance_is_gone() {
         let state = tempfile::tempdir().unwrap();
-        let ledger = Ledger::new(state.path(), &PoolName::new("linux"));
-        let (with, without) = (InstanceId::new("linux-a-1"), InstanceId::new("linux-a-2"));
-        ledger.write(&with, &Entry { disks: vec!["vol-1".to_owned()], ..entry("a") }).await.unwrap();
+        let ledger = LaunchLedger::new(state.path(), &PoolName::new("linux"));
+        let with = InstanceId::new("linux-a-1");
+        let without = InstanceId::new("linux-a-2");
+        ledger
+            .write(&with, &LaunchLedgerEntry { disks: vec!["vol-1".to_owned()], ..entry("a") })
+            .await
+            .unwrap();
         ledger.write(&without, &entry("a")).await.unwrap();
         assert_eq!(ledger.disks(&with), ["vol-1"]);
         for id in [&with, &without] {
@@ -304,10 +345,10 @@ pub(super) mod tests {
     #[tokio::test]
     async fn no_name_leaves_the_folder() {
         let state = tempfile::tempdir().unwrap();
-        let ledger = Ledger::new(state.path(), &PoolName::new("linux"));
+        let ledger = LaunchLedger::new(state.path(), &PoolName::new("linux"));
         for name in ["", "..", "../up", "a/b", "a.b"] {
             assert!(ledger.write(&InstanceId::new(name), &entry("a")).await.is_err(), "{name}");
-            assert!(ledger.read::<Vec<u8>>(&InstanceId::new(name)).unwrap().is_none(), "{name}");
+            assert!(ledger.read::<Vec<u8>, Handle>(&InstanceId::new(name)).unwrap().is_none(), "{name}");
         }
     }
 
@@ -315,7 +356,7 @@ pub(super) mod tests {
     fn an_age_comes_from_the_boot_clock_whatever_the_wall_clock_does() {
         const DAY_MS: i64 = 86_400_000;
         let answered = Stamp { uptime_ms: 50_000, ..entry("a").requested_at };
-        let entry = Entry { answered_at: Some(answered), ..entry("a") };
+        let entry = LaunchLedgerEntry { answered_at: Some(answered), ..entry("a") };
         for (boot, wall_ms, uptime_ms, age_ms) in [
             (2, DAY_MS, 51_000, 1_000),
             (2, -DAY_MS, 51_000, 1_000),
@@ -334,7 +375,7 @@ pub(super) mod tests {
     async fn only_old_specs_without_an_instance_are_swept() {
         const HOUR: Duration = Duration::from_hours(1);
         let state = tempfile::tempdir().unwrap();
-        let ledger = Ledger::new(state.path(), &PoolName::new("linux"));
+        let ledger = LaunchLedger::new(state.path(), &PoolName::new("linux"));
         let ids = ["linux-a-1", "linux-a-2", "linux-a-3"].map(InstanceId::new);
         let [living, _, newer] = &ids;
         for id in &ids {
@@ -352,5 +393,139 @@ pub(super) mod tests {
         assert_eq!(left(day_ahead), [true, true, true], "it is young");
         let day_back = Stamp { wall_ms: -86_400_000, ..requested.plus(HOUR * 2) };
         assert_eq!(left(day_back), [true, false, true]);
+    }
+
+    #[test]
+    fn a_launch_is_proven_by_its_token_or_by_its_answer_and_never_by_tags() {
+        let shown = |token: &str| format!("owner {token}");
+        let one = machine("x", MachineState::Running);
+        let of_other = Machine { token: Some("owner y/1".to_owned()), ..one.clone() };
+        let without = Machine { token: None, ..one.clone() };
+        let late = Machine { token: Some("owner x/5000".to_owned()), ..one.clone() };
+        let spec = entry("x/5000");
+        let answered = LaunchLedgerEntry { made: Some(one.handle.clone()), ..entry("x/1") };
+        let elsewhere = Handle { name: "i-other".to_owned(), zone: String::new() };
+        let again = Handle { zone: "elsewhere".to_owned(), ..one.handle.clone() };
+        let used_again = LaunchLedgerEntry { made: Some(again), ..entry("x/1") };
+        let of_another = LaunchLedgerEntry { made: Some(elsewhere), ..entry("x/1") };
+        for (machine, entry, launched) in [
+            (&one, None, true),
+            (&one, Some(&spec), true),
+            (&of_other, None, false),
+            (&without, None, false),
+            (&of_other, Some(&spec), false),
+            (&of_other, Some(&of_another), false),
+            (&without, Some(&answered), true),
+            (&one, Some(&used_again), false),
+            (&late, None, false),
+            (&late, Some(&spec), true),
+        ] {
+            assert_eq!(is_launched(machine, entry, shown), launched, "{machine:?} {entry:?}");
+        }
+    }
+}
+
+/// Writes of stored launch specs, with each error of the operating system.
+#[cfg(test)]
+mod failing_writes {
+    use std::path::{Path, PathBuf};
+    use std::time::Duration;
+
+    use greenroom_core::ids::{InstanceId, PoolName};
+    use greenroom_testkit::faulty::{Action, Ended, act, listed, with_each_error};
+
+    use super::tests::entry;
+    use super::{LaunchLedger, LaunchLedgerEntry};
+    use crate::cloud::machine::Handle;
+
+    const ACTIONS: [Action; 3] = [
+        Action { name: "the first spec of all", prepare: |_| (), act: write, judge: judge_spec },
+        Action { name: "a spec", prepare: written, act: write, judge: judge_spec },
+        Action { name: "a spec that is set aside", prepare: with_disks, act: forget, judge: judge_aside },
+    ];
+
+    fn id() -> InstanceId {
+        InstanceId::new("linux-c0ffee-1")
+    }
+
+    fn ledger(dir: &Path) -> LaunchLedger {
+        LaunchLedger::new(dir, &PoolName::new("linux"))
+    }
+
+    fn block_on<T>(work: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+    }
+
+    fn put(dir: &Path, entry: &LaunchLedgerEntry<Vec<u8>, Handle>) {
+        block_on(ledger(dir).write(&id(), entry)).unwrap();
+    }
+
+    fn written(dir: &Path) {
+        put(dir, &entry("a"));
+    }
+
+    fn with_disks(dir: &Path) {
+        put(dir, &LaunchLedgerEntry { disks: vec!["vol-1".to_owned()], ..entry("a") });
+    }
+
+    fn write(dir: &Path, begin: &dyn Fn()) -> Result<(), String> {
+        block_on(async {
+            begin();
+            ledger(dir).write(&id(), &entry("b")).await.map_err(|error| error.to_string())
+        })
+    }
+
+    /// An action that reports nothing: a file that stays is swept.
+    #[expect(clippy::unnecessary_wraps, reason = "all actions have one form")]
+    fn forget(dir: &Path, begin: &dyn Fn()) -> Result<(), String> {
+        begin();
+        ledger(dir).forget(&id());
+        Ok(())
+    }
+
+    fn token(dir: &Path, how: &str) -> Option<String> {
+        let read =
+            ledger(dir).read::<Vec<u8>, Handle>(&id()).unwrap_or_else(|error| panic!("{how}: {error}"));
+        read.map(|entry| entry.token)
+    }
+
+    fn folder(dir: &Path) -> PathBuf {
+        dir.join("launches/linux")
+    }
+
+    fn judge_spec(dir: &Path, ended: &Ended) {
+        let how = &ended.how;
+        let found = token(dir, how);
+        assert!(found.as_ref().is_none_or(|token| ["a", "b"].contains(&token.as_str())), "{how}: {found:?}");
+        assert!(!ended.is_done || found.as_deref() == Some("b"), "{how}: {found:?}");
+        put(dir, &entry("c"));
+        assert_eq!(token(dir, how).as_deref(), Some("c"), "{how}");
+        ended.no_remains(&folder(dir), |name| name != "linux-c0ffee-1.json");
+    }
+
+    fn judge_aside(dir: &Path, ended: &Ended) {
+        let how = &ended.how;
+        // Its disks stay known, under the one name or the other.
+        assert_eq!(ledger(dir).disks(&id()), ["vol-1"], "{how}");
+        assert_eq!(listed(&folder(dir)).len(), 1, "{how}");
+        let later = entry("a").requested_at.plus(Duration::from_secs(1));
+        ledger(dir).sweep(|_| false, Duration::ZERO, later);
+        assert!(!ledger(dir).contains(&id()), "{how}");
+    }
+
+    #[test]
+    #[ignore = "another test starts it in a process of its own"]
+    fn a_process_that_acts() {
+        act(&ACTIONS);
+    }
+
+    #[test]
+    fn an_error_of_any_write_of_a_launch_spec_is_reported_and_leaves_the_old_one_or_the_new_one() {
+        with_each_error("cloud::ledger::failing_writes::a_process_that_acts", &ACTIONS, |action, tally| {
+            println!("{}", tally.text);
+            let reports = action.name != "a spec that is set aside";
+            assert!(tally.tried >= 3, "{}: {tally:?}", action.name);
+            assert!(tally.reported == if reports { tally.tried } else { 0 }, "{}: {tally:?}", action.name);
+        });
     }
 }

@@ -4,19 +4,13 @@
 //! stores launch specs, shares one list among many callers, and backs off when the cloud throttles the account.
 
 pub mod api;
-pub mod clock;
 pub mod delegated;
-pub mod doctor;
+pub mod findings;
 pub mod first_pool;
-pub mod headroom;
-pub mod idempotency;
 pub mod inbound;
-pub mod keys;
 mod ledger;
 pub mod machine;
-mod machine_list;
 pub mod offerings;
-mod proof;
 mod provider;
 pub mod settings;
 pub mod shared;

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 /// Maximum number of offerings: more would not be tried in a day, and each refusal is recorded.
 const MAX_OFFERINGS: usize = 200;
 
-/// How a machine is paid for.
+/// The way in which a machine is paid for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Market {
@@ -25,7 +25,7 @@ pub enum Market {
     Spot,
 }
 
-/// One way to launch.
+/// A combination of machine type, place, market and image that a launch can use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offering {
     pub name: OfferingName,
@@ -37,7 +37,7 @@ pub struct Offering {
 }
 
 impl Offering {
-    /// One of a provider that knows it by its name alone.
+    /// The offering of a provider that knows offerings by their names alone.
     pub fn named(name: &str) -> Self {
         Self {
             name: OfferingName::new(name),
@@ -64,7 +64,7 @@ pub struct KeyNames {
 #[derive(Debug, Clone)]
 struct Lists {
     types: Got<Texts>,
-    /// With the key that lists them.
+    /// The places, with the key that lists them.
     places: Got<(&'static str, Texts)>,
     markets: Got<Vec<&'static str>>,
     image: Got<String>,
@@ -111,7 +111,8 @@ impl Lists {
                 Got::Good(..) | Got::Bad => {}
             }
         }
-        let (types, markets) = (table.texts(key_names.types), table.words("market"));
+        let types = table.texts(key_names.types);
+        let markets = table.words("market");
         Self { types, places, markets, image: table.text("image") }
     }
 
@@ -141,7 +142,9 @@ impl Lists {
         }
         let on_demand = vec!["on-demand"];
         let markets = if self.markets.is_absent() { &on_demand } else { self.markets.value()? };
-        let (image, types, (_, places)) = (image.into_value()?, types.value()?, places.value()?);
+        let image = image.into_value()?;
+        let types = types.value()?;
+        let (_, places) = places.value()?;
         let mut offerings = Vec::new();
         for market in markets {
             for (machine_type, _) in types {
@@ -197,8 +200,8 @@ mod tests {
     use greenroom_keys::problem::Problems;
     use greenroom_keys::{Key, KeyTable, Takes, key, table};
 
-    use super::super::keys::{MARKET, OFFERING};
     use super::*;
+    use crate::cloud::settings::{MARKET, OFFERING};
 
     const KEY_NAMES: KeyNames =
         KeyNames { types: "machine_types", places: &["zones", "subnets"], check: not_x };

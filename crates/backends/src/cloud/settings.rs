@@ -1,11 +1,15 @@
-//! The keys that every cloud's table has.
+//! The keys that every cloud's table has, and the settings that they are read into.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+use greenroom_keys::Applies::{Launch, Pass, Within};
+use greenroom_keys::Takes::{self, HostPath, Map, Range, Size, Tables, Text, Word};
+use greenroom_keys::Unset::{self, Value, Words};
 use greenroom_keys::problem::{Place, Problem, join};
 use greenroom_keys::table::Table;
 use greenroom_keys::value_error::ValueError;
+use greenroom_keys::{Key, key};
 use serde::{Deserialize, Serialize};
 
 use super::offerings::{self, KeyNames, Market, Offering};
@@ -52,17 +56,19 @@ pub struct Common {
 }
 
 impl Common {
-    /// Of a table without a cloud's keys, whose instances have one address each. With the defaults of `user` and `ssh_port`.
+    /// The settings of a table without a cloud's keys, whose instances have one address each. `default_user`, `default_port`:
+    /// of `user` and `ssh_port`.
     pub fn plain(
         table: &Table<'_>,
         offerings: Vec<Offering>,
-        (name, port): (&str, u16),
+        default_user: &str,
+        default_port: u16,
         user_data: UserData,
     ) -> Self {
         Self {
             offerings,
-            user: table.parsed("user", table.text("user"), user).or(name.to_owned()),
-            ssh_port: table.count("ssh_port").or(port),
+            user: table.parsed("user", table.text("user"), user).or(default_user.to_owned()),
+            ssh_port: table.count("ssh_port").or(default_port),
             address: AddressKind::Private,
             user_data,
             disk_gib: None,
@@ -98,8 +104,8 @@ impl Common {
         }
     }
 
-    /// How often to list instances for the sake of notices. Spot instances need `reclaims`; scheduled maintenance is
-    /// known days before.
+    /// The interval at which instances are listed for the sake of notices. Spot instances need `reclaims`; scheduled
+    /// maintenance is known days before.
     pub fn notice_interval(&self, reclaims: Duration) -> Duration {
         let has_spot = self.offerings.iter().any(|offering| offering.market == Market::Spot);
         if has_spot { reclaims } else { Duration::from_mins(5) }
@@ -148,6 +154,55 @@ pub fn endpoint(url: &str) -> Result<String, ValueError> {
     }
     Err(ValueError::rule("be an address such as `https://…`"))
 }
+
+/// The values of `market`, `address` and `user_data`.
+const MARKETS: &[&str] = &["spot", "on-demand"];
+const ADDRESSES: &[&str] = &["private", "public", "ipv6"];
+pub const USER_DATA: &[&str] = &["cloud-init", "script"];
+
+/// Default of `max_lifetime`: instances of a manager that is lost cost money for at most a day.
+pub const LIFETIME: Duration = Duration::from_hours(24);
+
+/// Default in the tables of offerings.
+pub const AS_ABOVE: Unset = Words("that of the provider's table");
+
+/// Description of `[[…offering]]`.
+pub const OFFERINGS: &str = "Offerings are tried one table after another, each with all its combinations. Use \
+                             these tables where types and images belong together.";
+
+pub const MARKET: Key = key("market", Takes::Words(MARKETS), Value("\"on-demand\""), Launch)
+    .means("Spot or on-demand capacity, the preferred one first.")
+    .interacts(
+        "All types and places of the first market come before the second market. The cloud may reclaim a \
+                spot instance; its job ends as a system failure.",
+    );
+
+pub const OFFERING: Key = key("offering", Tables, Words("one, from the keys of this table"), Within)
+    .means("Other combinations of type, place, market and image, in their order.");
+
+pub const ENDPOINT: Key = key("endpoint", Text, Words("the cloud's public address"), Pass)
+    .means("Address of the cloud's API, `https://…`, for private endpoints.");
+
+pub const CREDENTIALS_FILE: Key = key("credentials_file", HostPath, Words("none"), Pass);
+
+pub const ADDRESS: Key = key("address", Word(ADDRESSES), Value("\"private\""), Launch)
+    .means("Which address of an instance Greenroom connects to.");
+
+pub const USER: Key = key("user", Text, Value("\"ci\""), Launch)
+    .means("Linux user that logs in and runs jobs. The first boot creates a missing one, with `sudo`.")
+    .interacts("Idle instances with the earlier user fail their next probe and are replaced.");
+
+pub const SSH_PORT: Key = key("ssh_port", Range(1, 65535), Value("22"), Pass)
+    .means("Port of the image's SSH server.")
+    .interacts("The network must allow it.");
+
+pub const DISK: Key = key("disk", Size, Words("the size of the image"), Launch)
+    .means("Size of the root disk, in whole GiB.")
+    .interacts("Must not be smaller than the image.");
+
+pub const DISK_TYPE: Key = key("disk_type", Text, Words("the cloud's default"), Launch);
+
+pub const TAGS: Key = key("tags", Map, Words("none"), Launch);
 
 #[cfg(test)]
 mod tests {

@@ -16,27 +16,29 @@ use tokio::sync::Mutex;
 /// An answer, and the time before its call.
 type Cached<T> = (Stamp, Rc<T>);
 
+/// The results of the last calls.
 #[derive(Debug)]
-struct Last<T> {
+struct LastCall<T> {
     answer: Option<Cached<T>>,
     /// The last call's error, and the callers that had come when it arrived.
     failure: Option<(u64, ProviderError)>,
 }
 
+/// The last answer of a call, for all callers.
 #[derive(Debug)]
-pub struct Shared<T> {
-    last: Mutex<Last<T>>,
-    /// The callers that have come so far.
+pub struct SharedAnswer<T> {
+    last: Mutex<LastCall<T>>,
+    /// The number of callers up to now.
     callers: Cell<u64>,
 }
 
-impl<T> Default for Shared<T> {
+impl<T> Default for SharedAnswer<T> {
     fn default() -> Self {
-        Self { last: Mutex::new(Last { answer: None, failure: None }), callers: Cell::new(0) }
+        Self { last: Mutex::new(LastCall { answer: None, failure: None }), callers: Cell::new(0) }
     }
 }
 
-impl<T: Clone> Shared<T> {
+impl<T: Clone> SharedAnswer<T> {
     /// An answer whose call began at most `age` ago; if `age` is zero, that of a call that begins after this request.
     pub async fn within<F: Future<Output = Result<T, ProviderError>>>(
         &self,
@@ -62,7 +64,7 @@ impl<T: Clone> Shared<T> {
         match fetch(begun).await {
             Ok(fresh) => {
                 let fresh = Rc::new(fresh);
-                *last = Last { answer: Some((begun, Rc::clone(&fresh))), failure: None };
+                *last = LastCall { answer: Some((begun, Rc::clone(&fresh))), failure: None };
                 Ok(fresh)
             }
             Err(error) => {
@@ -72,7 +74,7 @@ impl<T: Clone> Shared<T> {
         }
     }
 
-    /// Changes the last answer by what Greenroom learned otherwise.
+    /// Changes the last answer by what Greenroom learned in another way.
     pub async fn amend(&self, change: impl FnOnce(&mut T)) {
         if let Some((_, answer)) = self.last.lock().await.answer.as_mut() {
             change(Rc::make_mut(answer));
@@ -88,7 +90,9 @@ mod tests {
 
     #[tokio::test]
     async fn many_questions_are_one() {
-        let (shared, clock, questions) = (Shared::default(), ManualClock::default(), Cell::new(0));
+        let shared = SharedAnswer::default();
+        let clock = ManualClock::default();
+        let questions = Cell::new(0);
         clock.pass(Duration::from_secs(1));
         let ask = async |age: u64| {
             let ask = async |begun: Stamp| {
@@ -109,7 +113,9 @@ mod tests {
 
     #[tokio::test]
     async fn fifty_questions_to_a_cloud_that_does_not_answer_cost_one_timeout() {
-        let (shared, clock, questions) = (Shared::<u32>::default(), ManualClock::default(), Cell::new(0));
+        let shared = SharedAnswer::<u32>::default();
+        let clock = ManualClock::default();
+        let questions = Cell::new(0);
         let ask = async |age: Duration| {
             let ask = async |_| {
                 questions.set(questions.get() + 1);
@@ -129,7 +135,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_failure_hides_no_answer_that_still_serves() {
-        let (shared, clock) = (Shared::default(), ManualClock::default());
+        let shared = SharedAnswer::default();
+        let clock = ManualClock::default();
         shared.within(Duration::ZERO, &clock, async |_| Ok(1)).await.unwrap();
         let broken = async |_| Err(ProviderError::new(greenroom_core::failure::ErrorClass::Transient, ""));
         shared.within(Duration::ZERO, &clock, broken).await.unwrap_err();
@@ -139,7 +146,8 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_learned_otherwise_is_told_to_all() {
-        let (shared, clock) = (Shared::default(), ManualClock::default());
+        let shared = SharedAnswer::default();
+        let clock = ManualClock::default();
         shared.amend(|answer| *answer = 1).await;
         shared.within(Duration::ZERO, &clock, async |_| Ok(2)).await.unwrap();
         shared.amend(|answer| *answer = 3).await;

@@ -1,13 +1,15 @@
-//! The tags on everything that Greenroom creates in a cloud.
+//! The marks of Greenroom on what it creates in a cloud: tags, and the token of the launch.
 //!
-//! Names and values fit the strictest cloud (Compute Engine's labels): lower-case letters, digits, hyphens.
+//! Names and values of tags fit the strictest cloud (Compute Engine's labels): lower-case letters, digits, hyphens.
 
 use greenroom_core::ids::{Generation, InstanceId, OwnerId, PoolName};
 use greenroom_core::inventory::Tags;
+use sha2::{Digest as _, Sha256};
 
 /// The tag by which a pool's resources are listed.
 pub const POOL: &str = "greenroom-pool";
-const OWNER: &str = "greenroom-owner";
+/// The tag with the owner of a resource.
+pub const OWNER: &str = "greenroom-owner";
 const GENERATION: &str = "greenroom-generation";
 const NUMBER: &str = "greenroom-number";
 
@@ -35,6 +37,14 @@ pub fn read<'a>(value_of: impl Fn(&str) -> Option<&'a str>) -> Option<(InstanceI
     Some((InstanceId::launched(&tags.pool, &tags.generation, tags.number), tags))
 }
 
+/// The token by which a cloud recognises a repeated launch, as bytes. Each cloud has its own form for them. They are not
+/// secret.
+///
+/// They differ between owners: two managers in one account may both have a pool `linux`.
+pub fn token_digest(owner: &OwnerId, token: &str) -> [u8; 32] {
+    Sha256::digest(format!("{owner}/{token}")).into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,5 +66,21 @@ mod tests {
         }
         assert_eq!(read(|name| if name == NUMBER { Some("many") } else { all(name) }), None);
         assert!(written.iter().all(|(name, _)| name.starts_with(PREFIX)));
+    }
+
+    #[test]
+    fn each_launch_of_each_owner_has_its_own() {
+        let one = OwnerId::new("0123456789abcdef");
+        let other = OwnerId::new("fedcba9876543210");
+        let launch = token_digest(&one, "linux-c0ffee-7/1");
+        assert_eq!(launch, token_digest(&one, "linux-c0ffee-7/1"));
+        assert_ne!(launch, token_digest(&one, "linux-c0ffee-7/2"));
+        assert_ne!(launch, token_digest(&other, "linux-c0ffee-7/1"));
+    }
+
+    #[test]
+    fn it_stays_what_it_was_when_machines_were_made_by_it() {
+        let digest = token_digest(&OwnerId::new("0123456789abcdef"), "linux-c0ffee-7/1");
+        assert_eq!(u64::from_be_bytes(*digest.first_chunk().unwrap()), 0x5d3a_42f7_de61_7480);
     }
 }

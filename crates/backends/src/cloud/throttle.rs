@@ -14,19 +14,19 @@ use greenroom_ports::provider::ProviderError;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// How long the other calls wait for the result of the trial.
+/// The time for which the other calls wait for the result of the trial.
 const TRIAL: Duration = Duration::from_secs(1);
 
-/// One account.
+/// The API back-off of one account.
 #[derive(Debug, Default)]
 pub(super) struct AccountThrottle {
-    state: Cell<State>,
+    state: Cell<ThrottleState>,
     /// Throttled calls in a row.
     throttled: Cell<u32>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-enum State {
+enum ThrottleState {
     #[default]
     Open,
     /// No calls before this.
@@ -49,15 +49,15 @@ impl AccountThrottle {
     /// Admits a call, or returns `Throttled` without one.
     pub(super) fn admit(&self, now: Stamp) -> Result<(), ProviderError> {
         match self.state.get() {
-            State::Paused { until } | State::Trial { until } if !now.reached(until) => {
+            ThrottleState::Paused { until } | ThrottleState::Trial { until } if !now.reached(until) => {
                 let message = "call postponed: the cloud has just throttled this account";
                 Err(ProviderError::new(ErrorClass::Throttled { until: Some(until) }, message))
             }
-            State::Paused { .. } | State::Trial { .. } => {
-                self.state.set(State::Trial { until: now.plus(TRIAL) });
+            ThrottleState::Paused { .. } | ThrottleState::Trial { .. } => {
+                self.state.set(ThrottleState::Trial { until: now.plus(TRIAL) });
                 Ok(())
             }
-            State::Open => Ok(()),
+            ThrottleState::Open => Ok(()),
         }
     }
 
@@ -72,8 +72,8 @@ impl AccountThrottle {
             // Without an answer, the back-off does not change.
             Err(error) if *error.class() == ErrorClass::Unknown => answer,
             Ok(_) | Err(_) => {
-                if let State::Trial { .. } = self.state.get() {
-                    self.state.set(State::Open);
+                if let ThrottleState::Trial { .. } = self.state.get() {
+                    self.state.set(ThrottleState::Open);
                     self.throttled.set(0);
                 }
                 answer
@@ -81,17 +81,17 @@ impl AccountThrottle {
         }
     }
 
-    /// Starts a pause and returns its end, which is not before the one that the cloud asked for. Concurrent throttled calls
+    /// Starts a pause and returns its end, which is not before the one that the cloud requested. Concurrent throttled calls
     /// count as one.
     fn pause(&self, now: Stamp, asked: Option<Stamp>) -> Stamp {
-        if let State::Paused { until } = self.state.get() {
+        if let ThrottleState::Paused { until } = self.state.get() {
             return until;
         }
         let factor = 1_u32 << self.throttled.get().min(10);
         let until = now.plus((FIRST_PAUSE * factor).min(LONGEST_PAUSE));
         let until = asked.filter(|asked| !until.reached(*asked)).unwrap_or(until);
         self.throttled.set(self.throttled.get().saturating_add(1));
-        self.state.set(State::Paused { until });
+        self.state.set(ThrottleState::Paused { until });
         until
     }
 }

@@ -44,7 +44,8 @@ fn cloud_config(request: &LaunchRequest, user: &str, lifetime: Option<Duration>)
 
 fn script(request: &LaunchRequest, user: &str, lifetime: Option<Duration>) -> String {
     let keys = &request.keys;
-    let (private, public) = (keys.host_key.trim(), keys.host_key_public.trim());
+    let private = keys.host_key.trim();
+    let public = keys.host_key_public.trim();
     let authorized = keys.authorized_key.trim();
     let end = lifetime.map(|lifetime| power_off_after(lifetime) + "\n").unwrap_or_default();
     format!(
@@ -89,36 +90,33 @@ fn power_off_after(lifetime: Duration) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use greenroom_core::ids::{Generation, InstanceId, OwnerId, PoolName};
     use greenroom_core::inventory::Tags;
     use greenroom_ports::provider::InstanceKeys;
 
     use super::*;
 
-    fn request() -> LaunchRequest {
+    pub(crate) fn launch_request(pool: &str, owner: &str, number: u32) -> LaunchRequest {
         let tags = Tags {
-            pool: PoolName::new("linux"),
-            owner: OwnerId::new("owner"),
+            pool: PoolName::new(pool),
+            owner: OwnerId::new(owner),
             generation: Generation::new("c0ffee"),
-            number: 1,
+            number,
         };
+        let instance = InstanceId::launched(&tags.pool, &tags.generation, number);
         let keys = InstanceKeys {
             authorized_key: "ssh-ed25519 AAAAuser".to_owned(),
             host_key: "-----BEGIN OPENSSH PRIVATE KEY-----\nsecret\n-----END OPENSSH PRIVATE KEY-----\n"
                 .to_owned(),
             host_key_public: "ssh-ed25519 AAAAhost\n".to_owned(),
         };
-        let instance = InstanceId::new("linux-c0ffee-1");
-        LaunchRequest {
-            instance,
-            token: String::new(),
-            tags,
-            offering: None,
-            keys,
-            lifetime: None,
-            order: None,
-        }
+        let token = instance.token(1);
+        LaunchRequest { instance, token, tags, offering: None, keys, lifetime: None, order: None }
+    }
+
+    fn request() -> LaunchRequest {
+        launch_request("linux", "owner", 1)
     }
 
     #[test]

@@ -9,8 +9,8 @@ use greenroom_providers::mistakes;
 use greenroom_providers::registration::{BuildContext, Built, Calls, Registration};
 
 use crate::cloud::delegated::DelegatedCloud;
-use crate::cloud::doctor;
-use crate::cloud::keys::LIFETIME;
+use crate::cloud::delegated;
+use crate::cloud::settings::LIFETIME;
 use crate::program::environment::{ProgramCodes, environment_findings, program_finding};
 
 #[cfg(feature = "external")]
@@ -76,7 +76,7 @@ pub(super) fn of_table(context: &BuildContext, table: &toml::Table) -> Vec<Findi
 
 /// For a program without the calls.
 pub(super) fn without_calls(context: &BuildContext, table: &toml::Table) -> Vec<Finding> {
-    doctor::without_calls("external-backends", context, of_table(context, table))
+    delegated::without_calls("external-backends", context, of_table(context, table))
 }
 
 fn of_settings(context: &BuildContext, settings: &Settings) -> Vec<Finding> {

@@ -15,7 +15,7 @@ use greenroom_keys::{KeyTable, duration, key};
 
 use super::protocol::answers::is_public_key;
 use super::protocol::{ProgramSettings, Verb};
-use crate::cloud::keys::{SSH_PORT, USER, USER_DATA};
+use crate::cloud::settings::{SSH_PORT, USER, USER_DATA};
 use crate::cloud::offerings::Offering;
 use crate::cloud::settings::{Common, UserData};
 use crate::program::environment::ProgramEnvironment;
@@ -119,7 +119,7 @@ fn common(table: &Table<'_>, offerings: &[String]) -> Common {
         Some(&"script") => UserData::Script,
         _ => UserData::CloudInit,
     };
-    Common::plain(table, known, ("ci", 22), user_data)
+    Common::plain(table, known, "ci", 22, user_data)
 }
 
 pub(super) const TABLES: &[KeyTable] = &[KeyTable {

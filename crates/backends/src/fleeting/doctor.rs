@@ -9,7 +9,7 @@ use super::artifact::lock_file::LockFile;
 use super::locate::{Installed, LocateError, Located, PluginPlaces, locate, versions};
 use super::settings::{HostKeyCheck, Settings};
 use crate::causes::with_causes;
-use crate::cloud::doctor;
+use crate::cloud::delegated;
 use crate::program::environment::{
     ProgramCodes, environment_findings, exposed_secret, program_finding, unreadable_secret,
 };
@@ -31,7 +31,7 @@ pub(super) fn of_table(context: &BuildContext, table: &toml::Table) -> Vec<Findi
 
 /// For a program without the calls.
 pub(super) fn without_calls(context: &BuildContext, table: &toml::Table) -> Vec<Finding> {
-    doctor::without_calls("fleeting-backends", context, of_table(context, table))
+    delegated::without_calls("fleeting-backends", context, of_table(context, table))
 }
 
 fn of_settings(context: &BuildContext, settings: &Settings) -> Vec<Finding> {

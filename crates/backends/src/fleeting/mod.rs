@@ -9,7 +9,7 @@ use greenroom_providers::first_pool::{FirstPool, Nothing};
 use greenroom_providers::registration::{BuildContext, Built, Calls, Registration};
 
 use crate::cloud::delegated::DelegatedCloud;
-use crate::cloud::keys::LIFETIME;
+use crate::cloud::settings::LIFETIME;
 
 pub mod artifact;
 pub mod book;

@@ -66,7 +66,7 @@ impl Net {
 
 #[cfg(feature = "gce")]
 impl Image {
-    /// As a request names it.
+    /// The path of the image in a request.
     pub(super) fn path(&self) -> String {
         let family = if self.is_family { "family/" } else { "" };
         format!("{}global/images/{family}{}", of(self.project.as_ref()), self.name)
@@ -75,12 +75,12 @@ impl Image {
 
 #[cfg(feature = "gce")]
 impl Net {
-    /// As a request names the network.
+    /// The path of the network in a request.
     pub(super) fn network_path(&self) -> String {
         format!("{}global/networks/{}", of(self.project.as_ref()), self.name)
     }
 
-    /// As a request for a machine of `region` names the subnetwork.
+    /// The path of the subnetwork in a request for a machine of `region`.
     pub(super) fn subnetwork_path(&self, region: &str) -> String {
         let region = self.region.as_deref().unwrap_or(region);
         format!("{}regions/{region}/subnetworks/{}", of(self.project.as_ref()), self.name)

@@ -1,11 +1,15 @@
-//! Contexts of kubeconfigs, as `kubectl` writes them: in YAML of one key a line, or in JSON.
+//! Contexts of kubeconfigs, as `kubectl` writes them (YAML of one key a line, or JSON), and the first pool that follows from
+//! them.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use greenroom_providers::first_pool::few;
+use greenroom_providers::first_pool::{FirstPool, Found, Given, few};
+use toml::Value;
 
-/// Where Kubernetes puts what a pod's own account needs.
+use crate::cloud::first_pool::boot;
+
+/// The directory with the credentials of a pod's own account.
 const OWN_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// A context with its namespace, if it has one.
@@ -63,7 +67,7 @@ impl Clusters {
         Some((&file.path, found.namespace.as_deref()))
     }
 
-    /// What of it is here.
+    /// The files with their contexts and the account of this pod, as the end of a line.
     pub(super) fn in_words(&self) -> String {
         let of_file = |file: &Kubeconfig| {
             let names: Vec<&str> = file.contexts.iter().map(|context| context.name.as_str()).collect();
@@ -89,9 +93,9 @@ impl Kubeconfig {
     }
 }
 
-type Read = (Vec<KubeContext>, Option<String>);
+type ContextsAndCurrent = (Vec<KubeContext>, Option<String>);
 
-fn from_json(text: &str) -> Option<Read> {
+fn from_json(text: &str) -> Option<ContextsAndCurrent> {
     let config: serde_json::Value = serde_json::from_str(text).ok()?;
     let word = |value: &serde_json::Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     let context = |one: &serde_json::Value| {
@@ -102,8 +106,8 @@ fn from_json(text: &str) -> Option<Read> {
 }
 
 /// Other forms of YAML give fewer contexts: the operator then names one.
-fn from_yaml(text: &str) -> Read {
-    let (mut contexts, mut current): Read = (Vec::new(), None);
+fn from_yaml(text: &str) -> ContextsAndCurrent {
+    let (mut contexts, mut current): ContextsAndCurrent = (Vec::new(), None);
     let mut is_within = false;
     // The column of an entry's own keys.
     let mut own = 0;
@@ -144,6 +148,58 @@ fn value(line: &str, key: &str) -> Option<String> {
     let word = word.strip_prefix('"').and_then(|word| word.strip_suffix('"')).unwrap_or(word);
     let word = word.strip_prefix('\'').and_then(|word| word.strip_suffix('\'')).unwrap_or(word);
     (!word.is_empty()).then(|| word.to_owned())
+}
+
+pub(super) const FIRST_POOL: FirstPool = FirstPool {
+    name: "pods",
+    about: "pods of a cluster",
+    comments: &[
+        ("server_image", "\"registry.example.com/ci/greenroom-server:0.1.0\""),
+        ("cpu", "\"2\""),
+        ("memory", "\"4Gi\""),
+        ("service_account", "\"jobs\""),
+    ],
+    look: |host| Box::new(Clusters::look(host.home().as_deref(), |name| host.set(name))),
+};
+
+impl Found for Clusters {
+    fn text(&self) -> Option<String> {
+        Some(self.in_words())
+    }
+
+    /// Asks for nothing in a pod of the cluster, whose own account is enough.
+    fn asks_for(&self) -> &'static [&'static str] {
+        let is_inside = self.files.is_empty() && self.own_namespace.is_some();
+        if is_inside { &[] } else { &["context"] }
+    }
+
+    fn likely(&self, key: &str, given: &Given<'_>) -> Option<String> {
+        match key {
+            "context" => self.likely_context(),
+            "namespace" => {
+                // That of the context, that of this pod, or the one of the example manifests.
+                let named = match given.text("context") {
+                    Some(context) => {
+                        self.find(context).and_then(|(_, namespace)| namespace).map(str::to_owned)
+                    }
+                    None => self.own_namespace.clone(),
+                };
+                named.or_else(|| Some("ci-jobs".to_owned()))
+            }
+            _ => None,
+        }
+    }
+
+    /// The file of the context: a service has another environment and another home.
+    fn follows(&self, given: &Given<'_>) -> Vec<(&'static str, Value)> {
+        let file = given.text("context").and_then(|context| self.find(context)).map(|(path, _)| path);
+        let file = file.filter(|_| !given.has("kubeconfig"));
+        file.map(|path| ("kubeconfig", Value::String(path.display().to_string()))).into_iter().collect()
+    }
+
+    fn steps(&self, pool: &str, _given: &Given<'_>, program: &str) -> Vec<String> {
+        vec![boot(pool, program)]
+    }
 }
 
 #[cfg(test)]
@@ -209,5 +265,16 @@ users:
         let other = Clusters::look(Some(home.path()), named);
         assert_eq!((other.likely_context().as_deref(), other.find("prod")), (Some("only"), None));
         assert_eq!(Clusters::default().in_words(), "no kubeconfig");
+    }
+
+    #[test]
+    fn in_a_pod_its_own_account_and_namespace_will_do() {
+        let nothing = Given { provider: &[], hosts: &[] };
+        let own = Clusters { own_namespace: Some("here".to_owned()), ..Clusters::default() };
+        assert_eq!(own.likely("namespace", &nothing).as_deref(), Some("here"));
+        assert!(own.asks_for().is_empty() && own.follows(&nothing).is_empty());
+        let outside = Clusters::default();
+        assert_eq!(outside.asks_for(), ["context"]);
+        assert_eq!(outside.likely("namespace", &nothing).as_deref(), Some("ci-jobs"));
     }
 }

@@ -1,25 +1,25 @@
-//! What the LimitRanges of a namespace do to a pool's pods.
+//! The effects of a namespace's LimitRanges on a pool's pods.
 
 use std::collections::BTreeMap;
 
-use super::quantity::milli;
+use super::settings::milli;
 
 /// Amounts by resource, such as `memory`.
 pub(super) type Amounts = BTreeMap<String, String>;
 
 /// Resources of the container that jobs run in, as its pod requests them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct PodResources {
     pub(super) requests: Amounts,
     pub(super) limits: Amounts,
 }
 
 /// An item of a LimitRange.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Range {
+pub(super) struct LimitRangeItem {
     /// The LimitRange.
     pub(super) name: String,
-    /// What it is about: `Container`, `Pod`.
+    /// The kind of object that the item limits: `Container`, `Pod`.
     pub(super) kind: String,
     pub(super) min: Amounts,
     pub(super) max: Amounts,
@@ -27,30 +27,30 @@ pub(super) struct Range {
     pub(super) default: Amounts,
     /// Requests of containers that have none.
     pub(super) default_request: Amounts,
-    /// Most that a limit may be of its request.
+    /// The maximum of a limit, as a multiple of its request.
     pub(super) ratio: Amounts,
 }
 
-/// Sentences about a pool's pods, each to follow "LimitRange `x`".
+/// The effects of a LimitRange on a pool's pods, each as the predicate of a sentence about the LimitRange.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Effects {
-    /// Why it refuses them.
+    /// The reasons why it refuses them.
     pub(super) refused: Vec<String>,
     /// Limits that it sets.
     pub(super) set: Vec<String>,
 }
 
 /// The effects of all ranges on a pod, by the ranges' names.
-pub(super) fn effects(ranges: &[Range], wanted: &Wanted) -> Vec<(String, Effects)> {
+pub(super) fn effects(ranges: &[LimitRangeItem], wanted: &PodResources) -> Vec<(String, Effects)> {
     let filled = filled(ranges, wanted);
-    let of_range = |range: &Range| (range.name.clone(), range.effects(wanted, &filled));
+    let of_range = |range: &LimitRangeItem| (range.name.clone(), range.effects(wanted, &filled));
     let all = ranges.iter().map(of_range);
     all.filter(|(_, effects)| *effects != Effects::default()).collect()
 }
 
 /// The pod's resources with the defaults of all ranges.
-fn filled(ranges: &[Range], wanted: &Wanted) -> Wanted {
-    let Wanted { mut requests, mut limits } = wanted.clone();
+fn filled(ranges: &[LimitRangeItem], wanted: &PodResources) -> PodResources {
+    let PodResources { mut requests, mut limits } = wanted.clone();
     // A request that is missing is its limit, before any default.
     for (resource, limit) in &wanted.limits {
         requests.entry(resource.clone()).or_insert_with(|| limit.clone());
@@ -63,10 +63,10 @@ fn filled(ranges: &[Range], wanted: &Wanted) -> Wanted {
             requests.entry(resource.clone()).or_insert_with(|| amount.clone());
         }
     }
-    Wanted { requests, limits }
+    PodResources { requests, limits }
 }
 
-impl Range {
+impl LimitRangeItem {
     /// True if it gives containers a limit of this resource that have none.
     pub(super) fn limits_containers(&self, resource: &str) -> bool {
         self.is_of_container() && self.default.contains_key(resource)
@@ -76,7 +76,7 @@ impl Range {
         self.kind == "Container"
     }
 
-    fn effects(&self, wanted: &Wanted, filled: &Wanted) -> Effects {
+    fn effects(&self, wanted: &PodResources, filled: &PodResources) -> Effects {
         let mut effects = Effects::default();
         if !self.is_of_container() && self.kind != "Pod" {
             return effects;
@@ -99,7 +99,9 @@ impl Range {
         }
         for (resource, most) in &self.ratio {
             let ratio = |limit: &String, request: &String| {
-                let (limit, request, most) = (milli(limit)?, milli(request)?, milli(most)?);
+                let limit = milli(limit)?;
+                let request = milli(request)?;
+                let most = milli(most)?;
                 (limit.saturating_mul(1_000) > request.saturating_mul(most)).then_some(())
             };
             if let (Some(limit), Some(request)) = (filled.limits.get(resource), filled.requests.get(resource))
@@ -135,13 +137,13 @@ mod tests {
         all.iter().map(|(name, amount)| ((*name).to_owned(), (*amount).to_owned())).collect()
     }
 
-    fn container() -> Range {
-        Range { name: "r".to_owned(), kind: "Container".to_owned(), ..Range::default() }
+    fn container() -> LimitRangeItem {
+        LimitRangeItem { name: "r".to_owned(), kind: "Container".to_owned(), ..LimitRangeItem::default() }
     }
 
     /// The sentences about a pod of 4Gi that requests 2 processors.
-    fn told(range: Range) -> Vec<String> {
-        let wanted = Wanted {
+    fn told(range: LimitRangeItem) -> Vec<String> {
+        let wanted = PodResources {
             requests: amounts(&[("cpu", "2"), ("memory", "4Gi")]),
             limits: amounts(&[("memory", "4Gi")]),
         };
@@ -155,14 +157,14 @@ mod tests {
 
     #[test]
     fn a_range_that_a_pod_fits_has_no_effect() {
-        let range = Range {
+        let range = LimitRangeItem {
             max: amounts(&[("memory", "4Gi"), ("cpu", "2")]),
             min: amounts(&[("cpu", "2000m")]),
             ratio: amounts(&[("memory", "1")]),
             ..container()
         };
         assert_eq!(told(range), Vec::<String>::new());
-        let volumes = Range {
+        let volumes = LimitRangeItem {
             kind: "PersistentVolumeClaim".to_owned(),
             max: amounts(&[("memory", "1")]),
             ..container()
@@ -174,28 +176,35 @@ mod tests {
     fn each_bound_has_its_sentence() {
         for (range, expected) in [
             (
-                Range { max: amounts(&[("memory", "64Mi")]), ..container() },
+                LimitRangeItem { max: amounts(&[("memory", "64Mi")]), ..container() },
                 "allows a container at most 64Mi of memory, not 4Gi",
             ),
             (
-                Range { kind: "Pod".to_owned(), max: amounts(&[("cpu", "1500m")]), ..container() },
+                LimitRangeItem { kind: "Pod".to_owned(), max: amounts(&[("cpu", "1500m")]), ..container() },
                 "allows a pod at most 1500m of cpu, not 2",
             ),
-            (Range { min: amounts(&[("cpu", "4")]), ..container() }, "demands at least 4 of cpu, not 2"),
             (
-                Range { default: amounts(&[("cpu", "8")]), ratio: amounts(&[("cpu", "3")]), ..container() },
+                LimitRangeItem { min: amounts(&[("cpu", "4")]), ..container() },
+                "demands at least 4 of cpu, not 2",
+            ),
+            (
+                LimitRangeItem {
+                    default: amounts(&[("cpu", "8")]),
+                    ratio: amounts(&[("cpu", "3")]),
+                    ..container()
+                },
                 "allows a limit of cpu of at most 3 times its request, not 8 for 2",
             ),
             (
-                Range { default: amounts(&[("cpu", "500m")]), ..container() },
+                LimitRangeItem { default: amounts(&[("cpu", "500m")]), ..container() },
                 "sets a limit of 500m of cpu, which is less than the pod requests (2)",
             ),
             (
-                Range { default: amounts(&[("cpu", "3"), ("memory", "1Gi")]), ..container() },
+                LimitRangeItem { default: amounts(&[("cpu", "3"), ("memory", "1Gi")]), ..container() },
                 "note: sets a limit of 3 of cpu",
             ),
             (
-                Range { default: amounts(&[("ephemeral-storage", "1Gi")]), ..container() },
+                LimitRangeItem { default: amounts(&[("ephemeral-storage", "1Gi")]), ..container() },
                 "note: sets a limit of 1Gi of ephemeral-storage",
             ),
         ] {

@@ -1,4 +1,4 @@
-//! Pods of a job's own: which images jobs may name.
+//! Pods for single jobs: the images that jobs may name, and the resources of their services.
 
 use greenroom_core::container::ordering::{AllowedOrders, OrderSettings};
 use greenroom_core::container::pattern;
@@ -6,9 +6,8 @@ use greenroom_core::container::settings::PullPolicy;
 use greenroom_core::glob::Glob;
 use greenroom_keys::table::Table;
 
-use super::keys::PULL;
 use super::placement::Placement;
-use super::quantity;
+use super::settings::{PULL, checked_quantity, milli};
 
 /// Keys without effect if jobs cannot have pods of their own.
 const DEPENDENT: [&str; 7] = [
@@ -21,7 +20,7 @@ const DEPENDENT: [&str; 7] = [
     "service_memory",
 ];
 
-/// What jobs may order, and what each of their services gets.
+/// The limits of what jobs may order, and the resources of each of their services.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Orders {
     pub(super) settings: OrderSettings,
@@ -38,7 +37,7 @@ pub(super) fn read(table: &Table<'_>, placements: &[Placement], pull: Option<&st
         table.check_each(key, &texts, pattern::pattern);
         Some(texts.iter().map(|(text, _)| Glob::new(text)).collect())
     };
-    let amount = |key| table.parsed(key, table.text(key), |text| quantity::checked(&text)).into_value();
+    let amount = |key| table.parsed(key, table.text(key), |text| checked_quantity(&text)).into_value();
     let allowed = AllowedOrders {
         images: globs("images"),
         services: globs("services"),
@@ -46,9 +45,10 @@ pub(super) fn read(table: &Table<'_>, placements: &[Placement], pull: Option<&st
         pull_policies: pull_policies(table, pull),
         may_be_privileged: table.has("pod"),
     };
-    let (service_cpu, service_memory) = (amount("service_cpu"), amount("service_memory"));
+    let service_cpu = amount("service_cpu");
+    let service_memory = amount("service_memory");
     let service_cpu_limit = amount("service_cpu_limit");
-    let milli = |amount: &Option<String>| amount.as_deref().and_then(quantity::milli);
+    let milli = |amount: &Option<String>| amount.as_deref().and_then(milli);
     if let (Some(reserved), Some(limit)) = (milli(&service_cpu), milli(&service_cpu_limit))
         && limit < reserved
     {
@@ -71,7 +71,7 @@ pub(super) fn read(table: &Table<'_>, placements: &[Placement], pull: Option<&st
     Some(Orders { settings, service_cpu, service_cpu_limit, service_memory })
 }
 
-/// By default, what Kubernetes itself chooses from.
+/// The pull policies that jobs may name; by default those that Kubernetes itself chooses from.
 fn pull_policies(table: &Table<'_>, pull: Option<&str>) -> Vec<PullPolicy> {
     let words = table.words("allowed_pull_policies").into_value();
     let words = words.map(|words| words.into_iter().filter_map(|word| named(&PullPolicy::NAMES, word)));

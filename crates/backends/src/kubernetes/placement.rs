@@ -1,4 +1,4 @@
-//! Where pods may run: the offerings of a table.
+//! The offerings of a table: kinds of nodes on which pods may run.
 
 use greenroom_keys::got::Got;
 use greenroom_keys::table::{Table, Texts};
@@ -25,7 +25,7 @@ pub(super) struct Toleration {
     pub(super) effect: Option<String>,
 }
 
-/// One offering.
+/// An offering: a kind of node, and the image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Placement {
     pub(super) name: String,

@@ -1,18 +1,22 @@
-//! The table of a pool of Kubernetes pods.
+//! The table of a pool of Kubernetes pods: its keys, the settings that they are read into, and quantities such as `500m` and
+//! `4Gi`.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+use greenroom_core::container::settings::PullPolicy;
 use greenroom_core::ids::PoolName;
+use greenroom_keys::Applies::{Job, Launch, Pass, Within};
+use greenroom_keys::Takes::{self, Count, Flag, Globs, HostPath, Map, Tables, Text, TextOrTexts, Word};
+use greenroom_keys::Unset::{Required, Value, Words};
 use greenroom_keys::problem::Problems;
 use greenroom_keys::table::{self, Table};
 use greenroom_keys::value_error::ValueError;
+use greenroom_keys::{Key, KeyTable, key};
 
-use super::keys::TABLES;
 use super::orders::{self, Orders};
 use super::placement::{self, Placement, image, name};
-use super::quantity;
-use crate::cloud::settings::{Common, UserData};
+use crate::cloud::settings::{AS_ABOVE, Common, SSH_PORT, USER, UserData};
 
 /// Default of `schedule_within`.
 const SCHEDULE_WITHIN: Duration = Duration::from_secs(20);
@@ -36,7 +40,7 @@ pub(super) struct Settings {
     pub(super) pull_secrets: Vec<String>,
     /// `None`: jobs get the pool's own pods only.
     pub(super) orders: Option<Orders>,
-    pub(super) resources: Resources,
+    pub(super) resources: JobResources,
     pub(super) service_account: Option<String>,
     /// The ConfigMap that owns the pods.
     pub(super) owner: Option<String>,
@@ -48,14 +52,14 @@ pub(super) struct Settings {
     pub(super) common: Common,
 }
 
-/// Resources of the container that jobs run in, as quantities.
+/// JobResources of the container that jobs run in, as quantities.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Resources {
+pub(super) struct JobResources {
     pub(super) cpu: Option<String>,
     pub(super) cpu_limit: Option<String>,
-    /// Reserved, and the limit.
+    /// The memory that is reserved, and its limit.
     pub(super) memory: Option<String>,
-    /// The same.
+    /// The ephemeral storage that is reserved, and its limit.
     pub(super) disk: Option<String>,
 }
 
@@ -68,7 +72,8 @@ impl Settings {
         let namespace = table.parsed("namespace", table.text("namespace"), name);
         let namespace = table.required("namespace", namespace, "name the namespace of the pods");
         let named = |key| table.parsed(key, table.text(key), name).into_value();
-        let (context, kubeconfig) = (table.text("context"), table.text("kubeconfig"));
+        let context = table.text("context");
+        let kubeconfig = table.text("kubeconfig");
         if context.is_absent() && !kubeconfig.is_absent() {
             table.refuse("kubeconfig", "has no effect without `context`");
         }
@@ -87,7 +92,7 @@ impl Settings {
             orders: orders::read(table, &placements, pull_policy),
             pull_policy,
             pull_secrets: secrets.into_iter().map(|(text, _)| text).collect(),
-            resources: Resources::of(table),
+            resources: JobResources::of(table),
             service_account: named("service_account"),
             owner: named("owner_config_map"),
             template: table.text("pod").into_value().map(PathBuf::from),
@@ -98,12 +103,12 @@ impl Settings {
     }
 }
 
-impl Resources {
+impl JobResources {
     fn of(table: &Table<'_>) -> Self {
-        let of = |key| table.parsed(key, table.text(key), |text| quantity::checked(&text)).into_value();
+        let of = |key| table.parsed(key, table.text(key), |text| checked_quantity(&text)).into_value();
         let resources =
             Self { cpu: of("cpu"), cpu_limit: of("cpu_limit"), memory: of("memory"), disk: of("disk") };
-        let milli = |text: &Option<String>| text.as_deref().and_then(quantity::milli);
+        let milli = |text: &Option<String>| text.as_deref().and_then(milli);
         if let (Some(reserved), Some(limit)) = (milli(&resources.cpu), milli(&resources.cpu_limit))
             && limit < reserved
         {
@@ -115,7 +120,188 @@ impl Resources {
 
 fn common(table: &Table<'_>, placements: &[Placement]) -> Common {
     let offerings = placements.iter().map(Placement::offering).collect();
-    Common::plain(table, offerings, ("root", 2222), UserData::Script)
+    Common::plain(table, offerings, "root", 2222, UserData::Script)
+}
+
+/// The values of `via` and of `image_pull_policy`.
+const VIA: &[&str] = &[PORT_FORWARD, ADDRESS];
+pub(super) const PULL: &[&str] = &["Always", "IfNotPresent", "Never"];
+
+pub(super) const TABLES: &[KeyTable] = &[
+    KeyTable {
+        header: "[pool.NAME.provider]",
+        about: "Instances are pods of a Kubernetes cluster. [providers/kubernetes.md](providers/kubernetes.md) explains \
+                the image, the role and the network policy; `greenroom doctor` checks this table against the cluster.",
+        keys: &[
+            key("context", Text, Words("none: the service account of the pod that Greenroom runs in"), Pass)
+                .means("Context of the kubeconfig, which names the cluster and the credentials.")
+                .interacts("A keeper refuses a change to another cluster while the pool has instances: drain the pool first."),
+            key("kubeconfig", HostPath, Words("`KUBECONFIG` of the keeper, otherwise `~/.kube/config`"), Pass)
+                .means("File with the context.")
+                .interacts("Only with `context`."),
+            key("namespace", Text, Required, Pass)
+                .means("Namespace of the pods.")
+                .interacts("It should have nothing else: an account that may create pods may also use the secrets of their \
+                            namespace. Drain the pool before a change."),
+            key("via", Word(VIA), Value("\"port-forward\""), Launch)
+                .means("How Greenroom reaches the SSH server of a pod: through the API server, or by the pod's address.")
+                .interacts("With `\"address\"`, the runner host needs a route to the network of the pods. Jobs then survive a \
+                            restart of the API server or the kubelet."),
+            IMAGE,
+            key("server_image", Text, Words("none: the image has an SSH server"), Launch)
+                .means("Image with the program `greenroom-server`, an SSH server for images that have none.")
+                .interacts("An init container copies the program into each pod. `image` then needs `/bin/sh`, and what jobs need."),
+            key("image_pull_policy", Word(PULL), Words("as Kubernetes chooses by the tag"), Launch)
+                .means("When a node pulls the images."),
+            key("image_pull_secrets", TextOrTexts, Words("none"), Launch)
+                .means("Secrets of the namespace with passwords for the registry."),
+            key("image_from_job", Flag, Value("false"), Job)
+                .means("Whether a job with another `image:`, or with `services:`, gets a pod of its own, made of these images.")
+                .interacts("It needs `server_image`. Such a pod starts cold. All other jobs get the pool's pods."),
+            key("images", Globs, Words("all images"), Job)
+                .means("Images that jobs may name.")
+                .interacts(WITH_ORDERS),
+            key("services", Globs, Words("all images"), Job)
+                .means("Images that services may have.")
+                .interacts(WITH_ORDERS),
+            key("services_limit", Count(0), Words("no limit"), Job)
+                .unit("services")
+                .means("Services that a job may have; with 0, none. Never more than 100.")
+                .interacts(WITH_ORDERS),
+            key("allowed_pull_policies", Takes::Words(&PullPolicy::NAMES), Words(PULL_POLICIES), Job)
+                .means("Pull policies that jobs may name. Of a job's list, the first one that is allowed counts.")
+                .interacts(WITH_ORDERS),
+            key("service_cpu", Text, Words("none: as the namespace's LimitRange says"), Launch)
+                .means("Processors that the scheduler reserves for each service of a job.")
+                .interacts(WITH_ORDERS),
+            key("service_cpu_limit", Text, Words("none: as the namespace's LimitRange says"), Launch)
+                .means("Limit of the processors that each service of a job may use.")
+                .interacts("Only with `image_from_job`. Without it, `doctor` warns: a service may take a node's processors from others."),
+            key("service_memory", Text, Words("none: as the namespace's LimitRange says"), Launch)
+                .means("Memory of each service of a job: reserved, and its limit.")
+                .interacts("Only with `image_from_job`. A service that exceeds it is killed, and started again."),
+            key("cpu", Text, Words("none: as the namespace's LimitRange says"), Launch)
+                .means("Processors that the scheduler reserves for a pod, such as `\"2\"` or `\"500m\"`."),
+            key("cpu_limit", Text, Words("none"), Launch).means("Limit of the processors that a pod may use."),
+            key("memory", Text, Words("none: as the namespace's LimitRange says"), Launch)
+                .means("Memory of a pod, such as `\"4Gi\"`: reserved, and its limit.")
+                .interacts("A pod that exceeds it is killed, with its job."),
+            key("disk", Text, Words("none: as the namespace's LimitRange says"), Launch)
+                .means("Ephemeral storage of a pod, such as `\"20Gi\"`: reserved, and its limit.")
+                .interacts("A pod that exceeds it is evicted, with its job."),
+            key("service_account", Text, Words("the namespace's `default`"), Launch)
+                .means("Service account of the pods, which should have no rights.")
+                .interacts("Pods get no token of it."),
+            key("owner_config_map", Text, Words("none"), Launch)
+                .means("ConfigMap of the namespace that owns the pods: when the operator deletes it, Kubernetes deletes them.")
+                .interacts("The role needs `get` on it. Never use an object of Greenroom's own deployment as an owner."),
+            key("pod", HostPath, Words("none"), Launch)
+                .means("YAML file with a pod to start from: volumes, sidecars, security context, labels.")
+                .interacts("Its container `job` is the one that jobs run in. The keys of this table win. What Greenroom sets \
+                            may not be set there, and is refused by name."),
+            key("schedule_within", greenroom_keys::Takes::Duration(0), Value("\"20s\""), Launch)
+                .means("How long a pod may wait for a node before the launch continues with the next offering.")
+                .interacts("Set it to minutes where an autoscaler adds nodes. While one reports that it adds a node, the launch \
+                            waits until `launch_timeout`."),
+            NODE_SELECTOR,
+            TOLERATIONS,
+            RUNTIME_CLASS,
+            PRIORITY_CLASS,
+            ARCHITECTURE,
+            key("offering", Tables, Words("one, `default`, from the keys of this table"), Within)
+                .means("Other kinds of nodes, in their order."),
+            USER.or(Value("\"root\""))
+                .means("Linux user that logs in and runs jobs. Without `server_image`, a pod that starts as root creates a missing one.")
+                .interacts("Where pods do not start as root, it must be the image's own user. Idle instances with the earlier \
+                            user fail their next probe and are replaced."),
+            SSH_PORT
+                .or(Value("2222"))
+                .means("Port of the SSH server in the pods.")
+                .interacts("With `via = \"address\"`, network policies must allow it from the runner host."),
+        ],
+    },
+    KeyTable {
+        header: "[[pool.NAME.provider.offering]]",
+        about: "Kinds of nodes are tried one after another. A launch uses the first one on which Kubernetes finds a place.",
+        keys: &[
+            key("name", Text, Required, Launch).means("Name of the offering in messages."),
+            IMAGE.or(AS_ABOVE).interacts("It must fit the architecture."),
+            NODE_SELECTOR.or(AS_ABOVE),
+            TOLERATIONS.or(AS_ABOVE).interacts(""),
+            RUNTIME_CLASS.or(AS_ABOVE),
+            PRIORITY_CLASS.or(AS_ABOVE).interacts(""),
+            ARCHITECTURE.or(AS_ABOVE).interacts(""),
+        ],
+    },
+];
+
+const WITH_ORDERS: &str = "Only with `image_from_job`.";
+const PULL_POLICIES: &str = "that of `image_pull_policy`, otherwise `always` and `if-not-present`";
+
+const IMAGE: Key =
+    key("image", Text, Required, Launch).means("Image of the container that jobs run in.").interacts(
+        "Required here or in each `offering`. It needs `git` and the pool's `shell`; without `server_image`, also an SSH server and `ssh-keygen`.",
+    );
+
+const NODE_SELECTOR: Key =
+    key("node_selector", Map, Words("none"), Launch).means("Labels that a node must have.");
+
+const TOLERATIONS: Key = key("tolerations", TextOrTexts, Words("none"), Launch)
+    .means(
+        "Taints that pods tolerate, as `kubectl taint` writes them: `\"spot=true:NoSchedule\"`, `\"spot\"`.",
+    )
+    .interacts("Kubernetes removes pods from a lost node after 30 s; tolerations of its taints are refused.");
+
+const RUNTIME_CLASS: Key = key("runtime_class", Text, Words("the cluster's default"), Launch)
+    .means("RuntimeClass of the pods, such as one with a virtual machine for each pod.");
+
+const PRIORITY_CLASS: Key = key("priority_class", Text, Words("the cluster's default"), Launch)
+    .means("PriorityClass of the pods.")
+    .interacts("A pod of a higher priority may preempt a pod with its job.");
+
+const ARCHITECTURE: Key = key("architecture", Text, Words("any"), Launch)
+    .means("Architecture of the nodes (`kubernetes.io/arch`), such as `\"amd64\"` or `\"arm64\"`.")
+    .interacts("Set it if the image is for one architecture only.");
+
+/// Suffixes, and by how many thousandths they multiply.
+const UNITS: [(&str, u128); 14] = [
+    ("", 1_000),
+    ("m", 1),
+    ("k", 1_000_000),
+    ("M", 1_000_000_000),
+    ("G", 1_000_000_000_000),
+    ("T", 1_000_000_000_000_000),
+    ("P", 1_000_000_000_000_000_000),
+    ("E", 1_000_000_000_000_000_000_000),
+    ("Ki", 1_000 << 10),
+    ("Mi", 1_000 << 20),
+    ("Gi", 1_000 << 30),
+    ("Ti", 1_000 << 40),
+    ("Pi", 1_000 << 50),
+    ("Ei", 1_000 << 60),
+];
+
+/// A quantity in thousandths, rounded down; `None` if it is not one, or has an exponent.
+pub(super) fn milli(text: &str) -> Option<u128> {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let (_, factor) = UNITS.iter().find(|(suffix, _)| *suffix == unit)?;
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() && part.is_empty() || whole.len() > 15 || part.len() > 9 {
+        return None;
+    }
+    let digits = |text: &str| if text.is_empty() { Some(0) } else { text.parse::<u128>().ok() };
+    let scale = 10_u128.pow(u32::try_from(part.len()).ok()?);
+    Some(digits(whole)? * factor + digits(part)? * factor / scale)
+}
+
+/// A quantity of a pod's resource.
+pub(super) fn checked_quantity(text: &str) -> Result<String, ValueError> {
+    match milli(text) {
+        Some(amount) if amount > 0 => Ok(text.trim().to_owned()),
+        _ => Err(ValueError::value(text, "a quantity of Kubernetes such as \"2\", \"500m\" or \"4Gi\"")),
+    }
 }
 
 #[cfg(test)]
@@ -208,5 +394,30 @@ mod tests {
         key_tables::shown(TABLES, super::super::REGISTRATION.example);
         let table: toml::Table = super::super::REGISTRATION.example.parse().unwrap();
         assert_eq!(settings(&table).unwrap().placements.len(), 2);
+    }
+
+    #[test]
+    fn a_quantity_is_read_as_kubernetes_reads_it() {
+        for (text, expected) in [
+            ("2", Some(2_000)),
+            ("500m", Some(500)),
+            ("0.5", Some(500)),
+            (".5", Some(500)),
+            ("1.", Some(1_000)),
+            ("4Gi", Some(4_000 << 30)),
+            ("1.5Ki", Some(1_536_000)),
+            ("2G", Some(2_000_000_000_000)),
+            ("", None),
+            (".", None),
+            ("4gi", None),
+            ("4GiB", None),
+            ("1.5.1", None),
+            ("-1", None),
+            ("1e3", None),
+        ] {
+            assert_eq!(milli(text), expected, "{text}");
+        }
+        assert_eq!(checked_quantity(" 4Gi "), Ok("4Gi".to_owned()));
+        assert!(checked_quantity("0").is_err() && checked_quantity("4 GB").is_err());
     }
 }

@@ -10,6 +10,8 @@ use greenroom_core::failure::ErrorClass;
 use greenroom_core::text::clean_line;
 use greenroom_ports::provider::ProviderError;
 
+use crate::cloud::api::chain;
+
 /// Maximum length of a reported message, in characters: a denial contains a kilobyte of encoded reasons.
 const MAX_MESSAGE: usize = 300;
 
@@ -23,7 +25,8 @@ where
 {
     if let SdkError::ServiceError(answer) = error {
         let status = answer.raw().status().as_u16();
-        let (code, message) = (answer.err().code(), answer.err().message().unwrap_or_default());
+        let code = answer.err().code();
+        let message = answer.err().message().unwrap_or_default();
         let message =
             message.split("Encoded authorization failure message").next().unwrap_or_default().trim();
         let line = match (code, message) {
@@ -34,15 +37,14 @@ where
         };
         return ProviderError::new(class(code, status, place), clean_line(line.as_bytes(), MAX_MESSAGE));
     }
-    let causes = chain(error);
-    let line = |causes: &[String]| clean_line(causes.join(": ").as_bytes(), MAX_MESSAGE);
+    let line = clean_line(chain(error).as_bytes(), MAX_MESSAGE);
     if has_no_credentials(error) {
-        return ProviderError::new(ErrorClass::Denied, format!("no credentials for EC2: {}", line(&causes)));
+        return ProviderError::new(ErrorClass::Denied, format!("no credentials for EC2: {line}"));
     }
     match error {
-        SdkError::ConstructionFailure(_) => ProviderError::new(ErrorClass::Invalid, line(&causes)),
+        SdkError::ConstructionFailure(_) => ProviderError::new(ErrorClass::Invalid, line),
         // EC2 may have carried out the call or not.
-        _ => ProviderError::new(ErrorClass::Unknown, line(&causes)),
+        _ => ProviderError::new(ErrorClass::Unknown, line),
     }
 }
 
@@ -60,19 +62,6 @@ pub(super) fn code<E: ProvideErrorMetadata>(error: &SdkError<E, HttpResponse>) -
     error.as_service_error()?.code()
 }
 
-fn chain(error: &dyn Error) -> Vec<String> {
-    let mut causes = vec![error.to_string()];
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let text = cause.to_string();
-        if causes.last() != Some(&text) {
-            causes.push(text);
-        }
-        source = cause.source();
-    }
-    causes
-}
-
 fn has_no_credentials(error: &(dyn Error + 'static)) -> bool {
     let mut source = Some(error);
     while let Some(cause) = source {
@@ -84,7 +73,8 @@ fn has_no_credentials(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// By code, from EC2's reference ("Error codes for the Amazon EC2 API"); by status if the code is unknown.
+/// The class of an error by its code, from EC2's reference ("Error codes for the Amazon EC2 API"); by status if the code is
+/// unknown.
 fn class(code: Option<&str>, status: u16, place: &str) -> ErrorClass {
     let scope = || place.to_owned();
     match code.unwrap_or_default() {

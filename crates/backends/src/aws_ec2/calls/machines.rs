@@ -1,20 +1,24 @@
-//! Instances as EC2 lists them.
+//! Instances and volumes as EC2 lists them.
 
 use aws_sdk_ec2::types::{
     Instance, InstanceIpv6Address, InstanceLifecycleType, InstanceNetworkInterface, InstanceStateName, Tag,
+    Volume, VolumeAttachment, VolumeState, VolumeType,
 };
 use greenroom_core::ids::InstanceId;
-use greenroom_core::inventory::Tags;
+use greenroom_core::inventory::{Resource, ResourceKind, Tags};
 use greenroom_core::metadata::MetadataService;
 use greenroom_core::text::clean_line;
+use greenroom_core::time::Stamp;
 
-use crate::cloud::machine::{Addresses, Handle, Machine, MachineState};
+use super::handle;
+use crate::cloud::api::Disk;
+use crate::cloud::machine::{Addresses, Handle, Machine, MachineState, moment};
 use crate::cloud::tags;
 
 /// Maximum length of EC2's message in a reason, in characters.
 const MAX_MESSAGE: usize = 200;
 
-/// `None` if one of Greenroom's tags is missing.
+/// A listed instance; `None` if one of Greenroom's tags is missing.
 pub(super) fn read(instance: &Instance) -> Option<Machine> {
     let (id, tags) = tags_of(instance.tags())?;
     let state = machine_state(instance.state().and_then(|state| state.name())?);
@@ -94,10 +98,12 @@ pub(super) fn is_living_spot(instance: &Instance) -> bool {
     is_spot(instance) && state.is_some_and(|state| state > MachineState::Stopped)
 }
 
-/// Why it ended, worded to follow "instance X"; `None` if a call requested it, or EC2 reports no reason.
+/// The reason of an end, as the predicate of a sentence about the instance; `None` if a call requested it, or EC2 reports no
+/// reason.
 fn why(instance: &Instance) -> Option<String> {
     let reason = instance.state_reason()?;
-    let (code, message) = (reason.code()?, reason.message().unwrap_or_default());
+    let code = reason.code()?;
+    let message = reason.message().unwrap_or_default();
     let at = instance.state_transition_reason().and_then(time).map(|time| format!(" at {time} UTC"));
     let at = at.unwrap_or_default();
     let message =
@@ -120,6 +126,27 @@ fn time(transition: &str) -> Option<&str> {
     let inside = transition.rsplit_once('(')?.1.strip_suffix(')')?;
     let time = inside.split(' ').nth(1)?;
     (time.len() == 8 && time.bytes().all(|byte| byte.is_ascii_digit() || byte == b':')).then_some(time)
+}
+
+/// A listed volume; `None` if it is being deleted.
+pub(super) fn read_volume(volume: &Volume, now: Stamp) -> Option<Disk> {
+    if matches!(volume.state(), Some(VolumeState::Deleting | VolumeState::Deleted)) {
+        return None;
+    }
+    let (instance, tags) = tags_of(volume.tags()).unzip();
+    let made = volume.create_time().and_then(|time| time.to_millis().ok());
+    let size = volume.size().map(|gib| format!("{gib} GiB"));
+    let details = [size.as_deref(), volume.volume_type().map(VolumeType::as_str), volume.availability_zone()];
+    let attached = volume.attachments().iter().find_map(VolumeAttachment::instance_id).map(handle);
+    let resource = Resource {
+        kind: ResourceKind::Volume,
+        name: volume.volume_id()?.to_owned(),
+        instance,
+        tags,
+        created: made.map(|at_ms| moment(at_ms, now)),
+        detail: Some(details.into_iter().flatten().collect::<Vec<_>>().join(", ")),
+    };
+    Some(Disk { resource, attached })
 }
 
 #[cfg(test)]

@@ -24,21 +24,15 @@ use crate::cloud::offerings::Offering;
 use crate::cloud::{Cloud, tags};
 
 mod client;
-mod clock;
 mod errors;
 mod examine;
-mod identity;
-mod images;
 mod launch_spec;
 mod machines;
 mod notices;
-mod volumes;
 
-use client::Clients;
-use identity::Identity;
-use images::Images;
-use launch_spec::LaunchSpec;
-use notices::Notices;
+use client::{AccountIdentity, Ec2Clients};
+use launch_spec::{ImageDisks, LaunchSpec};
+use notices::InstanceNotices;
 
 /// Maximum length of a console, in bytes, from its end: the last lines show why a boot failed.
 const CONSOLE: usize = 64 << 10;
@@ -55,9 +49,9 @@ pub(super) fn build(context: &BuildContext, table: &toml::Table) -> Built {
         pool: context.pool.clone(),
         settings,
         clients: OnceCell::new(),
-        images: Images::default(),
-        identity: Identity::default(),
-        notices: Notices::new(Rc::clone(&context.clock)),
+        images: ImageDisks::default(),
+        identity: AccountIdentity::default(),
+        notices: InstanceNotices::new(Rc::clone(&context.clock)),
     };
     Ok(Rc::new(Cloud::new(context, common, &account, api)))
 }
@@ -67,14 +61,14 @@ pub(super) fn build(context: &BuildContext, table: &toml::Table) -> Built {
 struct Ec2 {
     pool: PoolName,
     settings: Settings,
-    clients: OnceCell<Clients>,
-    images: Images,
-    identity: Identity,
-    notices: Notices,
+    clients: OnceCell<Ec2Clients>,
+    images: ImageDisks,
+    identity: AccountIdentity,
+    notices: InstanceNotices,
 }
 
 impl Ec2 {
-    async fn clients(&self) -> &Clients {
+    async fn clients(&self) -> &Ec2Clients {
         self.clients.get_or_init(|| client::open(&self.settings)).await
     }
 
@@ -115,6 +109,7 @@ fn handle(id: &str) -> Handle {
 #[async_trait(?Send)]
 impl Api for Ec2 {
     type LaunchSpec = LaunchSpec;
+    type MachineId = Handle;
 
     fn launch_spec(&self, request: &LaunchRequest, offering: &Offering) -> Result<LaunchSpec, ProviderError> {
         LaunchSpec::new(&self.settings, request, offering)
@@ -130,7 +125,7 @@ impl Api for Ec2 {
     }
 
     fn announced(&self, answers: &MetadataAnswers) -> Option<&'static str> {
-        super::announced::announced(answers)
+        notices::announced(answers)
     }
 
     async fn create(&self, spec: &LaunchSpec) -> Result<Created, ProviderError> {
@@ -198,7 +193,7 @@ impl Api for Ec2 {
         let mut all = Vec::new();
         while let Some(page) = pages.next().await {
             let page = page.map_err(|error| errors::read(&error, ""))?;
-            all.extend(page.volumes().iter().filter_map(|volume| volumes::read(volume, now)));
+            all.extend(page.volumes().iter().filter_map(|volume| machines::read_volume(volume, now)));
         }
         Ok(Disks { all, complete: true })
     }

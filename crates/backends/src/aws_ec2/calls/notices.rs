@@ -1,7 +1,7 @@
-//! What EC2 is about to do to instances: scheduled events, and spot instances that it reclaims.
+//! Notices about instances: scheduled events, and spot instances that EC2 reclaims.
 //!
-//! Both are lists of their own. The pool works without them: if one fails, its notices are missing, and nothing else
-//! changes.
+//! EC2 lists both, each in a list of its own. The pool works without them: if one fails, its notices are missing, and nothing
+//! else changes. A spot instance's metadata service announces a reclaim, too.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,19 +13,20 @@ use aws_sdk_ec2::primitives::DateTime;
 use aws_sdk_ec2::types::{EventCode, Filter, InstanceStatus, InstanceStatusEvent, SpotInstanceRequest};
 use futures_util::future::join;
 use greenroom_core::failure::ErrorClass;
+use greenroom_core::metadata::MetadataAnswers;
 use greenroom_core::text::clean_line;
 use greenroom_core::time::Stamp;
 use greenroom_ports::clock::Clock;
 use greenroom_ports::provider::ProviderError;
 use jiff::Timestamp;
+use serde_json::Value;
 
 use super::errors;
-use crate::aws_ec2::announced::RECLAIM;
 use crate::cloud::machine::{CloudNotice, Machine, MachineState};
 
 /// Limit for an answer: the list of instances waits for it.
 const ANSWER: Duration = Duration::from_secs(5);
-/// How long an answer serves. EC2 reclaims a spot instance two minutes after it says so.
+/// The time for which an answer serves. EC2 reclaims a spot instance two minutes after the announcement.
 pub(super) const INTERVAL: Duration = Duration::from_secs(15);
 /// The pause after a failed call.
 const PAUSE: Duration = Duration::from_mins(1);
@@ -50,41 +51,41 @@ const EVENTS: [EventCode; 5] = [
     EventCode::SystemReboot,
     EventCode::SystemMaintenance,
 ];
-/// How the description of an event begins that will not happen any more.
+/// The beginnings of the descriptions of events that will not happen any more.
 const OVER: [&str; 2] = ["[Completed]", "[Canceled]"];
 
-/// Notices by the ID of the instance.
+/// InstanceNotices by the ID of the instance.
 type ByInstance = BTreeMap<String, CloudNotice>;
-type Answer = Result<ByInstance, ProviderError>;
+type NoticesAnswer = Result<ByInstance, ProviderError>;
 
 /// The notices of one pool's instances.
-pub(super) struct Notices {
+pub(super) struct InstanceNotices {
     clock: Rc<dyn Clock>,
-    events: Source,
-    reclaims: Source,
+    events: NoticeList,
+    reclaims: NoticeList,
 }
 
-/// One of the calls.
+/// The notices of one call.
 #[derive(Debug, Default)]
-struct Source {
+struct NoticeList {
     /// The last answer.
     known: RefCell<ByInstance>,
     /// No call before this.
     next: Cell<Option<Stamp>>,
 }
 
-impl std::fmt::Debug for Notices {
+impl std::fmt::Debug for InstanceNotices {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Notices")
+        f.debug_struct("InstanceNotices")
             .field("events", &self.events)
             .field("reclaims", &self.reclaims)
             .finish_non_exhaustive()
     }
 }
 
-impl Notices {
+impl InstanceNotices {
     pub(super) fn new(clock: Rc<dyn Clock>) -> Self {
-        Self { clock, events: Source::default(), reclaims: Source::default() }
+        Self { clock, events: NoticeList::default(), reclaims: NoticeList::default() }
     }
 
     /// Adds the notices to the living machines of a list. `has_spot`: whether a living one is a spot instance.
@@ -116,9 +117,9 @@ impl Notices {
     }
 }
 
-impl Source {
+impl NoticeList {
     /// Makes the call, unless the last answer still serves or the last call failed just now.
-    async fn update(&self, clock: &dyn Clock, call: impl Future<Output = Answer>) {
+    async fn update(&self, clock: &dyn Clock, call: impl Future<Output = NoticesAnswer>) {
         if self.next.get().is_some_and(|next| !clock.now().reached(next)) {
             return;
         }
@@ -143,7 +144,7 @@ impl Source {
 }
 
 /// The scheduled events of all instances of the account.
-async fn scheduled(client: &Client) -> Answer {
+async fn scheduled(client: &Client) -> NoticesAnswer {
     let codes = EVENTS.map(|code| code.as_str().to_owned()).to_vec();
     let affected = Filter::builder().name("event.code").set_values(Some(codes)).build();
     let mut pages = client.describe_instance_status().filters(affected).into_paginator().send();
@@ -156,7 +157,7 @@ async fn scheduled(client: &Client) -> Answer {
 }
 
 /// The pool's spot instances that EC2 takes back, and those that it has taken: a request stays listed for a while.
-async fn reclaimed(client: &Client, of_pool: Filter) -> Answer {
+async fn reclaimed(client: &Client, of_pool: Filter) -> NoticesAnswer {
     let codes = RECLAIMED.map(str::to_owned).to_vec();
     let taken = Filter::builder().name("status-code").set_values(Some(codes)).build();
     let list = client.describe_spot_instance_requests().filters(of_pool).filters(taken);
@@ -204,9 +205,31 @@ fn text(event: &InstanceStatusEvent) -> String {
     format!("{what}{at} (scheduled event{why})")
 }
 
+/// EC2 takes a spot instance back, as its list of spot requests says, too.
+pub(super) const RECLAIM: &str = "will be reclaimed by EC2 (spot)";
+/// EC2's rebalance recommendation, which may come long before, or without anything after it.
+const REBALANCE: &str = "may be reclaimed by EC2 at any time (spot, rebalance recommendation)";
+/// The values of an action.
+const ACTIONS: [&str; 3] = ["terminate", "stop", "hibernate"];
+
+/// The notice in the answers of the metadata service. The instance may have forged them: only what EC2 documents counts, and
+/// none of their words is repeated.
+pub(super) fn announced(answers: &MetadataAnswers) -> Option<&'static str> {
+    let has = |key: &str, field: &str, fits: fn(&str) -> bool| {
+        let answer = answers.get(key).and_then(|text| serde_json::from_str::<Value>(text).ok());
+        answer.is_some_and(|answer| answer[field].as_str().is_some_and(fits))
+    };
+    let is_time = |text: &str| text.parse::<jiff::Timestamp>().is_ok();
+    if has("spot/instance-action", "action", |text| ACTIONS.contains(&text)) {
+        return Some(RECLAIM);
+    }
+    has("events/recommendations/rebalance", "noticeTime", is_time).then_some(REBALANCE)
+}
+
 #[cfg(test)]
 mod tests {
     use aws_sdk_ec2::types::SpotInstanceStatus;
+    use greenroom_core::metadata::MetadataService;
     use greenroom_testkit::clock::ManualClock;
 
     use super::*;
@@ -288,14 +311,16 @@ mod tests {
         }
     }
 
-    fn failed(class: ErrorClass) -> Answer {
+    fn failed(class: ErrorClass) -> NoticesAnswer {
         Err(ProviderError::new(class, "no"))
     }
 
     #[tokio::test]
     async fn a_call_is_made_again_only_after_a_while() {
-        let (clock, source, calls) = (ManualClock::default(), Source::default(), Cell::new(0));
-        let ask = async |answer: Answer| {
+        let clock = ManualClock::default();
+        let source = NoticeList::default();
+        let calls = Cell::new(0);
+        let ask = async |answer: NoticesAnswer| {
             let call = async {
                 calls.set(calls.get() + 1);
                 answer
@@ -319,5 +344,34 @@ mod tests {
         assert_eq!(ask(fresh()).await, (3, None));
         clock.pass(PAUSE_DENIED);
         assert_eq!(ask(fresh()).await, (4, told));
+    }
+
+    const TIME: &str = "2026-12-01T14:00:00Z";
+
+    fn announcement(action: &str, rebalance: &str) -> Option<&'static str> {
+        let keys = MetadataService::AwsEc2.keys().iter().map(|key| (*key).to_owned());
+        let answers = keys.zip([action, rebalance].map(str::to_owned));
+        announced(&answers.filter(|(_, answer)| !answer.is_empty()).collect())
+    }
+
+    #[test]
+    fn what_ec2_documents_is_a_notice() {
+        for action in ACTIONS {
+            let answer = format!(r#"{{"action": "{action}", "time": "{TIME}"}}"#);
+            assert_eq!(announcement(&answer, ""), Some(RECLAIM));
+            assert_eq!(announcement(&answer, &format!(r#"{{"noticeTime": "{TIME}"}}"#)), Some(RECLAIM));
+        }
+        assert_eq!(announcement("", &format!(r#"{{"noticeTime": "{TIME}"}}"#)), Some(REBALANCE));
+        assert_eq!(announcement("", ""), None);
+    }
+
+    #[test]
+    fn all_else_is_none() {
+        for rubbish in ["terminate", "{", "[]", "{}", "null", r#"{"action": 1}"#, r#"{"action": "rm -rf"}"#] {
+            assert_eq!(announcement(rubbish, rubbish), None, "{rubbish}");
+        }
+        for rubbish in [r#"{"noticeTime": "soon"}"#, r#"{"noticeTime": 5}"#, r#"{"action": "terminate"}"#] {
+            assert_eq!(announcement("", rubbish), None, "{rubbish}");
+        }
     }
 }

@@ -5,18 +5,20 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 
 use fs_err as fs;
-use greenroom_core::ids::{Generation, Location, OfferingName, OwnerId};
-use greenroom_core::inventory::{Status, Tags};
+use greenroom_core::ids::{Location, OfferingName, OwnerId};
+use greenroom_core::inventory::Status;
 use greenroom_keys::table::{self, Table};
 use greenroom_ports::clock::Clock;
-use greenroom_ports::provider::InstanceKeys;
 use greenroom_testkit::clock::ManualClock;
 
+use super::launch::CAPACITY_WITHIN;
 use super::*;
 use crate::cloud::api::{Created, Disks, LaunchStatus, Machines};
+use crate::cloud::machine::Handle;
 use crate::cloud::machine::tests::machine;
 use crate::cloud::offerings::{KeyNames, Offering};
 use crate::cloud::settings::UserData;
+use crate::cloud::user_data::tests::launch_request;
 
 const KEY_NAMES: KeyNames = KeyNames { types: "machine_types", places: &["zones"], check: |_, _| Ok(()) };
 
@@ -24,7 +26,7 @@ const KEY_NAMES: KeyNames = KeyNames { types: "machine_types", places: &["zones"
 const LIST_LAG: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Default)]
-struct World {
+struct FakeApi {
     machines: RefCell<Vec<Machine>>,
     disks: RefCell<Vec<Disk>>,
     /// The received launch specs.
@@ -47,8 +49,9 @@ struct World {
 }
 
 #[async_trait(?Send)]
-impl Api for Rc<World> {
+impl Api for Rc<FakeApi> {
     type LaunchSpec = String;
+    type MachineId = Handle;
 
     fn launch_spec(&self, request: &LaunchRequest, offering: &Offering) -> Result<String, ProviderError> {
         Ok(format!("{} {} {}", request.token, offering.machine_type, offering.image))
@@ -126,18 +129,18 @@ impl Api for Rc<World> {
     }
 }
 
-struct Stage {
-    world: Rc<World>,
+struct CloudFixture {
+    world: Rc<FakeApi>,
     clock: Rc<ManualClock>,
     state: tempfile::TempDir,
 }
 
-impl Stage {
+impl CloudFixture {
     fn new() -> Self {
         Self { world: Rc::default(), clock: Rc::default(), state: tempfile::tempdir().unwrap() }
     }
 
-    fn cloud(&self, image: &str) -> Cloud<Rc<World>> {
+    fn cloud(&self, image: &str) -> Cloud<Rc<FakeApi>> {
         let values = format!("image = \"{image}\"\nmachine_types = [\"big\", \"small\"]\nzones = \"a\"\n")
             .parse()
             .unwrap();
@@ -161,20 +164,12 @@ impl Stage {
 }
 
 fn request(id: &str, attempt: u32) -> LaunchRequest {
-    let tags = Tags {
-        pool: PoolName::new("linux"),
-        owner: OwnerId::new("owner"),
-        generation: Generation::new("c0ffee"),
-        number: 1,
-    };
-    let keys = InstanceKeys {
-        authorized_key: "ssh-ed25519 AAAAuser".to_owned(),
-        host_key: "secret".to_owned(),
-        host_key_public: "ssh-ed25519 AAAAhost\n".to_owned(),
-    };
-    let offering = Some(OfferingName::new("a small"));
-    let (instance, token) = (InstanceId::new(id), format!("{id}/{attempt}"));
-    LaunchRequest { instance, token, tags, offering, keys, lifetime: None, order: None }
+    LaunchRequest {
+        instance: InstanceId::new(id),
+        token: format!("{id}/{attempt}"),
+        offering: Some(OfferingName::new("a small")),
+        ..launch_request("linux", "owner", 1)
+    }
 }
 
 fn class<T: std::fmt::Debug>(answer: Result<T, ProviderError>) -> ErrorClass {
@@ -183,7 +178,7 @@ fn class<T: std::fmt::Debug>(answer: Result<T, ProviderError>) -> ErrorClass {
 
 #[tokio::test]
 async fn a_repeat_says_what_was_said_whatever_the_configuration_says_by_then() {
-    let stage = Stage::new();
+    let stage = CloudFixture::new();
     stage.fail_next(ErrorClass::Unknown);
     assert_eq!(class(stage.cloud("old").launch(&request("x", 1)).await), ErrorClass::Unknown);
     stage.cloud("new").launch(&request("x", 1)).await.unwrap();
@@ -197,7 +192,7 @@ async fn a_repeat_says_what_was_said_whatever_the_configuration_says_by_then() {
 
 #[tokio::test]
 async fn a_launch_whose_answer_cannot_be_stored_is_not_refused() {
-    let stage = Stage::new();
+    let stage = CloudFixture::new();
     let dir = stage.state.path().join("launches/linux");
     stage.world.lost.replace(Some(dir.clone()));
     assert_eq!(class(stage.cloud("i").launch(&request("x", 1)).await), ErrorClass::Unknown);
@@ -218,7 +213,7 @@ async fn only_a_refusal_for_lack_of_capacity_or_quota_answers_for_an_earlier_cal
         (ErrorClass::Transient, false),
         (ErrorClass::Invalid, false),
     ] {
-        let stage = Stage::new();
+        let stage = CloudFixture::new();
         let cloud = stage.cloud("i");
         stage.fail_next(ErrorClass::Unknown);
         assert_eq!(class(cloud.launch(&request("x", 1)).await), ErrorClass::Unknown);
@@ -236,7 +231,7 @@ async fn accepted(
     listed: bool,
     statuses: Vec<LaunchStatus>,
 ) -> (Option<ErrorClass>, u32) {
-    let stage = Stage::new();
+    let stage = CloudFixture::new();
     stage.world.accepted.set(Some(state));
     stage.world.hidden.set(!listed);
     *stage.world.statuses.borrow_mut() = statuses.into();
@@ -248,7 +243,7 @@ async fn accepted(
 
 #[tokio::test]
 async fn a_search_for_capacity_without_end_is_given_up() {
-    let stage = Stage::new();
+    let stage = CloudFixture::new();
     stage.world.accepted.set(Some(MachineState::Accepted));
     *stage.world.passing.borrow_mut() = Some((Rc::clone(&stage.clock), CAPACITY_WITHIN / 2));
     let cloud = stage.cloud("i");
@@ -275,7 +270,8 @@ async fn a_refused_machine_that_the_cloud_keeps_is_no_capacity() {
 async fn what_is_accepted_without_a_place_is_looked_after() {
     use MachineState::{Accepted, Ending, Starting};
     let refused = || LaunchStatus::Refused(ProviderError::new(ErrorClass::Quota, "no luck"));
-    let (quota, gone) = (Some(ErrorClass::Quota), Some(ErrorClass::Transient));
+    let quota = Some(ErrorClass::Quota);
+    let gone = Some(ErrorClass::Transient);
     let seen = tokio::join!(
         accepted(Starting, true, vec![]),
         accepted(Accepted, false, vec![LaunchStatus::Unknown, refused()]),
@@ -295,7 +291,7 @@ async fn what_is_accepted_without_a_place_is_looked_after() {
 
 #[tokio::test]
 async fn after_a_refusal_the_next_attempt_is_another_order() {
-    let stage = Stage::new();
+    let stage = CloudFixture::new();
     stage.fail_next(ErrorClass::Quota);
     assert_eq!(class(stage.cloud("old").launch(&request("x", 1)).await), ErrorClass::Quota);
     stage.cloud("new").launch(&request("x", 2)).await.unwrap();
@@ -307,7 +303,7 @@ async fn after_a_refusal_the_next_attempt_is_another_order() {
 
 #[tokio::test]
 async fn many_that_wait_are_one_list_and_a_list_is_always_new() {
-    let stage = Stage::new();
+    let stage = CloudFixture::new();
     let cloud = stage.cloud("i");
     for number in 0..5 {
         cloud.launch(&request(&format!("x-{number}"), 1)).await.unwrap();
@@ -327,7 +323,7 @@ async fn many_that_wait_are_one_list_and_a_list_is_always_new() {
 
 #[tokio::test]
 async fn an_end_is_asked_for_once() {
-    let stage = Stage::new();
+    let stage = CloudFixture::new();
     let cloud = stage.cloud("i");
     cloud.launch(&request("x", 1)).await.unwrap();
     let id = InstanceId::new("x");
@@ -346,7 +342,7 @@ async fn an_end_is_asked_for_once() {
 
 #[tokio::test]
 async fn a_machine_that_was_seen_is_not_found_by_the_first_list_without_it() {
-    let stage = Stage::new();
+    let stage = CloudFixture::new();
     let cloud = stage.cloud("i");
     cloud.launch(&request("x", 1)).await.unwrap();
     let id = InstanceId::new("x");
@@ -360,7 +356,7 @@ async fn a_machine_that_was_seen_is_not_found_by_the_first_list_without_it() {
 
 #[tokio::test]
 async fn what_has_stopped_by_itself_is_deleted_too() {
-    let stage = Stage::new();
+    let stage = CloudFixture::new();
     let cloud = stage.cloud("i");
     cloud.launch(&request("x", 1)).await.unwrap();
     stage.world.machines.borrow_mut()[0].state = MachineState::Stopped;
@@ -374,7 +370,7 @@ async fn what_has_stopped_by_itself_is_deleted_too() {
 
 #[tokio::test]
 async fn what_no_list_tells_of_yet_is_neither_absent_nor_forgotten() {
-    let stage = Stage::new();
+    let stage = CloudFixture::new();
     let cloud = stage.cloud("i");
     stage.world.hidden.set(true);
     cloud.launch(&request("x", 1)).await.unwrap();
@@ -388,7 +384,7 @@ async fn what_no_list_tells_of_yet_is_neither_absent_nor_forgotten() {
 
 #[tokio::test]
 async fn a_hidden_machine_is_terminated_when_it_appears() {
-    let stage = Stage::new();
+    let stage = CloudFixture::new();
     stage.world.hidden.set(true);
     stage.cloud("i").launch(&request("x", 1)).await.unwrap();
     let id = InstanceId::new("x");
@@ -405,7 +401,7 @@ async fn a_hidden_machine_is_terminated_when_it_appears() {
 
 #[tokio::test]
 async fn an_answer_that_never_came_counts_from_the_end_of_its_call() {
-    let stage = Stage::new();
+    let stage = CloudFixture::new();
     let cloud = stage.cloud("i");
     stage.world.hidden.set(true);
     stage.fail_next(ErrorClass::Unknown);
@@ -421,7 +417,7 @@ async fn an_answer_that_never_came_counts_from_the_end_of_its_call() {
 
 #[tokio::test]
 async fn a_machine_that_ran_once_is_not_found_by_the_first_list_without_it() {
-    let stage = Stage::new();
+    let stage = CloudFixture::new();
     let cloud = stage.cloud("i");
     cloud.launch(&request("x", 1)).await.unwrap();
     let id = InstanceId::new("x");
@@ -433,7 +429,7 @@ async fn a_machine_that_ran_once_is_not_found_by_the_first_list_without_it() {
 
 #[tokio::test]
 async fn the_reason_of_an_end_is_told_and_a_refused_account_is_left_alone() {
-    let stage = Stage::new();
+    let stage = CloudFixture::new();
     let cloud = stage.cloud("i");
     cloud.launch(&request("x", 1)).await.unwrap();
     stage.world.machines.borrow_mut()[0].state = MachineState::Stopped;
@@ -479,7 +475,7 @@ fn names(resources: &[Resource]) -> Vec<&str> {
 
 #[tokio::test]
 async fn a_copy_is_shown_and_never_touched() {
-    let stage = Stage::new();
+    let stage = CloudFixture::new();
     let cloud = stage.cloud("i");
     cloud.launch(&request("x", 1)).await.unwrap();
     let id = InstanceId::new("x");
@@ -508,7 +504,7 @@ async fn a_copy_is_shown_and_never_touched() {
 
 #[tokio::test]
 async fn a_disk_that_outlives_its_instance_is_known_by_its_record() {
-    let stage = Stage::new();
+    let stage = CloudFixture::new();
     let cloud = stage.cloud("i");
     cloud.launch(&request("x", 1)).await.unwrap();
     let id = InstanceId::new("x");
@@ -523,7 +519,7 @@ async fn a_disk_that_outlives_its_instance_is_known_by_its_record() {
 
 #[tokio::test]
 async fn a_launch_whose_repeat_makes_another_machine_is_repeated_when_lists_prove_that_there_is_none() {
-    let stage = Stage::new();
+    let stage = CloudFixture::new();
     stage.world.careless.set(true);
     stage.fail_next(ErrorClass::Unknown);
     let launch =
@@ -539,7 +535,7 @@ async fn a_launch_whose_repeat_makes_another_machine_is_repeated_when_lists_prov
 
 #[tokio::test]
 async fn a_machine_that_a_lost_answer_made_is_the_launchs_own() {
-    let stage = Stage::new();
+    let stage = CloudFixture::new();
     stage.world.careless.set(true);
     stage.fail_next(ErrorClass::Unknown);
     assert_eq!(class(stage.cloud("i").launch(&request("x", 1)).await), ErrorClass::Unknown);

@@ -11,7 +11,7 @@ use greenroom_ports::provider::ProviderError;
 use super::External;
 use crate::cloud::api::{Disk, Disks};
 use crate::cloud::machine::{Addresses, CloudNotice, Handle, Machine, MachineState, moment};
-use crate::cloud::{idempotency, tags};
+use crate::cloud::tags;
 use crate::external::protocol::answers::{
     ListedState, MachineAnswer, MachineIdentity, ResourceAnswer, ResourcesAnswer,
 };
@@ -50,7 +50,7 @@ fn launch_of_name(name: &str) -> Option<(InstanceId, Tags)> {
 
 /// The token of a launch, as machines show it.
 pub(super) fn shown_token(owner: &OwnerId, token: &str) -> String {
-    hex(&idempotency::digest(owner, token)[..16])
+    hex(&tags::token_digest(owner, token)[..16])
 }
 
 /// The tags of a launch.

@@ -194,6 +194,7 @@ fn without_verb(verb: Verb) -> ProviderError {
 #[async_trait(?Send)]
 impl Api for External {
     type LaunchSpec = LaunchSpec;
+    type MachineId = Handle;
 
     fn launch_spec(
         &self,

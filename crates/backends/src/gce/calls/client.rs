@@ -23,7 +23,7 @@ const WITH_CREDENTIALS: Duration = Duration::from_secs(15);
 
 /// The clients for a pool's calls.
 #[derive(Debug)]
-pub(super) struct Clients {
+pub(super) struct ComputeEngineClients {
     pub(super) instances: Instances,
     pub(super) operations: ZoneOperations,
     pub(super) disks: Disks,
@@ -39,55 +39,40 @@ pub(super) struct Catalogue {
     pub(super) firewalls: Firewalls,
 }
 
-/// Reads the credentials and creates the clients. Makes no call of Compute Engine.
-pub(super) async fn open(settings: &Settings) -> Result<Clients, ProviderError> {
-    in_time(async {
-        let access = Access::new(settings)?;
-        Ok(Clients {
-            instances: access
-                .with(Instances::builder())
-                .build()
-                .await
-                .map_err(|error| client_error(&error))?,
-            operations: access
-                .with(ZoneOperations::builder())
-                .build()
-                .await
-                .map_err(|error| client_error(&error))?,
-            disks: access.with(Disks::builder()).build().await.map_err(|error| client_error(&error))?,
+/// Reads the credentials and creates the clients for a pool's calls. Makes no call of Compute Engine.
+pub(super) async fn open(settings: &Settings) -> Result<ComputeEngineClients, ProviderError> {
+    let clients = async |access: &ClientAccess| {
+        Ok(ComputeEngineClients {
+            instances: access.with(Instances::builder()).build().await?,
+            operations: access.with(ZoneOperations::builder()).build().await?,
+            disks: access.with(Disks::builder()).build().await?,
         })
-    })
-    .await
+    };
+    create(settings, clients).await
 }
 
-/// The same for the clients of `doctor`.
+/// Creates the clients of `doctor`, like [`open`].
 pub(super) async fn open_catalogue(settings: &Settings) -> Result<Catalogue, ProviderError> {
-    in_time(async {
-        let access = Access::new(settings)?;
+    let clients = async |access: &ClientAccess| {
         Ok(Catalogue {
-            machine_types: access
-                .with(MachineTypes::builder())
-                .build()
-                .await
-                .map_err(|error| client_error(&error))?,
-            images: access.with(Images::builder()).build().await.map_err(|error| client_error(&error))?,
-            regions: access.with(Regions::builder()).build().await.map_err(|error| client_error(&error))?,
-            subnetworks: access
-                .with(Subnetworks::builder())
-                .build()
-                .await
-                .map_err(|error| client_error(&error))?,
-            firewalls: access
-                .with(Firewalls::builder())
-                .build()
-                .await
-                .map_err(|error| client_error(&error))?,
+            machine_types: access.with(MachineTypes::builder()).build().await?,
+            images: access.with(Images::builder()).build().await?,
+            regions: access.with(Regions::builder()).build().await?,
+            subnetworks: access.with(Subnetworks::builder()).build().await?,
+            firewalls: access.with(Firewalls::builder()).build().await?,
         })
-    })
-    .await
+    };
+    create(settings, clients).await
 }
 
-async fn in_time<T>(made: impl Future<Output = Result<T, ProviderError>>) -> Result<T, ProviderError> {
+async fn create<T>(
+    settings: &Settings,
+    clients: impl AsyncFnOnce(&ClientAccess) -> Result<T, client_builder::Error>,
+) -> Result<T, ProviderError> {
+    let made = async {
+        let access = ClientAccess::new(settings)?;
+        clients(&access).await.map_err(|error| client_error(&error))
+    };
     let late =
         |_| Err(ProviderError::new(ErrorClass::Transient, "the source of the credentials did not respond"));
     tokio::time::timeout(WITH_CREDENTIALS, made).await.unwrap_or_else(late)
@@ -95,21 +80,17 @@ async fn in_time<T>(made: impl Future<Output = Result<T, ProviderError>>) -> Res
 
 /// The answer of one call. The libraries limit the attempt, but not the time until they have credentials.
 pub(super) async fn answer<T>(call: impl Future<Output = Answer<T>>) -> Answer<T> {
-    within(ANSWER + WITH_CREDENTIALS, call).await
-}
-
-/// The same with the caller's limit.
-async fn within<T>(limit: Duration, call: impl Future<Output = Answer<T>>) -> Answer<T> {
-    tokio::time::timeout(limit, call).await.unwrap_or_else(|late| Err(Error::timeout(late)))
+    let answer = tokio::time::timeout(ANSWER + WITH_CREDENTIALS, call).await;
+    answer.unwrap_or_else(|late| Err(Error::timeout(late)))
 }
 
 /// Endpoint and credentials.
-struct Access {
+struct ClientAccess {
     credentials: Credentials,
     endpoint: Option<String>,
 }
 
-impl Access {
+impl ClientAccess {
     fn new(settings: &Settings) -> Result<Self, ProviderError> {
         let credentials = credentials(settings.common.credentials_file.as_deref())?;
         Ok(Self { credentials, endpoint: settings.common.endpoint.clone() })
@@ -126,7 +107,7 @@ impl Access {
     }
 }
 
-/// From the file, or from the default sources of Google's own tools.
+/// The credentials in the file, or those that Google's own tools find.
 fn credentials(file: Option<&Path>) -> Result<Credentials, ProviderError> {
     // The libraries use the process's provider of cryptography; the first installation counts.
     rustls::crypto::ring::default_provider().install_default().ok();

@@ -1,6 +1,6 @@
-//! Reasons why machines ended without a request of Greenroom.
+//! Reasons why machines ended without a request of Greenroom, and the notices of such ends.
 //!
-//! Compute Engine records them in the operations of a zone. Greenroom lists those only when a machine that was listed
+//! Compute Engine records the reasons in the operations of a zone. Greenroom lists those only when a machine that was listed
 //! before stops or is gone. A reclaimed machine is deleted soon after, so Greenroom keeps the reason for a while: its
 //! job may need it late.
 
@@ -10,22 +10,22 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use google_cloud_compute_v1::model::Operation;
+use greenroom_core::metadata::MetadataAnswers;
 use greenroom_core::time::Stamp;
 use greenroom_ports::clock::Clock;
 use jiff::Timestamp;
 
 use crate::cloud::api::Machines;
 use crate::cloud::machine::{CloudNotice, Handle, Machine, MachineState};
-use crate::gce::announced::RECLAIMING;
 
-/// How long a machine that is gone is listed with its reason.
+/// The time for which a machine that is gone is listed with its reason.
 const RETENTION: Duration = Duration::from_mins(10);
-/// How often the operations are listed for one machine: they may appear slightly after its end.
+/// The number of times that the operations are listed for one machine: they may appear slightly after its end.
 const TRIES: u32 = 3;
 /// Selects the cloud's own operations, as opposed to requested ones.
 pub(super) const FILTER: &str = "operationType eq \"compute[.]instances[.].*\"";
 const OWN: &str = "compute.instances.";
-/// How the reason of a preempted machine starts.
+/// The beginning of the reason of a preempted machine.
 const RECLAIMED: &str = "was reclaimed by Compute Engine";
 /// Operations that a machine survives.
 const HARMLESS: [&str; 2] = ["automaticRestart", "migrateOnHostMaintenance"];
@@ -33,14 +33,14 @@ const HARMLESS: [&str; 2] = ["automaticRestart", "migrateOnHostMaintenance"];
 /// The machines that were listed.
 pub(super) struct Endings {
     clock: Rc<dyn Clock>,
-    seen: RefCell<BTreeMap<Key, Seen>>,
+    seen: RefCell<BTreeMap<ZoneAndName, ListedMachine>>,
 }
 
 /// Zone and name.
-type Key = (String, String);
+type ZoneAndName = (String, String);
 
 #[derive(Debug)]
-struct Seen {
+struct ListedMachine {
     /// The machine, as last listed.
     machine: Machine,
     /// True if it has had capacity. A machine without capacity is refused and has no reason.
@@ -82,13 +82,14 @@ impl Endings {
         let mut all = self.seen.borrow_mut();
         for machine in &machines.all {
             let had_capacity = machine.state > MachineState::Accepted;
-            let seen = all.entry(key(&machine.handle)).or_insert_with(|| Seen::new(machine.clone()));
+            let seen = all.entry(key(&machine.handle)).or_insert_with(|| ListedMachine::new(machine.clone()));
             seen.had_capacity |= had_capacity;
             seen.gone = None;
             seen.machine = machine.clone();
         }
         if machines.complete {
-            let listed: BTreeSet<Key> = machines.all.iter().map(|machine| key(&machine.handle)).collect();
+            let listed: BTreeSet<ZoneAndName> =
+                machines.all.iter().map(|machine| key(&machine.handle)).collect();
             for (_, seen) in all.iter_mut().filter(|(key, _)| !listed.contains(*key)) {
                 seen.gone.get_or_insert(now);
             }
@@ -136,7 +137,7 @@ impl Endings {
     }
 }
 
-impl Seen {
+impl ListedMachine {
     fn new(machine: Machine) -> Self {
         Self { machine, had_capacity: false, requested: false, tries: 0, why: None, gone: None }
     }
@@ -155,11 +156,12 @@ impl Seen {
     }
 }
 
-fn key(handle: &Handle) -> Key {
+fn key(handle: &Handle) -> ZoneAndName {
     (handle.zone.clone(), handle.name.clone())
 }
 
-/// The effect of an operation of the cloud's own, worded to follow "instance X"; `None` if the machine survived it.
+/// The effect of an operation of the cloud's own, as the predicate of a sentence about the instance; `None` if the machine
+/// survived it.
 fn why(operation: &Operation) -> Option<String> {
     let kind = operation.operation_type.as_deref()?.strip_prefix(OWN)?;
     if HARMLESS.contains(&kind) {
@@ -182,5 +184,172 @@ fn why(operation: &Operation) -> Option<String> {
     })
 }
 
+/// Compute Engine preempts a spot instance, as its list says, too.
+pub(super) const RECLAIMING: &str = "is being reclaimed by Compute Engine (spot)";
+/// Maintenance of the host, in the list's words without a time.
+pub(super) const MAINTENANCE: &str = "has host maintenance by Compute Engine";
+
+/// The notice in the answers of the metadata server. The instance may have forged them: only what Compute Engine documents
+/// counts, and none of their words is repeated. Maintenance that moves the instance while it runs is no notice.
+pub(super) fn announced(answers: &MetadataAnswers) -> Option<&'static str> {
+    let is = |key: &str, value: &str| answers.get(key).is_some_and(|answer| answer == value);
+    if is("instance/preempted", "TRUE") {
+        return Some(RECLAIMING);
+    }
+    is("instance/maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE").then_some(MAINTENANCE)
+}
+
 #[cfg(test)]
-mod tests;
+mod tests {
+    use greenroom_core::metadata::MetadataService;
+    use greenroom_testkit::clock::ManualClock;
+
+    use super::*;
+    use crate::cloud::machine::tests::machine as sample;
+
+    const ZONE: &str = "us-east1-b";
+
+    fn machine(name: &str, state: MachineState) -> Machine {
+        let handle = Handle { name: name.to_owned(), zone: ZONE.to_owned() };
+        Machine { handle, ..sample(name, state) }
+    }
+
+    fn list(all: Vec<Machine>) -> Machines {
+        Machines { all, complete: true, location: None }
+    }
+
+    fn operation(kind: &str, name: &str) -> Operation {
+        let target =
+            format!("https://www.googleapis.com/compute/v1/projects/p/zones/{ZONE}/instances/{name}");
+        let operation = Operation::new().set_operation_type(format!("{OWN}{kind}")).set_target_link(target);
+        operation.set_end_time("2026-11-21T06:03:07.250-08:00")
+    }
+
+    struct EndingsFixture {
+        clock: Rc<ManualClock>,
+        endings: Endings,
+    }
+
+    impl EndingsFixture {
+        fn new() -> Self {
+            let clock = Rc::new(ManualClock::default());
+            Self { endings: Endings::new(Rc::clone(&clock) as Rc<dyn Clock>), clock }
+        }
+
+        /// Makes one list: whether operations are listed, and the resulting machines.
+        fn list(
+            &self,
+            all: Vec<Machine>,
+            operations: &[Operation],
+        ) -> (bool, Vec<(MachineState, Option<String>)>) {
+            let mut machines = list(all);
+            let zones = self.endings.update(&machines);
+            for zone in &zones {
+                self.endings.read_reasons(zone, operations);
+            }
+            self.endings.add_reasons(&mut machines);
+            let reported = machines.all.into_iter().map(|machine| (machine.state, machine.why)).collect();
+            (!zones.is_empty(), reported)
+        }
+    }
+
+    #[test]
+    fn a_reclaimed_machine_is_told_of_while_it_stops_and_for_a_while_after() {
+        let stage = EndingsFixture::new();
+        let preempted = [operation("preempted", "a")];
+        assert_eq!(
+            stage.list(vec![machine("a", MachineState::Running)], &preempted),
+            (false, vec![(MachineState::Running, None)])
+        );
+        let why = Some("was reclaimed by Compute Engine at 14:03:07 UTC (spot)".to_owned());
+        let stopping = stage.list(vec![machine("a", MachineState::Ending)], &preempted);
+        assert_eq!(stopping, (true, vec![(MachineState::Ending, why.clone())]));
+        assert_eq!(
+            stage.list(Vec::new(), &[]),
+            (false, vec![(MachineState::Gone, why.clone())]),
+            "nobody is asked again"
+        );
+        stage.clock.pass(Duration::from_secs(599));
+        assert_eq!(stage.list(Vec::new(), &[]), (false, vec![(MachineState::Gone, why)]));
+        stage.clock.pass(Duration::from_secs(2));
+        assert_eq!(stage.list(Vec::new(), &[]), (false, vec![]));
+    }
+
+    #[test]
+    fn a_stopping_machine_has_a_notice_unless_greenroom_stops_it() {
+        for (operations, requested, text) in [
+            (vec![operation("preempted", "a")], false, Some("is being reclaimed by Compute Engine (spot)")),
+            (vec![operation("guestTerminate", "a")], false, Some("is stopping")),
+            (vec![], false, Some("is stopping")),
+            (vec![], true, None),
+        ] {
+            let stage = EndingsFixture::new();
+            stage.list(vec![machine("a", MachineState::Running)], &[]);
+            if requested {
+                stage.endings.expect_end(&machine("a", MachineState::Running).handle);
+            }
+            let mut machines = list(vec![machine("a", MachineState::Ending)]);
+            for zone in stage.endings.update(&machines) {
+                stage.endings.read_reasons(&zone, &operations);
+            }
+            stage.endings.add_reasons(&mut machines);
+            let notice = machines.all[0].notice.clone();
+            assert_eq!(notice.map(|notice| notice.text).as_deref(), text, "{operations:?}, {requested}");
+        }
+    }
+
+    #[test]
+    fn what_somebody_here_ended_or_what_never_had_a_place_is_no_question() {
+        let stage = EndingsFixture::new();
+        let both = || vec![machine("a", MachineState::Running), machine("b", MachineState::Accepted)];
+        stage.list(both(), &[]);
+        stage.endings.expect_end(&both()[0].handle);
+        assert_eq!(stage.list(Vec::new(), &[operation("preempted", "a")]), (false, vec![]));
+    }
+
+    #[test]
+    fn nobody_asks_for_ever_and_an_incomplete_look_ends_nothing() {
+        let stage = EndingsFixture::new();
+        stage.list(vec![machine("a", MachineState::Running)], &[]);
+        let cut = Machines { all: Vec::new(), complete: false, location: None };
+        assert!(stage.endings.update(&cut).is_empty() && stage.endings.has_machines(ZONE));
+        for _ in 0..TRIES {
+            assert_eq!(stage.list(Vec::new(), &[operation("preempted", "other")]), (true, vec![]));
+        }
+        assert_eq!(stage.list(Vec::new(), &[operation("preempted", "a")]), (false, vec![]));
+        assert!(!stage.endings.has_machines(ZONE));
+    }
+
+    #[test]
+    fn an_end_is_told_in_words_that_follow_its_name() {
+        for (kind, reported) in [
+            ("hostError", Some("was terminated by Compute Engine at 14:03:07 UTC (its host failed)")),
+            ("guestTerminate", Some("shut itself down at 14:03:07 UTC")),
+            ("somethingNew", Some("was terminated by Compute Engine at 14:03:07 UTC (somethingNew)")),
+            ("migrateOnHostMaintenance", None),
+            ("automaticRestart", None),
+        ] {
+            assert_eq!(why(&operation(kind, "a")).as_deref(), reported, "{kind}");
+        }
+        let life = why(&operation("terminateOnMaxRunDuration", "a")).unwrap();
+        assert!(life.ends_with("it reached its maximum run duration"), "{life}");
+    }
+
+    #[test]
+    fn what_compute_engine_documents_is_a_notice_and_all_else_is_none() {
+        for (preempted, maintenance, expected) in [
+            ("FALSE", "NONE", None),
+            ("TRUE", "NONE", Some(RECLAIMING)),
+            ("TRUE", "TERMINATE_ON_HOST_MAINTENANCE", Some(RECLAIMING)),
+            ("FALSE", "TERMINATE_ON_HOST_MAINTENANCE", Some(MAINTENANCE)),
+            ("FALSE", "MIGRATE_ON_HOST_MAINTENANCE", None),
+            ("true", "terminate", None),
+            ("", "", None),
+        ] {
+            let keys = MetadataService::Gce.keys().iter().map(|key| (*key).to_owned());
+            let answers = keys.zip([preempted, maintenance].map(str::to_owned)).collect();
+            assert_eq!(announced(&answers), expected, "{answers:?}");
+        }
+        assert_eq!(announced(&MetadataAnswers::new()), None);
+    }
+}

@@ -11,17 +11,10 @@ use greenroom_core::failure::ErrorClass;
 use greenroom_core::text::clean_line;
 use greenroom_ports::provider::ProviderError;
 
+use crate::cloud::api::{CallKind, chain};
+
 /// Maximum length of a reported message, in characters.
 const MAX_MESSAGE: usize = 300;
-
-/// The kind of a call, which decides the class of some errors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CallKind {
-    /// Creates a resource: "not found" concerns something that the request names.
-    Create,
-    /// Reads or deletes a resource: a repeat does no harm.
-    Existing,
-}
 
 /// The error of a call. `place`: what has no capacity, if that is the error.
 pub(super) fn read(error: &Error, kind: CallKind, place: &str) -> ProviderError {
@@ -30,7 +23,8 @@ pub(super) fn read(error: &Error, kind: CallKind, place: &str) -> ProviderError 
         return no_credentials(error.source().and_then(|source| source.downcast_ref()), &line(&chain(error)));
     }
     if let Some(status) = error.http_status_code() {
-        let (reason, text) = (reason(error), error.status().map_or("", |status| status.message.as_str()));
+        let reason = reason(error);
+        let text = error.status().map_or("", |status| status.message.as_str());
         let text = if text.is_empty() { "not an answer of Compute Engine" } else { text };
         let class = class(&reason, status, kind, place);
         return ProviderError::new(class, line(&format!("{}: {text}", label(&reason, status))));
@@ -40,7 +34,7 @@ pub(super) fn read(error: &Error, kind: CallKind, place: &str) -> ProviderError 
     } else if error.is_binding() || error.is_serialization() {
         ErrorClass::Invalid
     } else {
-        no_answer(kind)
+        kind.unanswered()
     };
     ProviderError::new(class, line(&chain(error)))
 }
@@ -67,31 +61,10 @@ pub(super) fn is(error: &Error, wanted: &str) -> bool {
     plain(&reason(error)) == plain(wanted)
 }
 
-fn no_answer(kind: CallKind) -> ErrorClass {
-    match kind {
-        CallKind::Create => ErrorClass::Unknown,
-        CallKind::Existing => ErrorClass::Transient,
-    }
-}
-
 fn no_credentials(cause: Option<&CredentialsError>, message: &str) -> ProviderError {
     let passes = cause.is_some_and(CredentialsError::is_transient);
     let class = if passes { ErrorClass::Transient } else { ErrorClass::Denied };
     ProviderError::new(class, format!("no credentials for Compute Engine: {message}"))
-}
-
-fn chain(error: &Error) -> String {
-    let mut causes = vec![error.to_string()];
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let text = cause.to_string();
-        // The libraries' messages usually end with their causes.
-        if causes.iter().all(|known| !known.contains(&text)) {
-            causes.push(text);
-        }
-        source = cause.source();
-    }
-    causes.join(": ")
 }
 
 /// Compute Engine's reason for the error; empty if it gives none.
@@ -112,7 +85,7 @@ fn plain(reason: &str) -> String {
     reason.chars().filter(|c| *c != '_').map(|c| c.to_ascii_lowercase()).collect()
 }
 
-/// By the reason of a request or the code of an operation; by status if that is unknown.
+/// The class of an error by the reason of a request or the code of an operation; by status if that is unknown.
 fn class(reason: &str, status: u16, kind: CallKind, place: &str) -> ErrorClass {
     match plain(reason).as_str() {
         "ratelimitexceeded" | "userratelimitexceeded" => ErrorClass::Throttled { until: None },
@@ -127,7 +100,7 @@ fn class(reason: &str, status: u16, kind: CallKind, place: &str) -> ErrorClass {
             404 | 410 if kind == CallKind::Existing => ErrorClass::NotFound,
             409 | 412 => ErrorClass::Transient,
             429 => ErrorClass::Throttled { until: None },
-            408 | 500.. => no_answer(kind),
+            408 | 500.. => kind.unanswered(),
             _ => ErrorClass::Invalid,
         },
     }

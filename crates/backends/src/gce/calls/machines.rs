@@ -1,22 +1,27 @@
-//! Instances as Compute Engine lists them.
+//! Instances and disks as Compute Engine lists them.
 
+use google_cloud_compute_v1::model::disk::Status as DiskStatus;
+use google_cloud_compute_v1::model::disks_scoped_list::warning::Code as DiskCode;
 use google_cloud_compute_v1::model::instance::Status;
 use google_cloud_compute_v1::model::instances_scoped_list::warning::Code;
 use google_cloud_compute_v1::model::scheduling::{OnHostMaintenance, ProvisioningModel};
 use google_cloud_compute_v1::model::upcoming_maintenance::MaintenanceStatus;
-use google_cloud_compute_v1::model::{Instance, InstanceAggregatedList};
+use google_cloud_compute_v1::model::{Disk as ListedDisk, Instance, InstanceAggregatedList};
+use greenroom_core::failure::ErrorClass;
+use greenroom_core::inventory::{Resource, ResourceKind};
 use greenroom_core::metadata::MetadataService;
+use greenroom_core::time::Stamp;
 use greenroom_ports::provider::ProviderError;
 use jiff::Timestamp;
 
 use super::ComputeEngine;
 use super::client::answer;
-use super::errors::{self, CallKind};
-use super::launch_spec::{created_by, name};
-use crate::cloud::api::Machines;
-use crate::cloud::machine::{Addresses, CloudNotice, Handle, Machine, MachineState};
+use super::endings::MAINTENANCE;
+use super::errors;
+use super::launches::{created_by, name};
+use crate::cloud::api::{CallKind, Disk, Disks, Machines};
+use crate::cloud::machine::{Addresses, CloudNotice, Handle, Machine, MachineState, moment};
 use crate::cloud::tags;
-use crate::gce::announced::MAINTENANCE;
 
 /// Compute Engine's maximum size of a page.
 pub(super) const PAGE: u32 = 500;
@@ -54,7 +59,7 @@ fn not_listed(page: &InstanceAggregatedList) -> impl Iterator<Item = &str> {
     warned.map(|(scope, _)| scope.as_str()).chain(page.unreachables.iter().map(String::as_str))
 }
 
-/// `None` if one of Greenroom's labels is missing.
+/// A listed instance; `None` if one of Greenroom's labels is missing.
 fn read(instance: &Instance) -> Option<Machine> {
     let (id, tags) = tags::read(|name| instance.labels.get(name).map(String::as_str))?;
     let handle = Handle { name: instance.name.clone()?, zone: last(instance.zone.as_deref()?).to_owned() };
@@ -84,14 +89,14 @@ pub(super) fn zone_and_name(path: &str) -> Option<(&str, &str)> {
     Some((parts.nth(1)?, name))
 }
 
-/// As in a list of disks.
+/// The name of a disk, as in a list of disks.
 fn disk_name(path: &str) -> Option<String> {
     zone_and_name(path).map(|(zone, name)| format!("{zone}/{name}"))
 }
 
 pub(super) fn machine_state(instance: &Instance) -> MachineState {
     match &instance.status {
-        // Without capacity so far.
+        // Still without capacity.
         Some(Status::Provisioning | Status::Pending) => MachineState::Accepted,
         Some(Status::Running) => MachineState::Running,
         Some(Status::Stopping | Status::PendingStop | Status::Suspending | Status::Deprovisioning) => {
@@ -127,7 +132,7 @@ fn what(instance: &Instance) -> String {
     format!("{kind}{spot}, {}", last(instance.zone.as_deref().unwrap_or("unknown zone")))
 }
 
-/// Maintenance of its host that stops it, worded to follow "instance X"; `None` if Compute Engine moves it instead.
+/// The notice of maintenance of the host that stops the machine; `None` if Compute Engine moves the machine instead.
 fn notice(instance: &Instance) -> Option<CloudNotice> {
     let upcoming = instance.resource_status.as_ref()?.upcoming_maintenance.as_ref()?;
     let reaction = instance.scheduling.as_ref()?.on_host_maintenance.as_ref()?;
@@ -154,12 +159,68 @@ pub(super) fn last(path: &str) -> &str {
     path.rsplit_once('/').map_or(path, |(_, name)| name)
 }
 
+/// All disks of the pool, in all zones of the project.
+pub(super) async fn list_disks(engine: &ComputeEngine, now: Stamp) -> Result<Disks, ProviderError> {
+    let clients = engine.clients().await?;
+    let mut disks = Disks { all: Vec::new(), complete: true };
+    let mut next = None;
+    loop {
+        let page = clients.disks.aggregated_list().set_project(&engine.settings.project);
+        let page = page.set_filter(engine.pool_filter()).set_max_results(PAGE);
+        let page = answer(page.set_or_clear_page_token(next.take()).send()).await;
+        let page = page.map_err(|error| errors::read(&error, CallKind::Existing, ""))?;
+        disks.complete &= page.unreachables.is_empty();
+        for scope in page.items.values() {
+            let code = scope.warning.as_ref().and_then(|warning| warning.code.as_ref());
+            disks.complete &= code.is_none_or(|code| *code == DiskCode::NoResultsOnPage);
+            disks.all.extend(scope.disks.iter().filter_map(|disk| read_disk(disk, now)));
+        }
+        next = page.next_page_token.filter(|token| !token.is_empty());
+        if next.is_none() {
+            return Ok(disks);
+        }
+    }
+}
+
+pub(super) async fn delete_disk(engine: &ComputeEngine, disk: &Resource) -> Result<(), ProviderError> {
+    let Some((zone, name)) = disk.name.split_once('/') else {
+        let why = format!("`{}` is not a disk of Compute Engine (`ZONE/NAME`)", disk.name);
+        return Err(ProviderError::new(ErrorClass::Invalid, why));
+    };
+    let delete = engine.clients().await?.disks.delete().set_project(&engine.settings.project);
+    let reply = answer(delete.set_zone(zone).set_disk(name).send()).await;
+    reply.map(drop).map_err(|error| errors::read(&error, CallKind::Existing, ""))
+}
+
+/// A listed disk; `None` if it is being deleted. The name includes the zone, because names are unique in their zone only.
+fn read_disk(disk: &ListedDisk, now: Stamp) -> Option<Disk> {
+    if disk.status == Some(DiskStatus::Deleting) {
+        return None;
+    }
+    let zone = last(disk.zone.as_deref()?);
+    let (instance, tags) = tags::read(|name| disk.labels.get(name).map(String::as_str)).unzip();
+    let size = disk.size_gb.map(|gib| format!("{gib} GiB"));
+    let details = [size.as_deref(), disk.r#type.as_deref().map(last), Some(zone)];
+    let user = disk.users.first().and_then(|path| zone_and_name(path));
+    let attached = user.map(|(zone, name)| Handle { name: name.to_owned(), zone: zone.to_owned() });
+    let resource = Resource {
+        kind: ResourceKind::Volume,
+        name: format!("{zone}/{}", disk.name.as_deref()?),
+        instance,
+        tags,
+        created: created_ms(disk.creation_timestamp.as_deref()).map(|at_ms| moment(at_ms, now)),
+        detail: Some(details.into_iter().flatten().collect::<Vec<_>>().join(", ")),
+    };
+    Some(Disk { resource, attached })
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
 
     use google_cloud_compute_v1::model::InstancesScopedList;
     use google_cloud_compute_v1::model::instances_scoped_list::Warning;
+    use greenroom_core::time::{BootId, ManagerId};
     use serde_json::json;
 
     use super::*;
@@ -287,5 +348,32 @@ mod tests {
         ]);
         let page = InstanceAggregatedList::new().set_items(items).set_unreachables(["zones/us-east1-d"]);
         assert_eq!(not_listed(&page).map(last).collect::<Vec<_>>(), ["us-east1-c", "us-east1-d"]);
+    }
+
+    #[test]
+    fn a_disk_is_named_with_its_zone_and_knows_its_instance() {
+        let mut disk: ListedDisk = serde_json::from_value(json!({
+            "name": "linux-c0ffee-7", "zone": "https://x/zones/us-east1-b", "sizeGb": "20", "status": "READY",
+            "creationTimestamp": "1970-01-01T00:00:09.000-00:00",
+            "type": "https://x/zones/us-east1-b/diskTypes/pd-balanced",
+            "users": ["https://x/projects/p/zones/us-east1-b/instances/linux-c0ffee-7"],
+            "labels": {
+                "greenroom-pool": "linux", "greenroom-owner": "owner", "greenroom-generation": "c0ffee",
+                "greenroom-number": "7",
+            },
+        }))
+        .unwrap();
+        let now = Stamp { wall_ms: 10_000, manager: ManagerId(1), boot: BootId(1), uptime_ms: 5_000 };
+        let Disk { resource, attached } = read_disk(&disk, now).unwrap();
+        assert_eq!(
+            attached.map(|user| (user.zone, user.name)),
+            Some(("us-east1-b".into(), "linux-c0ffee-7".into()))
+        );
+        assert_eq!(resource.created.map(|at| at.uptime_ms), Some(4_000));
+        assert_eq!(resource.name, "us-east1-b/linux-c0ffee-7");
+        assert_eq!(resource.instance.unwrap().as_str(), "linux-c0ffee-7");
+        assert_eq!(resource.detail.as_deref(), Some("20 GiB, pd-balanced, us-east1-b"));
+        disk.status = Some(DiskStatus::Deleting);
+        assert!(read_disk(&disk, now).is_none());
     }
 }

@@ -16,39 +16,37 @@ use greenroom_providers::registration::{BuildContext, Built};
 use tokio::sync::OnceCell;
 
 use super::settings::Settings;
-use crate::cloud::api::{Api, Created, Disks, LaunchStatus, Machines};
+use crate::cloud::api::{Api, CallKind, Created, Disks, LaunchStatus, Machines};
 use crate::cloud::machine::Handle;
 use crate::cloud::offerings::Offering;
 use crate::cloud::{Cloud, tags};
 
 mod client;
-mod create;
-mod disks;
 mod endings;
 mod errors;
 mod examine;
-mod inserts;
-mod launch_spec;
+mod launches;
 mod machines;
 
-use client::{Clients, answer};
+use client::{ComputeEngineClients, answer};
 use endings::Endings;
-use errors::CallKind;
-use inserts::Inserts;
-use launch_spec::LaunchSpec;
+use launches::{Inserts, LaunchSpec};
 
 /// Maximum length of a console, in bytes, from its end.
 const CONSOLE: i64 = 64 * 1024;
-/// How often spot instances are listed: a reclaimed one is visible for at most 30 s before its end.
+/// The interval at which spot instances are listed: a reclaimed one is visible for at most 30 s before its end.
 const RECLAIM_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A provider that makes its calls. All pools of a project share its API back-off.
 pub(super) fn build(context: &BuildContext, table: &toml::Table) -> Built {
     let settings = Settings::read(&context.pool, table)?;
-    let (common, account) = (settings.common.clone(), format!("gce {}", settings.project));
+    let common = settings.common.clone();
+    let account = format!("gce {}", settings.project);
     let clock = || Rc::clone(&context.clock);
-    let (endings, inserts) = (Endings::new(clock()), Inserts::new(clock()));
-    let (pool, clients) = (context.pool.clone(), OnceCell::new());
+    let endings = Endings::new(clock());
+    let inserts = Inserts::new(clock());
+    let pool = context.pool.clone();
+    let clients = OnceCell::new();
     let api = ComputeEngine { pool, settings, clients, endings, inserts };
     Ok(Rc::new(Cloud::new(context, common, &account, api)))
 }
@@ -58,13 +56,13 @@ pub(super) fn build(context: &BuildContext, table: &toml::Table) -> Built {
 struct ComputeEngine {
     pool: PoolName,
     settings: Settings,
-    clients: OnceCell<Clients>,
+    clients: OnceCell<ComputeEngineClients>,
     endings: Endings,
     inserts: Inserts,
 }
 
 impl ComputeEngine {
-    async fn clients(&self) -> Result<&Clients, ProviderError> {
+    async fn clients(&self) -> Result<&ComputeEngineClients, ProviderError> {
         self.clients.get_or_try_init(|| client::open(&self.settings)).await
     }
 
@@ -85,13 +83,14 @@ impl ComputeEngine {
 #[async_trait(?Send)]
 impl Api for ComputeEngine {
     type LaunchSpec = LaunchSpec;
+    type MachineId = Handle;
 
     fn launch_spec(&self, request: &LaunchRequest, offering: &Offering) -> Result<LaunchSpec, ProviderError> {
         LaunchSpec::new(&self.settings, request, offering)
     }
 
     fn shown_token(&self, owner: &OwnerId, token: &str) -> String {
-        launch_spec::request_id(owner, token)
+        launches::request_id(owner, token)
     }
 
     /// Compute Engine shuts a spot instance down within 30 s.
@@ -100,12 +99,12 @@ impl Api for ComputeEngine {
     }
 
     fn announced(&self, answers: &MetadataAnswers) -> Option<&'static str> {
-        super::announced::announced(answers)
+        endings::announced(answers)
     }
 
     async fn create(&self, spec: &LaunchSpec) -> Result<Created, ProviderError> {
         // Boxed, because requests are large and many may be concurrent.
-        Box::pin(create::create(self, spec)).await
+        Box::pin(launches::create(self, spec)).await
     }
 
     async fn machines(&self) -> Result<Machines, ProviderError> {
@@ -128,7 +127,7 @@ impl Api for ComputeEngine {
         self.inserts.launch_status(self, spec).await
     }
 
-    /// Without a request id: a repeated request does no harm, and an id would return the answer of an earlier
+    /// Requests a termination without a request id: a repeat does no harm, and an id would return the answer of an earlier
     /// operation that has failed.
     async fn delete(&self, machine: &Handle) -> Result<(), ProviderError> {
         let delete = self.clients().await?.instances.delete().set_project(&self.settings.project);
@@ -147,11 +146,11 @@ impl Api for ComputeEngine {
     }
 
     async fn disks(&self, now: Stamp) -> Result<Disks, ProviderError> {
-        disks::list(self, now).await
+        machines::list_disks(self, now).await
     }
 
     async fn delete_resource(&self, resource: &Resource) -> Result<(), ProviderError> {
-        disks::delete(self, resource).await
+        machines::delete_disk(self, resource).await
     }
 
     async fn examine(&self, demand: &Demand) -> Vec<Finding> {

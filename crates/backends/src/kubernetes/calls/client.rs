@@ -1,4 +1,4 @@
-//! One exchange with the API server at a time, each with a limit.
+//! Calls of the API server, each with a time limit.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -14,8 +14,9 @@ use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use serde_json::Value;
 
-use super::errors::{self, CallKind, Failed};
-use crate::cloud::clock;
+use super::errors::{self, FailedCall};
+use crate::cloud::api::{CallKind, chain};
+use crate::cloud::findings;
 use crate::kubernetes::settings::Settings;
 
 /// Limit for a call. The API server itself gives up after a minute, so that a create without an answer is over when a list
@@ -30,18 +31,18 @@ const CREDENTIALS: Duration = Duration::from_secs(30);
 pub(super) struct Connection {
     settings: Settings,
     clock: Rc<dyn Clock>,
-    open: RefCell<Option<Open>>,
+    open: RefCell<Option<OpenConnection>>,
 }
 
 #[derive(Clone)]
-struct Open {
+struct OpenConnection {
     client: kube::Client,
     server: String,
 }
 
-/// One call.
+/// A call of the API server.
 #[derive(Debug, Clone)]
-pub(super) struct Call {
+pub(super) struct ApiCall {
     kind: CallKind,
     method: Method,
     path: String,
@@ -49,9 +50,9 @@ pub(super) struct Call {
     within: Duration,
 }
 
-/// An answer of success.
+/// The answer to a call that succeeded.
 #[derive(Debug, Clone)]
-pub(super) struct Answer {
+pub(super) struct ApiAnswer {
     pub(super) body: Vec<u8>,
     /// The server's clock minus the runner host's, in seconds.
     pub(super) ahead_s: Option<i64>,
@@ -63,7 +64,7 @@ impl std::fmt::Debug for Connection {
     }
 }
 
-impl Call {
+impl ApiCall {
     pub(super) fn get(path: impl Into<String>) -> Self {
         Self {
             kind: CallKind::Existing,
@@ -96,7 +97,7 @@ impl Call {
     }
 }
 
-impl Answer {
+impl ApiAnswer {
     pub(super) fn read<T: serde::de::DeserializeOwned>(&self) -> Result<T, ProviderError> {
         serde_json::from_slice(&self.body).map_err(|error| {
             let why = format!("the answer of the API server cannot be read: {error}");
@@ -121,7 +122,7 @@ impl Connection {
     }
 
     /// Makes a call. If the server does not accept the credentials, they are read once more: a token may have expired.
-    pub(super) async fn call(&self, call: &Call) -> Result<Answer, Failed> {
+    pub(super) async fn call(&self, call: &ApiCall) -> Result<ApiAnswer, FailedCall> {
         let first = self.open().await?;
         match self.exchange(&first, call).await {
             Err(failed) if failed.status == Some(401) => {
@@ -132,7 +133,7 @@ impl Connection {
         }
     }
 
-    async fn open(&self) -> Result<Open, Failed> {
+    async fn open(&self) -> Result<OpenConnection, FailedCall> {
         if let Some(open) = self.open.borrow().clone() {
             return Ok(open);
         }
@@ -143,7 +144,7 @@ impl Connection {
         Ok(opened)
     }
 
-    async fn exchange(&self, open: &Open, call: &Call) -> Result<Answer, Failed> {
+    async fn exchange(&self, open: &OpenConnection, call: &ApiCall) -> Result<ApiAnswer, FailedCall> {
         let exchange = async {
             let mut request = Request::builder().method(call.method.clone()).uri(&call.path);
             if !call.body.is_empty() {
@@ -162,8 +163,9 @@ impl Connection {
         };
         let text = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
         if head.status.is_success() {
-            let ahead_s = text(http::header::DATE).and_then(|date| clock::ahead_s(date, SystemTime::now()));
-            return Ok(Answer { body, ahead_s });
+            let ahead_s =
+                text(http::header::DATE).and_then(|date| findings::clock_ahead_s(date, SystemTime::now()));
+            return Ok(ApiAnswer { body, ahead_s });
         }
         let retry_after = text(http::header::RETRY_AFTER).and_then(|seconds| seconds.trim().parse().ok());
         Err(errors::of_answer(head.status.as_u16(), &body, retry_after, call.kind, self.clock.now()))
@@ -171,11 +173,11 @@ impl Connection {
 }
 
 /// Opens a connection for calls. Makes none.
-async fn open(settings: &Settings) -> Result<Open, ProviderError> {
+async fn open(settings: &Settings) -> Result<OpenConnection, ProviderError> {
     let config = config(settings.context.as_deref(), &files(settings)).await?;
     let server = server(&config);
     let client = kube::Client::try_from(config).map_err(|error| no_client(&server, &error))?;
-    Ok(Open { client, server })
+    Ok(OpenConnection { client, server })
 }
 
 /// The address of the API server, for messages.
@@ -234,20 +236,6 @@ pub(super) async fn config(context: Option<&str>, files: &[PathBuf]) -> Result<C
     // The engine decides by the answer whether to repeat a call.
     config.default_retry = false;
     Ok(config)
-}
-
-/// An error and its causes, each once.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut causes = vec![error.to_string()];
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let text = cause.to_string();
-        if causes.iter().all(|known| !known.contains(&text)) {
-            causes.push(text);
-        }
-        source = cause.source();
-    }
-    causes.join(": ")
 }
 
 /// A value in a query.

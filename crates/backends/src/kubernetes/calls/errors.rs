@@ -10,23 +10,14 @@ use greenroom_ports::provider::ProviderError;
 use hyper_util::client::legacy;
 use kube::core::Status;
 
-use super::client::chain;
+use crate::cloud::api::{CallKind, chain};
 
 /// Maximum length of a reported message, in characters.
 const MAX_MESSAGE: usize = 400;
 
-/// The kind of a call, which decides the class of some errors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CallKind {
-    /// Creates an object.
-    Create,
-    /// Reads or deletes one: a repeat does no harm.
-    Existing,
-}
-
 /// A failed call, with what the server said.
 #[derive(Debug, Clone)]
-pub(super) struct Failed {
+pub(super) struct FailedCall {
     /// `None`: no answer arrived.
     pub(super) status: Option<u16>,
     /// The reason in the answer, such as `AlreadyExists`.
@@ -38,19 +29,19 @@ pub(super) struct Failed {
     pub(super) error: ProviderError,
 }
 
-impl From<ProviderError> for Failed {
+impl From<ProviderError> for FailedCall {
     fn from(error: ProviderError) -> Self {
         Self { status: None, reason: String::new(), lacks_namespace: false, by_policy: false, error }
     }
 }
 
-impl From<Failed> for ProviderError {
-    fn from(failed: Failed) -> Self {
+impl From<FailedCall> for ProviderError {
+    fn from(failed: FailedCall) -> Self {
         failed.error
     }
 }
 
-impl Failed {
+impl FailedCall {
     pub(super) fn is(&self, status: u16, reason: &str) -> bool {
         self.status == Some(status) && self.reason == reason
     }
@@ -68,7 +59,7 @@ pub(super) fn of_answer(
     retry_after_s: Option<u32>,
     kind: CallKind,
     now: Stamp,
-) -> Failed {
+) -> FailedCall {
     let said: Status = serde_json::from_slice(body).unwrap_or_default();
     let details = said.details.as_ref();
     let retry_after_s =
@@ -84,7 +75,7 @@ pub(super) fn of_answer(
     let lacks_namespace = status == 404 && details.is_some_and(|details| details.kind == "namespaces");
     let error = ProviderError::new(class, line);
     let by_policy = kind == CallKind::Create && is_denied_by_policy(&said.message);
-    Failed { status: Some(status), reason: said.reason, lacks_namespace, by_policy, error }
+    FailedCall { status: Some(status), reason: said.reason, lacks_namespace, by_policy, error }
 }
 
 /// No answer, or a broken one.
@@ -92,7 +83,7 @@ pub(super) fn of_transport(error: &kube::Error, kind: CallKind) -> ProviderError
     let class = match error {
         kube::Error::Auth(_) => ErrorClass::Denied,
         _ if was_not_sent(error) => ErrorClass::Transient,
-        _ => unanswered(kind),
+        _ => kind.unanswered(),
     };
     let line = format!("no answer of the API server: {}", chain(error));
     ProviderError::new(class, clean_line(line.as_bytes(), MAX_MESSAGE))
@@ -101,14 +92,7 @@ pub(super) fn of_transport(error: &kube::Error, kind: CallKind) -> ProviderError
 /// No answer within the limit.
 pub(super) fn no_answer(kind: CallKind, within: Duration) -> ProviderError {
     let why = format!("no answer of the API server within {} s", within.as_secs());
-    ProviderError::new(unanswered(kind), why)
-}
-
-fn unanswered(kind: CallKind) -> ErrorClass {
-    match kind {
-        CallKind::Create => ErrorClass::Unknown,
-        CallKind::Existing => ErrorClass::Transient,
-    }
+    ProviderError::new(kind.unanswered(), why)
 }
 
 /// True if no connection came about.
@@ -146,7 +130,7 @@ fn class(status: u16, said: &Status, kind: CallKind, until: Option<Stamp>) -> Er
         409 if kind == CallKind::Existing => ErrorClass::NotFound,
         404 | 410 => ErrorClass::Transient,
         429 => ErrorClass::Throttled { until },
-        408 | 500.. => unanswered(kind),
+        408 | 500.. => kind.unanswered(),
         _ => ErrorClass::Invalid,
     }
 }

@@ -1,12 +1,12 @@
 //! Calls of the API server for `doctor`; they leave no trace.
 
+use std::fmt;
+
 use greenroom_core::container::ordering::SERVICE;
 use greenroom_core::failure::ErrorClass;
-use greenroom_core::ids::{Generation, InstanceId, OwnerId};
-use greenroom_core::inventory::Tags;
 use greenroom_core::order::{LaunchOrder, OrderService};
 use greenroom_ports::finding::Finding;
-use greenroom_ports::provider::{Demand, InstanceKeys, LaunchRequest, ProviderError};
+use greenroom_ports::provider::{Demand, LaunchRequest, ProviderError};
 use k8s_openapi::List;
 use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
 use k8s_openapi::api::core::v1::{LimitRange, ResourceQuota};
@@ -14,42 +14,62 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::client::{Call, encoded};
-use super::condition::JOB;
-use super::create::{self, CREATE};
-use super::errors::Failed;
+use super::client::{ApiCall, encoded};
+use super::errors::FailedCall;
+use super::launches::{CREATE, with_owner};
 use super::pod::LaunchSpec;
+use super::pod_state::JOB;
 use super::{Kubernetes, machines};
-use crate::kubernetes::findings::{Facts, Quota, judge};
-use crate::kubernetes::limit_ranges::{Amounts, Range, Wanted};
+use crate::cloud::findings::sample_request;
+use crate::kubernetes::findings::{ClusterFacts, NamespaceQuota, judge};
+use crate::kubernetes::limit_ranges::{Amounts, LimitRangeItem, PodResources};
 use crate::kubernetes::placement::Placement;
 use crate::kubernetes::settings::PORT_FORWARD;
 
-/// What the role has to allow: verb, resource, subresource.
-const NEEDED: [(&str, &str, &str); 7] = [
-    ("create", "pods", ""),
-    ("delete", "pods", ""),
-    ("get", "pods", ""),
-    ("list", "pods", ""),
-    ("watch", "pods", ""),
-    ("get", "pods", "log"),
-    ("list", "events", ""),
+/// A permission in the namespace.
+struct Permission {
+    verb: &'static str,
+    resource: &'static str,
+    subresource: &'static str,
+}
+
+impl fmt::Display for Permission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let slash = if self.subresource.is_empty() { "" } else { "/" };
+        write!(f, "{} {}{slash}{}", self.verb, self.resource, self.subresource)
+    }
+}
+
+const fn permission(verb: &'static str, resource: &'static str, subresource: &'static str) -> Permission {
+    Permission { verb, resource, subresource }
+}
+
+/// The permissions that the role needs.
+const NEEDED: [Permission; 7] = [
+    permission("create", "pods", ""),
+    permission("delete", "pods", ""),
+    permission("get", "pods", ""),
+    permission("list", "pods", ""),
+    permission("watch", "pods", ""),
+    permission("get", "pods", "log"),
+    permission("list", "events", ""),
 ];
 
-/// What it has to allow in addition for port-forwards. Newer servers require both for a forward over a WebSocket.
-const NEEDED_TO_FORWARD: [(&str, &str, &str); 2] =
-    [("create", "pods", "portforward"), ("get", "pods", "portforward")];
+/// The permissions that the role needs in addition for port-forwards. Newer servers require both for a forward over a WebSocket.
+const NEEDED_TO_FORWARD: [Permission; 2] =
+    [permission("create", "pods", "portforward"), permission("get", "pods", "portforward")];
 
 /// The server's version.
 #[derive(Debug, Deserialize)]
-struct Version {
+struct ServerVersion {
     major: String,
     minor: String,
 }
 
 pub(super) async fn examine(api: &Kubernetes, demand: &Demand) -> Vec<Finding> {
     let namespace = api.settings.namespace.clone();
-    let mut facts = Facts { namespace, each: api.settings.resources.clone(), ..Facts::default() };
+    let mut facts =
+        ClusterFacts { namespace, each: api.settings.resources.clone(), ..ClusterFacts::default() };
     if let Err(error) = check(api, demand, &mut facts).await {
         facts.unreachable = Some(error.failure.message);
     }
@@ -57,29 +77,27 @@ pub(super) async fn examine(api: &Kubernetes, demand: &Demand) -> Vec<Finding> {
 }
 
 /// Fails if no call is possible.
-async fn check(api: &Kubernetes, demand: &Demand, facts: &mut Facts) -> Result<(), ProviderError> {
-    let answer = api.connection.call(&Call::get("/version")).await?;
+async fn check(api: &Kubernetes, demand: &Demand, facts: &mut ClusterFacts) -> Result<(), ProviderError> {
+    let answer = api.connection.call(&ApiCall::get("/version")).await?;
     facts.clock_ahead_s = answer.ahead_s;
-    facts.version = answer.read::<Version>().ok().and_then(|version| {
+    facts.version = answer.read::<ServerVersion>().ok().and_then(|version| {
         // Some providers write `34+`.
         let digits = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().ok();
         Some((digits(&version.major)?, digits(&version.minor)?))
     });
     let to_forward: &[_] = if api.settings.via == PORT_FORWARD { &NEEDED_TO_FORWARD } else { &[] };
-    let needed = [&NEEDED, to_forward].concat();
-    for &(verb, resource, subresource) in &needed {
-        if !allowed(api, verb, resource, subresource, "").await? {
-            let slash = if subresource.is_empty() { "" } else { "/" };
-            facts.denied.push(format!("{verb} {resource}{slash}{subresource}"));
+    for permission in NEEDED.iter().chain(to_forward) {
+        if !allowed(api, permission, "").await? {
+            facts.denied.push(permission.to_string());
         }
     }
-    if facts.denied.len() == needed.len() {
+    if facts.denied.len() == NEEDED.len() + to_forward.len() {
         // Rights are looked up by the namespace's name, whether it exists or not.
         facts.no_namespace = Some("does not exist, or these credentials have no role in it");
         return Ok(());
     }
     if let Some(owner) = &api.settings.owner
-        && !allowed(api, "get", "configmaps", "", owner).await?
+        && !allowed(api, &permission("get", "configmaps", ""), owner).await?
     {
         facts.denied.push(format!("get configmaps `{owner}`"));
     }
@@ -149,14 +167,9 @@ fn with_service(placement: &Placement) -> LaunchOrder {
     }
 }
 
-/// Whether the credentials allow something in the namespace.
-async fn allowed(
-    api: &Kubernetes,
-    verb: &str,
-    resource: &str,
-    subresource: &str,
-    name: &str,
-) -> Result<bool, ProviderError> {
+/// True if the credentials have a permission, for the object with this name if there is one.
+async fn allowed(api: &Kubernetes, permission: &Permission, name: &str) -> Result<bool, ProviderError> {
+    let Permission { verb, resource, subresource } = permission;
     let attributes = json!({
         "namespace": api.settings.namespace, "verb": verb, "resource": resource, "subresource": subresource, "name": name,
     });
@@ -164,18 +177,18 @@ async fn allowed(
         "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": { "resourceAttributes": attributes },
     });
     let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-    let answer: SelfSubjectAccessReview = api.connection.call(&Call::ask(path, &review)).await?.read()?;
+    let answer: SelfSubjectAccessReview = api.connection.call(&ApiCall::ask(path, &review)).await?.read()?;
     Ok(answer.status.is_some_and(|status| status.allowed))
 }
 
-async fn quotas(api: &Kubernetes, facts: &mut Facts) {
-    let call = Call::get(api.path("resourcequotas"));
+async fn quotas(api: &Kubernetes, facts: &mut ClusterFacts) {
+    let call = ApiCall::get(api.path("resourcequotas"));
     let list: Option<List<ResourceQuota>> = match api.connection.call(&call).await {
         Ok(answer) => answer.read().ok(),
         Err(_) => None,
     };
     let Some(list) = list else {
-        facts.not_checked.push("list resourcequotas".to_owned());
+        facts.not_checked.push("list resourcequotas");
         return;
     };
     // Whether a quota with scopes counts these pods is not known here.
@@ -190,18 +203,18 @@ async fn quotas(api: &Kubernetes, facts: &mut Facts) {
             (name, (hard.0, used))
         };
         let resources = status.hard.unwrap_or_default().into_iter().map(of).collect();
-        Quota { name: quota.metadata.name.unwrap_or_default(), resources }
+        NamespaceQuota { name: quota.metadata.name.unwrap_or_default(), resources }
     }));
 }
 
-async fn limit_ranges(api: &Kubernetes, facts: &mut Facts) {
-    let call = Call::get(api.path("limitranges"));
+async fn limit_ranges(api: &Kubernetes, facts: &mut ClusterFacts) {
+    let call = ApiCall::get(api.path("limitranges"));
     let list: Option<List<LimitRange>> = match api.connection.call(&call).await {
         Ok(answer) => answer.read().ok(),
         Err(_) => None,
     };
     let Some(list) = list else {
-        facts.not_checked.push("list limitranges".to_owned());
+        facts.not_checked.push("list limitranges");
         return;
     };
     let amounts = |of: Option<std::collections::BTreeMap<String, Quantity>>| -> Amounts {
@@ -209,7 +222,7 @@ async fn limit_ranges(api: &Kubernetes, facts: &mut Facts) {
     };
     for range in list.items {
         let name = range.metadata.name.unwrap_or_default();
-        facts.ranges.extend(range.spec.into_iter().flat_map(|spec| spec.limits).map(|item| Range {
+        facts.ranges.extend(range.spec.into_iter().flat_map(|spec| spec.limits).map(|item| LimitRangeItem {
             name: name.clone(),
             kind: item.type_,
             min: amounts(item.min),
@@ -222,10 +235,10 @@ async fn limit_ranges(api: &Kubernetes, facts: &mut Facts) {
 }
 
 /// The resources of the container that jobs run in.
-fn wanted(pod: &Value) -> Wanted {
+fn wanted(pod: &Value) -> PodResources {
     let containers = pod["spec"]["containers"].as_array();
     let Some(job) = containers.into_iter().flatten().find(|one| one["name"] == JOB) else {
-        return Wanted::default();
+        return PodResources::default();
     };
     let amounts = |kind: &str| -> Amounts {
         let all = job["resources"][kind].as_object().into_iter().flatten();
@@ -233,7 +246,7 @@ fn wanted(pod: &Value) -> Wanted {
         let text = |amount: &Value| amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
         all.map(|(name, amount)| (name.clone(), text(amount))).collect()
     };
-    Wanted { requests: amounts("requests"), limits: amounts("limits") }
+    PodResources { requests: amounts("requests"), limits: amounts("limits") }
 }
 
 /// The pod of an offering, as `doctor` launches it.
@@ -243,31 +256,17 @@ fn pod_of(
     placement: &Placement,
     order: Option<LaunchOrder>,
 ) -> Result<LaunchSpec, ProviderError> {
-    let tags = Tags {
-        pool: api.pool.clone(),
-        owner: OwnerId::new("doctor"),
-        generation: Generation::new("doctor"),
-        number: 0,
-    };
-    let instance = InstanceId::launched(&tags.pool, &tags.generation, tags.number);
-    let keys = InstanceKeys {
-        authorized_key: "ssh-ed25519 AAAA".to_owned(),
-        host_key: String::new(),
-        host_key_public: String::new(),
-    };
-    let token = instance.token(1);
-    let request =
-        LaunchRequest { instance, token, tags, offering: None, keys, lifetime: demand.max_lifetime, order };
+    let request = LaunchRequest { lifetime: demand.max_lifetime, order, ..sample_request(&api.pool) };
     LaunchSpec::new(&api.settings, &request, placement)
 }
 
 /// Creates a pod as far as admission and validation, but not in the cluster.
-async fn dry_run(api: &Kubernetes, spec: &LaunchSpec) -> Result<(), Failed> {
-    let owned = create::with_owner(api, spec).await;
+async fn dry_run(api: &Kubernetes, spec: &LaunchSpec) -> Result<(), FailedCall> {
+    let owned = with_owner(api, spec).await;
     let path = format!("{}&dryRun={}", api.path(CREATE), encoded("All"));
     // Without its owner, the pod still shows whether there is such a namespace.
     let pod = owned.as_ref().unwrap_or(&spec.pod);
-    match (api.connection.call(&Call::create(path, pod)).await, owned) {
+    match (api.connection.call(&ApiCall::create(path, pod)).await, owned) {
         (Err(failed), _) if failed.lacks_namespace => Err(failed),
         (_, Err(error)) => Err(error.into()),
         // The check of the quotas reports it.

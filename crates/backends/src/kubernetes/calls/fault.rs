@@ -1,19 +1,20 @@
-//! Why a pod can never become what its job ordered.
+//! The faults for which a pod can never serve the job that ordered it.
 
 use greenroom_core::container::failure::{Blame, Cause, short};
 use greenroom_core::failure::{ErrorClass, Failure};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
-use super::condition::{self, Condition, JOB, UNFIT, line, statuses, terminated, with};
 use super::ordered::{self, service_name};
+use super::pod_state::{self, JOB, PodState, UNFIT, line, statuses, terminated, with};
 
 /// Texts of runtimes about a container that its own image or command keeps from starting.
 const BY_IMAGE: [&str; 3] = ["exec format error", "unable to find user", "no users found"];
-/// The same, where the text is about a program of the container: runc's words, and crun's. Mounts have such errors, too.
+/// Texts of runtimes about a container's program, if the message has one of [`OF_PROGRAM`], too: mounts have such errors as
+/// well.
 const BY_PROGRAM: [&str; 3] = ["not found", "o such file or directory", "ermission denied"];
 const OF_PROGRAM: [&str; 3] = ["container process", "container init", "executable file `"];
 
-/// `None`: the pod was not ordered, or it may still become what was.
+/// The fault of a pod; `None`: no job ordered the pod, or it may still serve the job.
 pub(super) fn of(pod: &Pod) -> Option<Failure> {
     if !ordered::is_ordered(pod) {
         return None;
@@ -22,17 +23,16 @@ pub(super) fn of(pod: &Pod) -> Option<Failure> {
     if let Some(why) = statuses(pod).find_map(|status| of_container(pod, status)) {
         return Some(fault(true, why));
     }
-    match condition::of(pod) {
-        Condition::Unfit(why) => Some(fault(false, format!("the job's pod {why}"))),
-        Condition::Ended(_) => ended(pod).map(|why| fault(false, why)),
-        Condition::Unscheduled { .. }
-        | Condition::Starting
-        | Condition::Running
-        | Condition::Deleting { .. } => None,
+    match pod_state::of(pod) {
+        PodState::Unfit(why) => Some(fault(false, format!("the job's pod {why}"))),
+        PodState::Ended(_) => ended(pod).map(|why| fault(false, why)),
+        PodState::Unscheduled { .. } | PodState::Starting | PodState::Running | PodState::Deleting { .. } => {
+            None
+        }
     }
 }
 
-/// What is wrong with an image that the job names.
+/// The fault of an image that the job names.
 fn of_container(pod: &Pod, status: &ContainerStatus) -> Option<String> {
     let service = service_name(pod, &status.name);
     if status.name != JOB && service.is_none() {
@@ -110,7 +110,7 @@ fn is_by_image(message: &str) -> bool {
 /// The container `job` ended although neither the cluster nor a limit ended it.
 fn ended(pod: &Pod) -> Option<String> {
     let job = statuses(pod).find(|status| status.name == JOB).and_then(terminated)?;
-    let by_itself = job.reason.as_deref() != Some("OOMKilled") && condition::is_undisturbed(pod);
+    let by_itself = job.reason.as_deref() != Some("OOMKilled") && pod_state::is_undisturbed(pod);
     by_itself.then(|| {
         let why = format!("the job's pod ended at its start with status {}", job.exit_code);
         with(&why, job.message.as_deref())

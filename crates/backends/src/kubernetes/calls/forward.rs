@@ -1,6 +1,7 @@
 //! The process of a port-forward: connects its standard streams, a socket, with a port of a pod.
 //!
-//! It ends with either side, and with the process that started it. It judges no silence: the SSH session's keep-alive does.
+//! The process ends with either side, and with the process that started it. It judges no silence: the SSH session's keep-alive
+//! does.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -26,8 +27,9 @@ use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tower::ServiceBuilder;
 
-use super::client::{chain, config, encoded, no_client, server};
-use super::errors::{CallKind, of_transport};
+use super::client::{config, encoded, no_client, server};
+use super::errors::of_transport;
+use crate::cloud::api::{CallKind, chain};
 
 /// Limit to connect, including credentials from a program that the kubeconfig names.
 const CONNECT_WITHIN: Duration = Duration::from_secs(40);
@@ -81,7 +83,7 @@ async fn serve(socket: UnixStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Until the session closes its side, after which it waits for nothing.
+/// Sends until the session closes its side, after which it waits for nothing.
 async fn send(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl Sink<Message, Error = Error> + Unpin),
@@ -96,7 +98,7 @@ async fn send(
     }
 }
 
-/// Until the API server closes the forward, reports an error of the pod's, or is lost.
+/// Receives until the API server closes the forward, reports an error of the pod's, or is lost.
 async fn receive(
     from: &mut (impl Stream<Item = Result<Message, Error>> + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
@@ -162,7 +164,8 @@ fn is_of_pod(status: &kube::core::Status) -> bool {
 async fn beginning(
     frames: &mut (impl Stream<Item = Result<Message, Error>> + Unpin),
 ) -> Result<Vec<u8>, Refusal> {
-    let (mut data, mut errors) = (false, false);
+    let mut data = false;
+    let mut errors = false;
     while let Some(message) = frames.next().await {
         let message =
             message.map_err(|error| Refusal::Way(format!("the port-forward broke: {}", chain(&error))))?;

@@ -1,7 +1,8 @@
-//! Why pods ended that Greenroom did not delete.
+//! The reasons why pods ended that Greenroom did not delete.
 //!
-//! The reason goes with the pod: an evicted one is gone within two seconds. So the API server is asked for the changes since
-//! the last list, which include each deleted pod as it last was. Its reason is kept for a while, because its job may need it late.
+//! The reason goes with the pod: an evicted one is gone within two seconds. So Greenroom requests the changes since
+//! the last list, which include each deleted pod as it last was. Its reason is kept for a while, because its job may need it
+//! late.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,47 +15,48 @@ use k8s_openapi::api::core::v1::{Event, Pod};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::condition::{self, PodEnd};
+use super::machines::PodId;
+use super::pod_state::{self, PodEnd};
 use crate::cloud::machine::{Machine, MachineState};
 
-/// How long a pod that is gone is listed with its reason.
+/// The time for which a pod that is gone is listed with its reason.
 const RETENTION: Duration = Duration::from_mins(10);
-/// What is said where nothing shows the reason.
+/// The reason if nothing shows one.
 const UNEXPLAINED: &str = "was deleted in the cluster, not by Greenroom";
 
 /// The pods that were listed, by uid.
-pub(super) struct Lost {
+pub(super) struct LostPods {
     clock: Rc<dyn Clock>,
-    seen: RefCell<BTreeMap<String, Seen>>,
+    seen: RefCell<BTreeMap<String, ListedPod>>,
     /// The version of the last list.
     version: RefCell<Option<String>>,
 }
 
 #[derive(Debug)]
-struct Seen {
-    /// As last listed.
-    machine: Machine,
+struct ListedPod {
+    /// The pod as last listed.
+    machine: Machine<PodId>,
     /// True if Greenroom requested its deletion.
     requested: bool,
-    /// Since when lists lack it.
+    /// The time since which lists lack it.
     gone: Option<Stamp>,
 }
 
 /// A change of a watched list.
 #[derive(Debug, Deserialize)]
-struct Change {
+struct WatchChange {
     #[serde(rename = "type")]
     kind: String,
     object: Value,
 }
 
-impl std::fmt::Debug for Lost {
+impl std::fmt::Debug for LostPods {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lost").field("seen", &self.seen).finish_non_exhaustive()
+        f.debug_struct("LostPods").field("seen", &self.seen).finish_non_exhaustive()
     }
 }
 
-impl Lost {
+impl LostPods {
     pub(super) fn new(clock: Rc<dyn Clock>) -> Self {
         Self { clock, seen: RefCell::default(), version: RefCell::default() }
     }
@@ -74,7 +76,7 @@ impl Lost {
     /// known reason.
     pub(super) fn update(
         &self,
-        machines: &[Machine],
+        machines: &[Machine<PodId>],
         complete: bool,
         version: Option<String>,
     ) -> (Option<String>, BTreeMap<String, String>) {
@@ -82,8 +84,8 @@ impl Lost {
         let before = self.version.replace(version);
         let mut all = self.seen.borrow_mut();
         for machine in machines {
-            let uid = machine.handle.zone.clone();
-            let seen = all.entry(uid).or_insert_with(|| Seen {
+            let uid = machine.handle.uid.clone();
+            let seen = all.entry(uid).or_insert_with(|| ListedPod {
                 machine: machine.clone(),
                 requested: false,
                 gone: None,
@@ -97,8 +99,7 @@ impl Lost {
         }
         let mut open = BTreeMap::new();
         if complete {
-            let listed: BTreeSet<&str> =
-                machines.iter().map(|machine| machine.handle.zone.as_str()).collect();
+            let listed: BTreeSet<&str> = machines.iter().map(|machine| machine.handle.uid.as_str()).collect();
             for (uid, seen) in all.iter_mut().filter(|(uid, _)| !listed.contains(uid.as_str())) {
                 if seen.gone.is_none() {
                     seen.gone = Some(now);
@@ -108,7 +109,7 @@ impl Lost {
                 }
             }
         }
-        let kept = |seen: &Seen| seen.gone.is_none_or(|gone| now.since(gone) < RETENTION);
+        let kept = |seen: &ListedPod| seen.gone.is_none_or(|gone| now.since(gone) < RETENTION);
         all.retain(|_, seen| kept(seen));
         (before, open)
     }
@@ -122,7 +123,7 @@ impl Lost {
     }
 
     /// Adds the pods that are gone: for a reason, or on request. A complete list without them proves it.
-    pub(super) fn add_gone(&self, machines: &mut Vec<Machine>) {
+    pub(super) fn add_gone(&self, machines: &mut Vec<Machine<PodId>>) {
         let all = self.seen.borrow();
         let gone =
             all.values().filter(|seen| seen.gone.is_some() && (seen.requested || seen.machine.why.is_some()));
@@ -130,22 +131,24 @@ impl Lost {
     }
 }
 
-/// The pods that were deleted, in a stream of changes: their uids, and why they ended. A stream may end in the middle of a line.
+/// The pods that were deleted, in a stream of changes: their uids, and why they ended. A stream may end in the middle of a
+/// line.
 pub(super) fn deleted(stream: &[u8]) -> Vec<(String, Option<PodEnd>)> {
-    let lines =
-        stream.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<Change>(line).ok());
+    let lines = stream
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| serde_json::from_slice::<WatchChange>(line).ok());
     let deleted = lines.filter(|change| change.kind == "DELETED");
     let pods = deleted.filter_map(|change| serde_json::from_value::<Pod>(change.object).ok());
-    pods.filter_map(|pod| Some((pod.metadata.uid.clone()?, condition::of(&pod).end()))).collect()
+    pods.filter_map(|pod| Some((pod.metadata.uid.clone()?, pod_state::of(&pod).end()))).collect()
 }
 
-/// Why a pod ended, by its events.
+/// The reason of a pod's end, by its events.
 pub(super) fn by_events(events: &[Event]) -> Option<PodEnd> {
     let reason = |event: &Event| {
         let message = event.message.as_deref().unwrap_or_default();
         let why = match event.reason.as_deref()? {
             "Preempted" => "was preempted: a pod of a higher priority took its place",
-            "Evicted" => return Some(condition::evicted(message)),
+            "Evicted" => return Some(pod_state::evicted(message)),
             "TaintManagerEviction" | "NodeNotReady" | "NodeShutdown" => "was reclaimed: its node went away",
             _ => return None,
         };
@@ -186,14 +189,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cloud::machine::{Addresses, Handle};
+    use crate::cloud::machine::Addresses;
     use crate::cloud::tags;
 
-    fn machine(uid: &str) -> Machine {
+    fn machine(uid: &str) -> Machine<PodId> {
         let value = |name: &str| Some(if name == "greenroom-number" { "7" } else { "linux" });
         let (instance, tags) = tags::read(value).unwrap();
         Machine {
-            handle: Handle { name: "linux-linux-7".to_owned(), zone: uid.to_owned() },
+            handle: PodId { name: "linux-linux-7".to_owned(), uid: uid.to_owned() },
             instance,
             tags,
             token: None,
@@ -217,7 +220,7 @@ mod tests {
     #[test]
     fn a_pod_that_a_list_lacks_is_asked_for_once_and_told_for_a_while() {
         let clock = Rc::new(ManualClock::default());
-        let lost = Lost::new(Rc::clone(&clock) as Rc<dyn Clock>);
+        let lost = LostPods::new(Rc::clone(&clock) as Rc<dyn Clock>);
         assert_eq!(
             lost.update(&[machine("a"), machine("b"), machine("c")], true, Some(version(1))),
             (None, BTreeMap::new())
@@ -235,7 +238,7 @@ mod tests {
         let mut all = vec![machine("a")];
         lost.add_gone(&mut all);
         let gone: Vec<_> =
-            all[1..].iter().map(|one| (one.handle.zone.as_str(), one.state, one.why.as_deref())).collect();
+            all[1..].iter().map(|one| (one.handle.uid.as_str(), one.state, one.why.as_deref())).collect();
         assert_eq!(gone, [("b", MachineState::Gone, None), ("c", MachineState::Gone, Some("was preempted"))]);
         clock.pass(RETENTION);
         lost.update(&[machine("a")], true, Some(version(5)));
@@ -246,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_reason_that_a_list_has_shown_stays() {
-        let lost = Lost::new(Rc::new(ManualClock::default()));
+        let lost = LostPods::new(Rc::new(ManualClock::default()));
         let ending =
             Machine { why: Some("exceeded its disk limit".to_owned()), by_job: true, ..machine("a") };
         lost.update(&[ending], true, Some(version(1)));

@@ -19,13 +19,10 @@ use greenroom_providers::registration::{BuildContext, Built};
 use super::settings::Settings;
 use crate::cloud::Cloud;
 use crate::cloud::api::{Access, Api, Created, Disks, Ended, LaunchStatus, Machines};
-use crate::cloud::machine::{Handle, Machine, MachineState};
+use crate::cloud::machine::{Machine, MachineState};
 use crate::cloud::offerings::Offering;
 
 mod client;
-mod condition;
-mod console;
-mod create;
 mod errors;
 mod examine;
 mod fault;
@@ -35,19 +32,20 @@ mod lost;
 mod machines;
 mod ordered;
 mod pod;
-mod server;
-mod status;
+mod pod_state;
 mod template;
 
-use client::{Call, Connection, encoded};
-use condition::Condition;
-use launches::Launches;
-use lost::Lost;
+use client::{ApiCall, Connection, encoded};
+use launches::PendingLaunches;
+use lost::LostPods;
+use machines::PodId;
 use pod::LaunchSpec;
+use pod_state::PodState;
 
-/// How often a list has to look for the ends of idle pods. Kubernetes announces none.
+/// The interval at which a list has to look for the ends of idle pods. Kubernetes announces none.
 const NOTICE_INTERVAL: Duration = Duration::from_mins(1);
-/// How often pods without a node are listed while a launch waits. A scheduler usually takes some hundredths of a second.
+/// The interval at which pods without a node are listed while a launch waits. A scheduler usually takes some hundredths of a
+/// second.
 const CAPACITY_INTERVAL: Duration = Duration::from_millis(200);
 const LIST_LAG: Duration = Duration::from_secs(3);
 /// The grace period of each deletion. With 0, Kubernetes would forget a pod whose processes still run.
@@ -63,8 +61,8 @@ pub(super) fn build(context: &BuildContext, table: &toml::Table) -> Built {
         pool: context.pool.clone(),
         connection: Connection::new(settings.clone(), clock()),
         settings,
-        launches: Launches::new(clock()),
-        lost: Lost::new(clock()),
+        launches: PendingLaunches::new(clock()),
+        lost: LostPods::new(clock()),
         host_keys: RefCell::default(),
         forwarded: RefCell::default(),
     };
@@ -76,8 +74,8 @@ struct Kubernetes {
     pool: PoolName,
     settings: Settings,
     connection: Connection,
-    launches: Launches,
-    lost: Lost,
+    launches: PendingLaunches,
+    lost: LostPods,
     /// Host keys that logs have shown, by the pods' uids.
     host_keys: RefCell<HashMap<String, String>>,
     /// The uids of pods whose SSH server only a port-forward reaches.
@@ -96,15 +94,15 @@ impl Kubernetes {
     }
 
     /// Deletes the pod with this uid, and this version if one is named.
-    async fn delete_pod(&self, handle: &Handle, version: Option<&str>) -> Result<Ended, ProviderError> {
+    async fn delete_pod(&self, handle: &PodId, version: Option<&str>) -> Result<Ended, ProviderError> {
         let mut options = serde_json::json!({
             "apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": GRACE_S,
-            "propagationPolicy": "Background", "preconditions": { "uid": handle.zone },
+            "propagationPolicy": "Background", "preconditions": { "uid": handle.uid },
         });
         if let Some(version) = version {
             options["preconditions"]["resourceVersion"] = version.into();
         }
-        let call = Call::delete(self.path(&format!("pods/{}", encoded(&handle.name))), &options);
+        let call = ApiCall::delete(self.path(&format!("pods/{}", encoded(&handle.name))), &options);
         match self.connection.call(&call).await {
             Ok(_) => Ok(Ended::Requested),
             // Another one has the name now.
@@ -115,22 +113,22 @@ impl Kubernetes {
         }
     }
 
-    /// Why pods ended that lists no longer show.
+    /// Looks up the reasons why pods ended that lists no longer show.
     async fn explain_lost(&self, before: Option<String>, open: &std::collections::BTreeMap<String, String>) {
         let changes = async || {
             let selector = encoded(&format!("{}={}", crate::cloud::tags::POOL, self.pool));
             let version = encoded(&before?);
             let path =
                 format!("pods?watch=1&timeoutSeconds=1&labelSelector={selector}&resourceVersion={version}");
-            let call = Call::get(self.path(&path)).within(Duration::from_secs(5));
+            let call = ApiCall::get(self.path(&path)).within(Duration::from_secs(5));
             Some(lost::deleted(&self.connection.call(&call).await.ok()?.body))
         };
-        let mut known: HashMap<String, Option<condition::PodEnd>> =
+        let mut known: HashMap<String, Option<pod_state::PodEnd>> =
             changes().await.unwrap_or_default().into_iter().collect();
         for uid in open.keys() {
             let mut why = known.remove(uid).flatten();
             if why.is_none() {
-                let events = console::events(self, uid).await.unwrap_or_default();
+                let events = machines::events(self, uid).await.unwrap_or_default();
                 why = lost::by_events(&events);
             }
             self.lost.explain(uid, why);
@@ -138,14 +136,14 @@ impl Kubernetes {
     }
 
     /// A listed pod as a machine. One whose launch still waits, or is given up, has no capacity: the launch decides.
-    fn machine(&self, pod: &k8s_openapi::api::core::v1::Pod) -> Option<Machine> {
-        let condition = condition::of(pod);
+    fn machine(&self, pod: &k8s_openapi::api::core::v1::Pod) -> Option<Machine<PodId>> {
+        let condition = pod_state::of(pod);
         let mut machine = machines::machine(pod, &condition)?;
         if machines::is_forwarded(pod) {
-            self.forwarded.borrow_mut().insert(machine.handle.zone.clone());
+            self.forwarded.borrow_mut().insert(machine.handle.uid.clone());
         }
         if let Some(token) = &machine.token {
-            if matches!(condition, Condition::Unscheduled { .. }) {
+            if matches!(condition, PodState::Unscheduled { .. }) {
                 self.launches.note_waiting(token);
             }
             if self.launches.is_refused(token) {
@@ -153,16 +151,16 @@ impl Kubernetes {
             }
         }
         // Once jobs have access, an end has other causes.
-        if !self.host_keys.borrow().contains_key(&machine.handle.zone)
+        if !self.host_keys.borrow().contains_key(&machine.handle.uid)
             && let Some(failure) = fault::of(pod)
         {
-            // The launch goes on until it is told.
+            // The launch continues until the refusal is reported.
             machine.state = MachineState::Starting;
             machine.what.clone_from(&failure.message);
             machine.refused = Some(failure);
         }
-        if matches!(condition, Condition::Deleting { why: None })
-            && !self.lost.is_requested(&machine.handle.zone)
+        if matches!(condition, PodState::Deleting { why: None })
+            && !self.lost.is_requested(&machine.handle.uid)
         {
             machine.why = Some("is being deleted in the cluster, not by Greenroom".to_owned());
         }
@@ -173,6 +171,7 @@ impl Kubernetes {
 #[async_trait(?Send)]
 impl Api for Kubernetes {
     type LaunchSpec = LaunchSpec;
+    type MachineId = PodId;
 
     fn launch_spec(&self, request: &LaunchRequest, offering: &Offering) -> Result<LaunchSpec, ProviderError> {
         let placements = &self.settings.placements;
@@ -211,41 +210,41 @@ impl Api for Kubernetes {
         CAPACITY_INTERVAL
     }
 
-    fn is_overdue(&self, machine: &Machine) -> bool {
+    fn is_overdue(&self, machine: &Machine<PodId>) -> bool {
         let within = self.settings.schedule_within;
         machine.token.as_ref().is_some_and(|token| self.launches.is_due(token, within))
     }
 
-    async fn create(&self, spec: &LaunchSpec) -> Result<Created, ProviderError> {
-        create::create(self, spec).await
+    async fn create(&self, spec: &LaunchSpec) -> Result<Created<PodId>, ProviderError> {
+        launches::create(self, spec).await
     }
 
-    async fn machines(&self) -> Result<Machines, ProviderError> {
+    async fn machines(&self) -> Result<Machines<PodId>, ProviderError> {
         let pods = machines::list(self).await?;
-        let mut all: Vec<Machine> = pods.all.iter().filter_map(|pod| self.machine(pod)).collect();
+        let mut all: Vec<Machine<PodId>> = pods.all.iter().filter_map(|pod| self.machine(pod)).collect();
         let (before, open) = self.lost.update(&all, pods.complete, pods.version);
         if !open.is_empty() {
             self.explain_lost(before, &open).await;
         }
         self.lost.add_gone(&mut all);
-        let is_listed = |uid: &String| all.iter().any(|machine| machine.handle.zone == *uid);
+        let is_listed = |uid: &String| all.iter().any(|machine| machine.handle.uid == *uid);
         self.host_keys.borrow_mut().retain(|uid, _| is_listed(uid));
         self.forwarded.borrow_mut().retain(is_listed);
         Ok(Machines { all, complete: pods.complete, location: self.location() })
     }
 
     async fn launch_status(&self, spec: &LaunchSpec) -> Result<LaunchStatus, ProviderError> {
-        status::launch_status(self, spec).await
+        launches::launch_status(self, spec).await
     }
 
-    async fn access(&self, machine: &Machine) -> Result<Access, ProviderError> {
-        let known = self.host_keys.borrow().get(&machine.handle.zone).cloned();
+    async fn access(&self, machine: &Machine<PodId>) -> Result<Access, ProviderError> {
+        let known = self.host_keys.borrow().get(&machine.handle.uid).cloned();
         let key = match known {
             Some(key) => key,
-            None => console::host_key(self, &machine.handle).await?,
+            None => machines::host_key(self, &machine.handle).await?,
         };
-        self.host_keys.borrow_mut().insert(machine.handle.zone.clone(), key.clone());
-        let Handle { name, zone: uid } = &machine.handle;
+        self.host_keys.borrow_mut().insert(machine.handle.uid.clone(), key.clone());
+        let PodId { name, uid } = &machine.handle;
         let forward = self.forwarded.borrow().contains(uid).then(|| Forward {
             kubeconfig: self.connection.files(),
             context: self.settings.context.clone(),
@@ -257,21 +256,21 @@ impl Api for Kubernetes {
         Ok(Access { address, host_key: Some(key), forward, ..Access::default() })
     }
 
-    async fn delete(&self, machine: &Handle) -> Result<(), ProviderError> {
+    async fn delete(&self, machine: &PodId) -> Result<(), ProviderError> {
         self.end(machine).await.map(drop)
     }
 
-    async fn end(&self, machine: &Handle) -> Result<Ended, ProviderError> {
-        self.lost.expect_end(&machine.zone);
+    async fn end(&self, machine: &PodId) -> Result<Ended, ProviderError> {
+        self.lost.expect_end(&machine.uid);
         self.delete_pod(machine, None).await
     }
 
-    async fn console(&self, machine: &Handle) -> Result<String, ProviderError> {
-        console::text(self, machine).await
+    async fn console(&self, machine: &PodId) -> Result<String, ProviderError> {
+        machines::console(self, machine).await
     }
 
     /// A pod's volumes end with it.
-    async fn disks(&self, _now: Stamp) -> Result<Disks, ProviderError> {
+    async fn disks(&self, _now: Stamp) -> Result<Disks<PodId>, ProviderError> {
         Ok(Disks { all: Vec::new(), complete: true })
     }
 

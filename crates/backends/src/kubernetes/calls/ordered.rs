@@ -9,30 +9,30 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::condition::{JOB, statuses};
+use super::pod_state::{JOB, statuses};
 use crate::kubernetes::orders::Orders;
 
 /// The annotation with the names of what a job ordered.
 pub(super) const ORDER: &str = "greenroom-order";
-/// What the names of volumes for a job's files begin with.
+/// The prefix of the names of volumes for a job's files.
 const DIRECTORY: &str = "svc-dir-";
 /// All containers of a pod share it.
 const LOOPBACK: &str = "127.0.0.1";
-/// How long a service that has a port to probe may take: until `launch_timeout` at most.
+/// The number of probes, one a second, that a service with a port may take: until `launch_timeout` at most.
 const PROBES: u32 = 3600;
 
-/// What the annotation has.
+/// The content of the annotation.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Names {
+struct OrderedNames {
     image: String,
-    /// As messages call them, by the numbers of their containers.
+    /// The services' names in messages, by the numbers of their containers.
     services: Vec<String>,
 }
 
 /// Changes Greenroom's own part of a pod to what a job ordered. `theirs`: the operator's part, which it is merged into.
 pub(super) fn add(pod: &mut Value, order: &LaunchOrder, orders: &Orders, theirs: &Value) {
     let names = order.services.iter().map(|service| service.aliases.first().unwrap_or(&service.name).clone());
-    let names = Names { image: order.image.clone(), services: names.collect() };
+    let names = OrderedNames { image: order.image.clone(), services: names.collect() };
     pod["metadata"]["annotations"][ORDER] = json!(json!(names).to_string());
     let empty = Value::Null;
     let mut containers = theirs["spec"]["containers"].as_array().into_iter().flatten();
@@ -180,10 +180,10 @@ pub(super) fn is_ordered(pod: &Pod) -> bool {
     text(pod).is_some()
 }
 
-/// What messages call a service, by its container.
+/// The name of a service in messages, by its container.
 pub(super) fn service_name(pod: &Pod, container: &str) -> Option<String> {
     let number: usize = container.strip_prefix(SERVICE)?.parse().ok()?;
-    let mut names: Names = serde_json::from_str(text(pod)?).ok()?;
+    let mut names: OrderedNames = serde_json::from_str(text(pod)?).ok()?;
     (number < names.services.len()).then(|| names.services.swap_remove(number))
 }
 
@@ -191,7 +191,7 @@ fn text(pod: &Pod) -> Option<&str> {
     pod.metadata.annotations.as_ref()?.get(ORDER).map(String::as_str)
 }
 
-/// Services that the kubelet has started again; worded to follow a comma.
+/// The services that the kubelet has started again, as a clause.
 pub(super) fn restarts(pod: &Pod) -> Option<String> {
     let restarted = |status: &&ContainerStatus| status.restart_count > 0;
     let told = |status: &ContainerStatus| {
@@ -263,7 +263,8 @@ mod tests {
         let names =
             spec["initContainers"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap());
         assert_eq!(names.collect::<Vec<_>>(), ["greenroom-server", "svc-0", "svc-1"]);
-        let (job, first) = (&spec["containers"][0], &spec["initContainers"][1]);
+        let job = &spec["containers"][0];
+        let first = &spec["initContainers"][1];
         assert_eq!((&job["image"], &job["imagePullPolicy"]), (&json!("ruby:3.3"), &json!("Always")));
         assert_eq!(job["env"][0], json!({ "name": "GREENROOM_KEEP_USER", "value": "yes" }));
         assert_eq!((&first["restartPolicy"], &first["imagePullPolicy"]), (&json!("Always"), &json!("Never")));

@@ -12,14 +12,13 @@ use greenroom_ports::provider::{LaunchRequest, ProviderError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::condition::JOB;
-use super::errors::Failed;
+use super::errors::FailedCall;
 use super::ordered;
-use super::server::{self, DIR, VOLUME};
-use super::template;
-use crate::cloud::{idempotency, tags};
+use super::pod_state::JOB;
+use super::template::{self, TemplateError};
+use crate::cloud::tags;
 use crate::kubernetes::placement::{Placement, Toleration};
-use crate::kubernetes::settings::{PORT_FORWARD, Resources, Settings};
+use crate::kubernetes::settings::{JobResources, PORT_FORWARD, Settings};
 
 /// The annotation with the token of the launch that made a pod.
 pub(super) const LAUNCH: &str = "greenroom-launch";
@@ -29,18 +28,31 @@ pub(super) const OFFERING: &str = "greenroom-offering";
 pub(super) const VIA: &str = "greenroom-via";
 /// The first process of the container that jobs run in.
 const ENTRY: &str = include_str!("entry.sh");
-/// How long a pod stays on a node that is lost. Kubernetes' own default of 5 minutes would hide the loss for as long.
+/// The time for which a pod stays on a node that is lost. Kubernetes' own default of 5 minutes would hide the loss for as long.
 const LOST_NODE_S: u64 = 30;
 /// The shortest lifetime that makes sense, in seconds.
 const SHORTEST_LIFE_S: u64 = 1;
+
+/// The init container.
+pub(super) const SERVER: &str = "greenroom-server";
+/// The volume that the container of jobs reads; with an image's own sshd, it holds the host key.
+pub(super) const VOLUME: &str = "greenroom";
+/// The directory of the volume in both containers.
+const DIR: &str = "/run/greenroom";
+/// The program in its image.
+pub(super) const SERVER_IN_IMAGE: &str = "/greenroom-server";
+/// The resources of the init container. Requests are limits, so that it changes no pod's class of quality.
+const SERVER_CPU: &str = "100m";
+const SERVER_MEMORY: &str = "64Mi";
+const SERVER_DISK: &str = "32Mi";
 
 /// Everything that a launch call sends.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct LaunchSpec {
     pub(super) name: String,
-    /// As pods show it.
+    /// The token in the form that pods show.
     pub(super) token: String,
-    /// Its name, for messages about capacity.
+    /// The offering's name, for messages about capacity.
     pub(super) offering: String,
     pub(super) pod: Value,
     /// The ConfigMap that owns the pod.
@@ -51,7 +63,7 @@ pub(super) struct LaunchSpec {
 }
 
 impl fmt::Debug for LaunchSpec {
-    /// Without the pod: variables of services may be secret.
+    /// Shows the name only: the pod's variables may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LaunchSpec").field("name", &self.name).finish_non_exhaustive()
     }
@@ -63,7 +75,7 @@ impl LaunchSpec {
         request: &LaunchRequest,
         placement: &Placement,
     ) -> Result<Self, ProviderError> {
-        let invalid = |why| ProviderError::new(ErrorClass::Invalid, why);
+        let invalid = |wrong: TemplateError| ProviderError::new(ErrorClass::Invalid, wrong.to_string());
         let mut pod = match &settings.template {
             Some(path) => template::read(path).map_err(invalid)?,
             None => json!({}),
@@ -97,9 +109,9 @@ impl LaunchSpec {
         })
     }
 
-    /// The API server refuses the pod. If a job ordered it, that says nothing about other pods; a policy of the cluster that
-    /// denies it judges what the job named.
-    pub(super) fn refusal(&self, failed: Failed) -> ProviderError {
+    /// The error of a launch that the API server refused. If a job ordered the pod, that says nothing about other pods; a
+    /// policy of the cluster that denies it judges what the job named.
+    pub(super) fn refusal(&self, failed: FailedCall) -> ProviderError {
         let by_job = failed.by_policy;
         let error = ProviderError::from(failed);
         if !self.ordered || !(by_job || *error.class() == ErrorClass::Invalid) {
@@ -112,10 +124,10 @@ impl LaunchSpec {
 
 /// The form in which pods show a launch's token.
 pub(super) fn shown_token(owner: &OwnerId, token: &str) -> String {
-    hex(&idempotency::digest(owner, token)[..16])
+    hex(&tags::token_digest(owner, token)[..16])
 }
 
-/// What Greenroom sets.
+/// Greenroom's own part of a pod, which is merged into the operator's.
 fn own(settings: &Settings, request: &LaunchRequest, placement: &Placement, token: &str) -> Value {
     let mut pod = json!({
         "apiVersion": "v1",
@@ -146,12 +158,12 @@ fn own(settings: &Settings, request: &LaunchRequest, placement: &Placement, toke
     });
     let spec = &mut pod["spec"];
     if let Some(image) = &settings.server_image {
-        let mut bringing = server::container(image);
+        let mut bringing = server_container(image);
         if let Some(policy) = settings.pull_policy {
             bringing["imagePullPolicy"] = json!(policy);
         }
         spec["initContainers"] = json!([bringing]);
-        spec["volumes"] = json!([server::volume()]);
+        spec["volumes"] = json!([server_volume()]);
     }
     if let Some(lifetime) = request.lifetime {
         spec["activeDeadlineSeconds"] = json!(seconds(lifetime));
@@ -224,7 +236,7 @@ fn container(settings: &Settings, request: &LaunchRequest, placement: &Placement
         "volumeMounts": [{ "name": VOLUME, "mountPath": DIR }],
     });
     if settings.server_image.is_some() {
-        container["command"] = json!([server::program()]);
+        container["command"] = json!([server_program()]);
         container["volumeMounts"][0]["readOnly"] = json!(true);
         if let (Some(lifetime), Some(variables)) = (request.lifetime, container["env"].as_array_mut()) {
             variables.push(variable("GREENROOM_LIFETIME", &seconds(lifetime).to_string()));
@@ -233,7 +245,7 @@ fn container(settings: &Settings, request: &LaunchRequest, placement: &Placement
     if let Some(policy) = settings.pull_policy {
         container["imagePullPolicy"] = json!(policy);
     }
-    let Resources { cpu, cpu_limit, memory, disk } = &settings.resources;
+    let JobResources { cpu, cpu_limit, memory, disk } = &settings.resources;
     for (kind, resource, amount) in [
         ("requests", "cpu", cpu),
         ("limits", "cpu", cpu_limit),
@@ -249,43 +261,48 @@ fn container(settings: &Settings, request: &LaunchRequest, placement: &Placement
     container
 }
 
+/// The program in the pod.
+fn server_program() -> String {
+    format!("{DIR}/{SERVER}")
+}
+
+/// The init container, which copies the program from its image into the volume. It needs no right at all.
+fn server_container(image: &str) -> Value {
+    let amounts = json!({ "cpu": SERVER_CPU, "memory": SERVER_MEMORY, "ephemeral-storage": SERVER_DISK });
+    json!({
+        "name": SERVER,
+        "image": image,
+        "command": [SERVER_IN_IMAGE, "install", server_program()],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "resources": { "requests": amounts, "limits": amounts },
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "capabilities": { "drop": ["ALL"] },
+            "readOnlyRootFilesystem": true,
+        },
+        "volumeMounts": [{ "name": VOLUME, "mountPath": DIR }],
+    })
+}
+
+fn server_volume() -> Value {
+    json!({ "name": VOLUME, "emptyDir": { "sizeLimit": SERVER_DISK } })
+}
+
 fn seconds(lifetime: Duration) -> u64 {
     lifetime.as_secs().clamp(SHORTEST_LIFE_S, i64::MAX.unsigned_abs())
 }
 
 #[cfg(test)]
 mod tests {
-    use greenroom_core::ids::{Generation, InstanceId, PoolName};
-    use greenroom_core::inventory::Tags;
-    use greenroom_ports::provider::InstanceKeys;
+    use greenroom_core::ids::PoolName;
     use k8s_openapi::api::core::v1::Pod;
 
     use super::*;
+    use crate::cloud::user_data::tests::launch_request;
 
     fn request() -> LaunchRequest {
-        let tags = Tags {
-            pool: PoolName::new("linux"),
-            owner: OwnerId::new("0123456789abcdef"),
-            generation: Generation::new("c0ffee"),
-            number: 7,
-        };
-        let keys = InstanceKeys {
-            authorized_key: "ssh-ed25519 AAAAuser".to_owned(),
-            host_key: "-----BEGIN OPENSSH PRIVATE KEY-----\nsecret\n-----END OPENSSH PRIVATE KEY-----\n"
-                .to_owned(),
-            host_key_public: "ssh-ed25519 AAAAhost\n".to_owned(),
-        };
-        let instance = InstanceId::new("linux-c0ffee-7");
-        let token = instance.token(1);
-        LaunchRequest {
-            instance,
-            token,
-            tags,
-            offering: None,
-            keys,
-            lifetime: Some(Duration::from_hours(2)),
-            order: None,
-        }
+        let lifetime = Some(Duration::from_hours(2));
+        LaunchRequest { lifetime, ..launch_request("linux", "0123456789abcdef", 7) }
     }
 
     fn spec(text: &str) -> Result<LaunchSpec, ProviderError> {

@@ -1,12 +1,13 @@
 //! The operator's pod, and how Greenroom's own is merged into it.
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use greenroom_core::container::ordering::SERVICE;
 use serde_json::{Map, Value};
 
-use super::condition::JOB;
-use super::server::{SERVER, VOLUME};
+use super::pod::{SERVER, VOLUME};
+use super::pod_state::JOB;
 use crate::cloud::tags;
 
 /// Lists whose entries are merged by a key; other lists are replaced.
@@ -22,7 +23,7 @@ const MERGED: [(&str, &str); 9] = [
     ("hostAliases", "ip"),
 ];
 
-/// What Greenroom sets, or what would open the node to jobs.
+/// The fields that Greenroom sets, and those that would open the node to jobs.
 const REFUSED: [&str; 20] = [
     "metadata.name",
     "metadata.generateName",
@@ -46,7 +47,7 @@ const REFUSED: [&str; 20] = [
     "status",
 ];
 
-/// The same for the container of jobs.
+/// The refused fields of the container of jobs.
 const REFUSED_IN_JOB: [&str; 10] = [
     "args",
     "command",
@@ -64,72 +65,97 @@ const REFUSED_IN_JOB: [&str; 10] = [
 const RESERVED: [(&str, &str); 4] =
     [("containers", SERVER), ("initContainers", SERVER), ("initContainers", JOB), ("volumes", VOLUME)];
 
-/// Reads an operator's pod; the error says what is wrong with it, with the path of the file.
-pub(super) fn read(path: &Path) -> Result<Value, String> {
-    let wrong = |why: String| format!("the pod in `{}` {why}", path.display());
-    let text = fs_err::read_to_string(path).map_err(|error| format!("the pod cannot be read: {error}"))?;
-    let pod = parsed(&text).map_err(wrong)?;
-    check(&pod).map_err(wrong)?;
-    Ok(pod)
+/// The error of an operator's pod that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TemplateError {
+    #[error("the pod cannot be read: {0}")]
+    Unreadable(#[source] io::Error),
+    #[error("the pod in `{}` {defect}", .path.display())]
+    Defective {
+        path: PathBuf,
+        #[source]
+        defect: Box<TemplateDefect>,
+    },
 }
 
-fn parsed(text: &str) -> Result<Value, String> {
-    let pod: Value = serde_saphyr::from_str(text).map_err(|error| format!("is not valid YAML: {error}"))?;
-    if !pod.is_object() {
-        return Err("is not a table of YAML".to_owned());
-    }
-    Ok(pod)
+/// A defect in the content of an operator's pod. Its sentence has no subject: [`TemplateError`] puts the file before it.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TemplateDefect {
+    #[error("is not valid YAML: {0}")]
+    Syntax(#[source] serde_saphyr::Error),
+    #[error("is not a table of YAML")]
+    NoTable,
+    #[error("has another `{key}` than {expected}")]
+    OtherObject { key: &'static str, expected: &'static str },
+    #[error("sets `{path}`, which Greenroom does not allow: remove it")]
+    Refused { path: &'static str },
+    #[error(
+        "sets `metadata.{kind}.{name}`, whose prefix `{}` is reserved for Greenroom: remove it",
+        tags::PREFIX
+    )]
+    ReservedPrefix { kind: &'static str, name: String },
+    #[error("has `{name}` in `spec.{list}`, a name that is reserved for Greenroom: rename it")]
+    ReservedName { list: &'static str, name: &'static str },
+    #[error("has `{name}` in `spec.{list}`, a name that is reserved for services of jobs: rename it")]
+    ServiceName { list: &'static str, name: String },
+    #[error("sets `{path}` of the container `{}`, which Greenroom does not allow: remove it", JOB)]
+    RefusedInJob { path: &'static str },
+    #[error("sets `{name}` in `env` of the container `{}`, which is reserved for Greenroom", JOB)]
+    ReservedVariable { name: String },
 }
 
-/// What may not be set there, as the end of a sentence.
-fn check(pod: &Value) -> Result<(), String> {
-    for (key, wanted) in [("apiVersion", "v1"), ("kind", "Pod")] {
-        if pod.get(key).is_some_and(|value| value != wanted) {
-            return Err(format!("has another `{key}` than {wanted}"));
+/// Reads an operator's pod, and checks it.
+pub(super) fn read(path: &Path) -> Result<Value, TemplateError> {
+    let text = fs_err::read_to_string(path).map_err(TemplateError::Unreadable)?;
+    let pod = parsed(&text).and_then(|pod| check(&pod).map(|()| pod));
+    pod.map_err(|defect| TemplateError::Defective { path: path.to_owned(), defect: Box::new(defect) })
+}
+
+fn parsed(text: &str) -> Result<Value, TemplateDefect> {
+    let pod: Value = serde_saphyr::from_str(text).map_err(TemplateDefect::Syntax)?;
+    if pod.is_object() { Ok(pod) } else { Err(TemplateDefect::NoTable) }
+}
+
+fn check(pod: &Value) -> Result<(), TemplateDefect> {
+    for (key, expected) in [("apiVersion", "v1"), ("kind", "Pod")] {
+        if pod.get(key).is_some_and(|value| value != expected) {
+            return Err(TemplateDefect::OtherObject { key, expected });
         }
     }
-    if let Some(path) = REFUSED.iter().find(|path| has(pod, path)) {
-        return Err(format!("sets `{path}`, which Greenroom does not allow: remove it"));
+    if let Some(path) = REFUSED.into_iter().find(|path| has(pod, path)) {
+        return Err(TemplateDefect::Refused { path });
     }
     for kind in ["labels", "annotations"] {
-        let names = pod["metadata"][kind].as_object().into_iter().flat_map(Map::keys);
-        if let Some(name) = names.into_iter().find(|name| name.starts_with(tags::PREFIX)) {
-            return Err(format!(
-                "sets `metadata.{kind}.{name}`, whose prefix `{}` is reserved for Greenroom: remove it",
-                tags::PREFIX
-            ));
+        let mut names = pod["metadata"][kind].as_object().into_iter().flat_map(Map::keys);
+        if let Some(name) = names.find(|name| name.starts_with(tags::PREFIX)) {
+            return Err(TemplateDefect::ReservedPrefix { kind, name: name.clone() });
         }
     }
     for (list, name) in RESERVED {
-        if pod["spec"][list].as_array().into_iter().flatten().any(|entry| entry["name"] == name) {
-            return Err(format!(
-                "has `{name}` in `spec.{list}`, a name that is reserved for Greenroom: rename it"
-            ));
+        if names_in(&pod["spec"][list]).any(|known| known == name) {
+            return Err(TemplateDefect::ReservedName { list, name });
         }
     }
     for list in ["containers", "initContainers", "volumes"] {
-        let names = pod["spec"][list].as_array().into_iter().flatten().filter_map(|one| one["name"].as_str());
-        if let Some(name) = names.into_iter().find(|name| name.starts_with(SERVICE)) {
-            return Err(format!(
-                "has `{name}` in `spec.{list}`, a name that is reserved for services of jobs: rename it"
-            ));
+        if let Some(name) = names_in(&pod["spec"][list]).find(|name| name.starts_with(SERVICE)) {
+            return Err(TemplateDefect::ServiceName { list, name: name.to_owned() });
         }
     }
     let containers = pod["spec"]["containers"].as_array();
     for container in containers.into_iter().flatten().filter(|container| container["name"] == JOB) {
-        if let Some(path) = REFUSED_IN_JOB.iter().find(|path| has(container, path)) {
-            return Err(format!(
-                "sets `{path}` of the container `{JOB}`, which Greenroom does not allow: remove it"
-            ));
+        if let Some(path) = REFUSED_IN_JOB.into_iter().find(|path| has(container, path)) {
+            return Err(TemplateDefect::RefusedInJob { path });
         }
-        let names = container["env"].as_array().into_iter().flatten().filter_map(|one| one["name"].as_str());
-        if let Some(name) = names.into_iter().find(|name| name.starts_with("GREENROOM_")) {
-            return Err(format!(
-                "sets `{name}` in `env` of the container `{JOB}`, which is reserved for Greenroom"
-            ));
+        if let Some(name) = names_in(&container["env"]).find(|name| name.starts_with("GREENROOM_")) {
+            return Err(TemplateDefect::ReservedVariable { name: name.to_owned() });
         }
     }
     Ok(())
+}
+
+/// The names of the entries of a list, which may be missing.
+fn names_in(list: &Value) -> impl Iterator<Item = &str> {
+    list.as_array().into_iter().flatten().filter_map(|entry| entry["name"].as_str())
 }
 
 fn has(value: &Value, path: &str) -> bool {
@@ -222,18 +248,18 @@ mod tests {
         for path in REFUSED {
             let of = |inner: Value, key: &str| json!({ key: inner });
             let pod = path.rsplit('.').fold(json!(true), of);
-            let wrong = check(&pod).unwrap_err();
+            let wrong = check(&pod).unwrap_err().to_string();
             assert_eq!(wrong, format!("sets `{path}`, which Greenroom does not allow: remove it"));
         }
         for path in REFUSED_IN_JOB {
             let of = |inner: Value, key: &str| json!({ key: inner });
             let mut container = path.rsplit('.').fold(json!(true), of);
             container["name"] = json!("job");
-            let wrong = check(&json!({ "spec": { "containers": [container] } })).unwrap_err();
+            let wrong = check(&json!({ "spec": { "containers": [container] } })).unwrap_err().to_string();
             assert!(wrong.starts_with(&format!("sets `{path}` of the container `job`")), "{wrong}");
         }
         for (list, name) in RESERVED {
-            let wrong = check(&json!({ "spec": { list: [{ "name": name }] } })).unwrap_err();
+            let wrong = check(&json!({ "spec": { list: [{ "name": name }] } })).unwrap_err().to_string();
             assert!(
                 wrong.starts_with(&format!("has `{name}` in `spec.{list}`, a name that is reserved")),
                 "{wrong}"
@@ -258,17 +284,12 @@ mod tests {
                 "sets `GREENROOM_USER` in `env`",
             ),
         ] {
-            let wrong = check(&parsed(text).unwrap()).unwrap_err();
+            let wrong = check(&parsed(text).unwrap()).unwrap_err().to_string();
             assert!(wrong.starts_with(expected), "{text}: {wrong}");
         }
-        assert_eq!(
-            check(
-                &parsed("apiVersion: v1\nkind: Pod\nspec: { containers: [{ name: side, command: [a] }] }")
-                    .unwrap()
-            ),
-            Ok(())
-        );
-        assert!(parsed("- a").unwrap_err().contains("is not a table"));
-        assert!(parsed("a: [").unwrap_err().contains("is not valid YAML"));
+        let good = "apiVersion: v1\nkind: Pod\nspec: { containers: [{ name: side, command: [a] }] }";
+        check(&parsed(good).unwrap()).unwrap();
+        assert!(parsed("- a").unwrap_err().to_string().contains("is not a table"));
+        assert!(parsed("a: [").unwrap_err().to_string().contains("is not valid YAML"));
     }
 }

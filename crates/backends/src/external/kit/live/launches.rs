@@ -13,7 +13,7 @@ use super::ends::full_name;
 use super::lists::not_identified;
 use super::{LaunchedMachine, LiveRun, OWNERS, POOLS, TestMachine};
 use crate::cloud::settings::UserData;
-use crate::cloud::{idempotency, tags, user_data};
+use crate::cloud::{tags, user_data};
 use crate::external::kit::program::{ProgramRefusal, ProgramReply};
 use crate::external::kit::{KitSession, refused, unusable};
 use crate::external::protocol::answers::{HostKeySource, MachineAnswer, MachineIdentity};
@@ -65,7 +65,7 @@ impl TestLaunch {
             generation: Generation::new(origin.generation),
             number: origin.number,
         };
-        let token = hex(&idempotency::digest(&owner, &instance.token(1)))[..40].to_owned();
+        let token = hex(&tags::token_digest(&owner, &instance.token(1)))[..40].to_owned();
         let mut labels: serde_json::Map<String, Value> =
             tags::written(&own).into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
         labels.insert("greenroom-token".to_owned(), json!(token));

@@ -1,10 +1,10 @@
-//! What the state of a pod means.
+//! The state of a pod, as its conditions, its containers and the kubelet report it.
 
 use greenroom_core::text::clean_line;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodCondition};
 
-use super::server;
+use super::pod::{SERVER, SERVER_IN_IMAGE};
 use crate::cloud::machine::MachineState;
 
 /// The container that jobs run in.
@@ -16,27 +16,27 @@ const QUOTED: usize = 200;
 
 /// A pod's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Condition {
-    /// It has no node. The scheduler's message, once it has found none.
+pub(super) enum PodState {
+    /// The pod has no node. `message`: the scheduler's, once it has found none.
     Unscheduled {
         message: Option<String>,
     },
     Starting,
     Running,
-    /// It can never serve jobs; worded to follow "instance X".
+    /// The pod can never serve jobs. The reason is the predicate of a sentence about the instance.
     Unfit(String),
-    /// Its container has ended, or is about to be killed.
+    /// The container of jobs has ended, or is about to be killed.
     Ended(PodEnd),
-    /// It is being deleted. `None`: no reason is known but the request.
+    /// The pod is being deleted. `None`: no reason is known but the request.
     Deleting {
         why: Option<PodEnd>,
     },
 }
 
-/// Why a pod ended.
+/// The end of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PodEnd {
-    /// Worded to follow "instance X".
+    /// The reason, as the predicate of a sentence about the instance.
     pub(super) why: String,
     /// True if the pod's job used up its memory or disk.
     pub(super) by_job: bool,
@@ -49,7 +49,7 @@ impl From<String> for PodEnd {
     }
 }
 
-impl Condition {
+impl PodState {
     pub(super) fn state(&self) -> MachineState {
         match self {
             Self::Unscheduled { .. } => MachineState::Accepted,
@@ -60,7 +60,7 @@ impl Condition {
         }
     }
 
-    /// Why it ended.
+    /// The end of the pod, if it ended.
     pub(super) fn end(&self) -> Option<PodEnd> {
         match self {
             Self::Unfit(why) => Some(why.clone().into()),
@@ -72,29 +72,29 @@ impl Condition {
 }
 
 /// The condition of a pod.
-pub(super) fn of(pod: &Pod) -> Condition {
+pub(super) fn of(pod: &Pod) -> PodState {
     if pod.metadata.deletion_timestamp.is_some() {
         // Its containers end because it is deleted.
-        return Condition::Deleting { why: disrupted(pod).or_else(|| by_status(pod)) };
+        return PodState::Deleting { why: disrupted(pod).or_else(|| by_status(pod)) };
     }
-    if let Some(why) = server::missing(pod).or_else(|| unfit(pod)) {
-        return Condition::Unfit(why);
+    if let Some(why) = missing_server(pod).or_else(|| unfit(pod)) {
+        return PodState::Unfit(why);
     }
     if let Some(why) = disrupted(pod).or_else(|| by_status(pod)).or_else(|| by_container(pod)) {
-        return Condition::Ended(why);
+        return PodState::Ended(why);
     }
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default();
     if phase == "Running" && is(pod, "Ready") && main(pod).is_some_and(is_running) {
-        return Condition::Running;
+        return PodState::Running;
     }
     if is(pod, "PodScheduled") || pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some()) {
-        return Condition::Starting;
+        return PodState::Starting;
     }
     let refused = condition(pod, "PodScheduled").filter(|one| one.reason.as_deref() == Some("Unschedulable"));
-    Condition::Unscheduled { message: refused.map(|one| line(one.message.as_deref().unwrap_or_default())) }
+    PodState::Unscheduled { message: refused.map(|one| line(one.message.as_deref().unwrap_or_default())) }
 }
 
-/// Why the kubelet cannot start it now, though it may later, such as for an image that it cannot pull.
+/// The reason why the kubelet cannot start the pod now, though it may later, such as an image that it cannot pull.
 pub(super) fn delay(pod: &Pod) -> Option<String> {
     let waiting = statuses(pod).find_map(|status| {
         let waiting = status.state.as_ref()?.waiting.as_ref()?;
@@ -105,7 +105,7 @@ pub(super) fn delay(pod: &Pod) -> Option<String> {
     waiting.map(|(reason, message)| line(&format!("{reason}: {message}")))
 }
 
-/// What will not pass, by the waiting reason of a container, or because a container that has just started ended.
+/// The permanent fault of a pod, by the waiting reason of a container, or because a container that has just started ended.
 fn unfit(pod: &Pod) -> Option<String> {
     let waiting = statuses(pod).find_map(|status| {
         let waiting = status.state.as_ref()?.waiting.as_ref()?;
@@ -129,7 +129,36 @@ fn unfit(pod: &Pod) -> Option<String> {
     })
 }
 
-/// Why the cluster ends it.
+/// The reason why the pod does not get Greenroom's SSH server, as the predicate of a sentence about the instance.
+fn missing_server(pod: &Pod) -> Option<String> {
+    let status = statuses(pod).find(|status| status.name == SERVER)?;
+    let why = absent_image(status).or_else(|| failed_server(status))?;
+    Some(format!("cannot get the SSH server of `server_image`: {why}"))
+}
+
+/// An image that a registry does not have. All other troubles with a registry may pass.
+fn absent_image(status: &ContainerStatus) -> Option<String> {
+    let waiting = status.state.as_ref()?.waiting.as_ref()?;
+    let message = waiting.message.as_deref().unwrap_or_default();
+    let is_pull = matches!(waiting.reason.as_deref(), Some("ErrImagePull" | "ImagePullBackOff"));
+    let is_absent =
+        ["not found", "does not exist", "manifest unknown"].iter().any(|text| message.contains(text));
+    (is_pull && is_absent).then(|| format!("the image {} does not exist: {}", status.image, line(message)))
+}
+
+fn failed_server(status: &ContainerStatus) -> Option<String> {
+    let ended = terminated(status).filter(|ended| ended.exit_code != 0)?;
+    let message = ended.message.as_deref();
+    Some(match ended.reason.as_deref() {
+        Some("StartError" | "ContainerCannotRun") => with(
+            &format!("the image {} has no program {SERVER_IN_IMAGE} for this node", status.image),
+            message,
+        ),
+        _ => with(&format!("its init container exited with status {}", ended.exit_code), message),
+    })
+}
+
+/// The end of a pod that the cluster ends.
 fn disrupted(pod: &Pod) -> Option<PodEnd> {
     let target = condition(pod, "DisruptionTarget").filter(|one| one.status == "True")?;
     let at = target.last_transition_time.as_ref().map(|at| clock(at.0)).unwrap_or_default();
@@ -152,7 +181,7 @@ pub(super) fn is_undisturbed(pod: &Pod) -> bool {
     disrupted(pod).or_else(|| by_status(pod)).is_none()
 }
 
-/// By the reason that the kubelet gives for the whole pod.
+/// The end of a pod by the reason that the kubelet gives for the whole pod.
 fn by_status(pod: &Pod) -> Option<PodEnd> {
     let status = pod.status.as_ref()?;
     let message = status.message.as_deref().unwrap_or_default();
@@ -169,14 +198,14 @@ fn by_status(pod: &Pod) -> Option<PodEnd> {
     Some(why.into())
 }
 
-/// By the kubelet's message about an eviction. A node that is low on disk names `ephemeral-storage`, too.
+/// The end of a pod by the kubelet's message about an eviction. A node that is low on disk names `ephemeral-storage`, too.
 pub(super) fn evicted(message: &str) -> PodEnd {
     if let Some((_, rest)) = message.split_once("low on resource: ") {
         let resource = rest.split(['.', ' ']).next().unwrap_or_default();
         return format!("was evicted: its node ran out of {}", line(resource)).into();
     }
     if message.contains("ephemeral") {
-        // Containers beside that of the jobs have limits of their own.
+        // Other containers than that of the jobs have limits of their own.
         let of_jobs = format!("Container {JOB} exceeded");
         let by_job = message.starts_with("Pod ") || message.starts_with(&of_jobs);
         return PodEnd { why: with("exceeded its disk limit", Some(message)), by_job };
@@ -301,31 +330,31 @@ mod tests {
         let ready = conditions(&[("PodScheduled", "True", ""), ("Ready", "True", "")]);
         let running = job(&json!({ "running": { "startedAt": "2026-11-26T14:03:07Z" } }));
         for (status, expected) in [
-            (json!({ "phase": "Pending" }), Condition::Unscheduled { message: None }),
+            (json!({ "phase": "Pending" }), PodState::Unscheduled { message: None }),
             (
                 json!({ "phase": "Pending", "conditions": conditions(&[("PodScheduled", "False", "Unschedulable")]) }),
-                Condition::Unscheduled { message: Some("0/3 nodes".to_owned()) },
+                PodState::Unscheduled { message: Some("0/3 nodes".to_owned()) },
             ),
             (
                 json!({ "phase": "Pending", "conditions": conditions(&[("PodScheduled", "False", "SchedulingGated")]) }),
-                Condition::Unscheduled { message: None },
+                PodState::Unscheduled { message: None },
             ),
             (
                 json!({ "phase": "Pending", "conditions": conditions(&[("PodScheduled", "True", "")]) }),
-                Condition::Starting,
+                PodState::Starting,
             ),
             (
                 json!({ "phase": "Pending", "conditions": conditions(&[("PodScheduled", "True", "")]),
                         "containerStatuses": job(&json!({ "waiting": { "reason": "ImagePullBackOff", "message": "not found" } })) }),
-                Condition::Starting,
+                PodState::Starting,
             ),
             (
                 json!({ "phase": "Running", "conditions": ready, "containerStatuses": running }),
-                Condition::Running,
+                PodState::Running,
             ),
             (
                 json!({ "phase": "Running", "conditions": conditions(&[("PodScheduled", "True", "")]), "containerStatuses": running }),
-                Condition::Starting,
+                PodState::Starting,
             ),
         ] {
             assert_eq!(of(&pod(&status)), expected, "{status}");
@@ -357,7 +386,7 @@ mod tests {
         ] {
             let seen = of(&pod(&json!({ "phase": "Pending", "containerStatuses": job(&state) })));
             let why = match &seen {
-                Condition::Unfit(why) => Some(why.as_str()),
+                PodState::Unfit(why) => Some(why.as_str()),
                 _ => None,
             };
             assert_eq!(why, expected, "{state}");
@@ -425,19 +454,55 @@ mod tests {
                 ["exceeded its disk limit: Pod", "exceeded its disk limit: Container job", "ran out of its"];
             let by_job = by_jobs.iter().any(|begin| expected.starts_with(begin));
             let end = PodEnd { why: expected.to_owned(), by_job };
-            assert_eq!(of(&pod), Condition::Ended(end.clone()), "{status}");
+            assert_eq!(of(&pod), PodState::Ended(end.clone()), "{status}");
             pod.metadata.deletion_timestamp = serde_json::from_value(json!("2026-11-26T14:03:08Z")).unwrap();
             // What a container says then is a consequence.
             let is_cause = status.get("reason").is_some() || status.get("conditions").is_some();
             let why = is_cause.then_some(end);
-            assert_eq!(of(&pod), Condition::Deleting { why }, "{status}");
+            assert_eq!(of(&pod), PodState::Deleting { why }, "{status}");
         }
         let mut unlimited = pod(&ended("OOMKilled", 137));
         unlimited.spec.as_mut().unwrap().containers[0].resources = None;
         let of_node = PodEnd { why: "ran out of memory at 14:03:07 UTC".to_owned(), by_job: false };
-        assert_eq!(of(&unlimited), Condition::Ended(of_node), "any pod of the node may have taken it");
+        assert_eq!(of(&unlimited), PodState::Ended(of_node), "any pod of the node may have taken it");
         let mut deleted = pod(&json!({ "phase": "Running" }));
         deleted.metadata.deletion_timestamp = serde_json::from_value(json!("2026-11-26T14:03:08Z")).unwrap();
-        assert_eq!(of(&deleted), Condition::Deleting { why: None });
+        assert_eq!(of(&deleted), PodState::Deleting { why: None });
+    }
+
+    #[test]
+    fn a_wrong_image_of_the_server_is_named() {
+        let waiting =
+            |reason: &str, message: &str| json!({ "waiting": { "reason": reason, "message": message } });
+        let ended = |reason: &str, status: i32, message: &str| json!({ "terminated": { "reason": reason, "exitCode": status, "message": message } });
+        for (state, expected) in [
+            (
+                waiting("ErrImagePull", "failed to resolve reference \"r/s:1\": r/s:1: not found"),
+                Some(
+                    "the image r/s:1 does not exist: failed to resolve reference \"r/s:1\": r/s:1: not found",
+                ),
+            ),
+            (waiting("ErrImagePull", "dial tcp: i/o timeout"), None),
+            (waiting("PodInitializing", "not found"), None),
+            (
+                ended("StartError", 128, "exec: \"/greenroom-server\": no such file or directory."),
+                Some(
+                    "the image r/s:1 has no program /greenroom-server for this node: exec: \"/greenroom-server\": no such file \
+                     or directory",
+                ),
+            ),
+            (
+                ended("Error", 78, "greenroom: cannot copy the program"),
+                Some("its init container exited with status 78: greenroom: cannot copy the program"),
+            ),
+            (ended("Completed", 0, ""), None),
+        ] {
+            let status = json!({ "name": SERVER, "image": "r/s:1", "imageID": "", "ready": false, "restartCount": 0, "state": state });
+            let pod = json!({ "metadata": {}, "status": { "initContainerStatuses": [status] } });
+            let why = missing_server(&serde_json::from_value(pod).unwrap());
+            let expected =
+                expected.map(|text| format!("cannot get the SSH server of `server_image`: {text}"));
+            assert_eq!(why, expected, "{state}");
+        }
     }
 }
