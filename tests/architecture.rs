@@ -110,13 +110,8 @@ fn no_file_says_what_does_not_belong_there() {
 }
 
 /// Where kinds of providers may be named: the providers themselves, and what only tests use.
-const NAMES_KINDS: &[&str] = &[
-    "crates/backends/",
-    "crates/providers/",
-    "crates/harness/",
-    "crates/testkit/",
-    "crates/xtask/",
-];
+const NAMES_KINDS: &[&str] =
+    &["crates/backends/", "crates/providers/", "crates/harness/", "crates/testkit/", "crates/xtask/"];
 
 #[test]
 fn only_a_provider_names_its_kind() {

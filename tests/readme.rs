@@ -5,9 +5,8 @@
 
 use std::path::Path;
 
-use greenroom_testkit::nft;
 use greenroom_testkit::program;
-use greenroom_testkit::skipped::skipped;
+use greenroom_testkit::skipped::{self, skipped};
 
 #[expect(dead_code, reason = "only the folder is of use here")]
 #[path = "vm/images.rs"]
@@ -120,7 +119,7 @@ fn images_folder(section: &str) -> &'static Path {
 
 #[test]
 fn virtual_machines_on_this_server() {
-    if let Some(why) = nft::obstacle() {
+    if let Some(why) = skipped::nft_obstacle() {
         return skipped(why);
     }
     let prepare = "ln -s \"$images\" /var/lib/greenroom/images\n";

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use greenroom_core::container::account::{
     ContainerAccount, FailureAccount, FailureClass, ImageSource, ServiceStart,
 };
-use greenroom_core::container::daemon::runs_docker;
 use greenroom_core::container::engine::ContainerEngine;
+use greenroom_core::container::image::runs_docker;
 use greenroom_core::container::judge::{JobContext, judge};
 use greenroom_core::container::ordering::{JobOrder, OrderSettings};
 use greenroom_core::container::request::{ContainerRequest, ImageRequest};
@@ -14,7 +14,7 @@ use greenroom_core::container::settings::{ContainerSettings, PullPolicy};
 use greenroom_core::container::spec::{ContainerJob, ServiceSpec};
 use greenroom_core::ids::PoolName;
 use greenroom_core::images::Images;
-use greenroom_core::secret::Secret;
+use greenroom_core::text::Secret;
 use greenroom_engine::Engine;
 use greenroom_engine::acquire::Acquired;
 use greenroom_engine::container::{ContainerError, ContainerProgress};

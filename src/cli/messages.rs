@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use greenroom_core::availability::Unavailable;
-use greenroom_core::container::daemon::NEEDS;
+use greenroom_core::container::image::NEEDS;
 use greenroom_core::container::settings::PullPolicy;
 use greenroom_core::ids::{InstanceId, PoolName};
 use greenroom_core::report::{FailedBoot, WaitingOn};

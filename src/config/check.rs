@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use greenroom_core::policy::IdlePolicy;
 use greenroom_core::time::Pretty;
-use greenroom_keys::got::Got;
 use greenroom_keys::problem::{Place, Problem, join};
 use greenroom_keys::table::Table;
+use greenroom_keys::value_error::Got;
 
 use super::diagnostic::Diagnostics;
 use super::{Config, PoolConfig, containers};

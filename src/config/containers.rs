@@ -5,18 +5,16 @@ use std::path::PathBuf;
 
 use greenroom_core::container::engine::ContainerEngine;
 use greenroom_core::container::image::ImageName;
-use greenroom_core::container::pattern::{self, name};
 use greenroom_core::container::settings::{
     ContainerSettings, EngineOptions, Mode, Privileged, PullPolicy, Umask,
 };
 use greenroom_core::execution::Shell;
-use greenroom_core::glob::Glob;
+use greenroom_core::glob::{self, Glob, name};
 use greenroom_core::policy::{Policy, Reuse};
 use greenroom_keys::Chosen;
-use greenroom_keys::got::Got;
 use greenroom_keys::problem::{Place, Problem, join};
 use greenroom_keys::table::Table;
-use greenroom_keys::value_error::ValueError;
+use greenroom_keys::value_error::{Got, ValueError};
 
 use super::keys::{ENGINE, MODE, UMASK};
 
@@ -51,8 +49,8 @@ pub(super) fn read(pool: &Table<'_>, around: &ContainerContext<'_>) -> Option<Co
         engine: ContainerEngine::ALL.into_iter().find(|known| known.program() == engine).unwrap_or_default(),
         mode: mode(&table),
         default_image: default_image(&table),
-        images: globs(&table, "images", pattern::pattern),
-        services: globs(&table, "services", pattern::pattern),
+        images: globs(&table, "images", glob::pattern),
+        services: globs(&table, "services", glob::pattern),
         services_limit: table.count("services_limit").into_value(),
         pull_policy: policies.0,
         allowed_pull_policies: policies.1,
@@ -107,7 +105,7 @@ fn mode(table: &Table<'_>) -> Mode {
 }
 
 fn default_image(table: &Table<'_>) -> Option<String> {
-    table.parsed("default_image", table.text("default_image"), pattern::image).into_value()
+    table.parsed("default_image", table.text("default_image"), glob::image).into_value()
 }
 
 /// Complete names, each once; or the most bytes of those that are learned.
@@ -168,7 +166,7 @@ fn privileged(table: &Table<'_>) -> Privileged {
         Some(Chosen::Globs(texts)) => {
             for (at, text) in texts.iter().enumerate() {
                 let place = Place::value_of(join(&table.path("privileged"), &at.to_string()));
-                table.parsed("privileged", Got::Good(text.as_str(), place), pattern::pattern);
+                table.parsed("privileged", Got::Good(text.as_str(), place), glob::pattern);
             }
             Privileged::Images(texts.iter().map(|text| Glob::new(text)).collect())
         }

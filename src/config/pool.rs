@@ -8,8 +8,8 @@ use greenroom_core::container::engine::ContainerEngine;
 use greenroom_core::container::settings::ContainerSettings;
 use greenroom_core::execution::{Shell, StageShell};
 use greenroom_core::ids::PoolName;
+use greenroom_core::images::WarmPolicy;
 use greenroom_core::policy::{IdlePolicy, Lifetime, Policy, Reuse, ScheduledIdle, Timing};
-use greenroom_core::warm::WarmPolicy;
 use greenroom_keys::problem::{Place, Problem, join};
 use greenroom_keys::table::Table;
 

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 
 use greenroom_core::glob::Glob;
 use greenroom_core::ids::PoolName;
-use greenroom_keys::got::Got;
 use greenroom_keys::near::nearest;
 use greenroom_keys::problem::{Place, Problem, printable};
 use greenroom_keys::table::Table;
+use greenroom_keys::value_error::Got;
 
 /// The facts of a job from its response, none from its variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

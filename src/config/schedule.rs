@@ -1,9 +1,9 @@
 //! `periods` and `timezone` of an entry in `[[pool.NAME.policy]]`.
 
 use greenroom_core::schedule::{Schedule, ScheduleText, is_time_zone};
-use greenroom_keys::got::Got;
 use greenroom_keys::problem::Problem;
 use greenroom_keys::table::Table;
+use greenroom_keys::value_error::Got;
 
 /// The fields of a period: their lowest and highest value, and the names that they take.
 const FIELDS: [(u8, u8, &[&str]); 5] = [

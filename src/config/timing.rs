@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use greenroom_core::policy::Timing;
-use greenroom_keys::got::Got;
 use greenroom_keys::table::Table;
+use greenroom_keys::value_error::Got;
 
 use super::check;
 

@@ -4,8 +4,8 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use greenroom_testkit::pace::await_settled;
 use greenroom_testkit::program;
-use greenroom_testkit::settled::await_settled;
 use tempfile::TempDir;
 
 mod external_kit;

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Output;
 
+use greenroom_testkit::pace::await_settled;
 use greenroom_testkit::program;
-use greenroom_testkit::settled::await_settled;
 
 /// A command with what the page shows below it.
 #[derive(Debug, PartialEq, Eq)]

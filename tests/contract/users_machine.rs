@@ -1,6 +1,6 @@
 //! On a user's machine, adapters work as elsewhere, whatever the account's login shell is.
 
-use greenroom_testkit::rerun::on_a_users_machine;
+use greenroom_testkit::program::on_a_users_machine;
 
 #[test]
 fn servers_work_where_the_login_shell_is_not_bash() {

@@ -1,6 +1,6 @@
 //! On a user's machine hosts serve jobs as they do elsewhere.
 
-use greenroom_testkit::rerun::on_a_users_machine;
+use greenroom_testkit::program::on_a_users_machine;
 
 #[test]
 fn a_host_serves_a_job_where_a_users_settings_apply() {

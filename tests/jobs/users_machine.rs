@@ -1,6 +1,6 @@
 //! On a user's machine jobs run as they do elsewhere.
 
-use greenroom_testkit::rerun::on_a_users_machine;
+use greenroom_testkit::program::on_a_users_machine;
 
 #[test]
 fn a_job_passes_where_a_runner_is_installed_and_a_users_settings_apply() {

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use greenroom_testkit::pace::await_settled;
 use greenroom_testkit::program;
-use greenroom_testkit::settled::await_settled;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use greenroom_testkit::settled::await_settled;
+use greenroom_testkit::pace::await_settled;
 use greenroom_testkit::systemd::Systemd;
 
 use crate::{STUB, cannot_package, package, programs, text};

@@ -1,6 +1,6 @@
 //! On a user's machine the harness plays what it plays elsewhere.
 
-use greenroom_testkit::rerun::on_a_users_machine;
+use greenroom_testkit::program::on_a_users_machine;
 
 #[test]
 fn recordings_hold_where_a_runner_is_installed_and_a_users_settings_apply() {

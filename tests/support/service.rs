@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use greenroom_testkit::settled::await_settled;
+use greenroom_testkit::pace::await_settled;
 use greenroom_testkit::systemd::Systemd;
 
 const GREENROOM: &str = env!("CARGO_BIN_EXE_greenroom");

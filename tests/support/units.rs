@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use greenroom_testkit::settled::await_settled;
+use greenroom_testkit::pace::await_settled;
 use greenroom_testkit::systemd::Systemd;
 
 const GREENROOM: &str = env!("CARGO_BIN_EXE_greenroom");

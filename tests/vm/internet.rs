@@ -70,7 +70,7 @@ fn a_guest_reaches_the_internet_and_nothing_near() {
             "network namespaces cannot be made (`unshare --net --mount --pid --fork ip netns list`)",
         );
     }
-    if let Some(why) = greenroom_testkit::nft::obstacle() {
+    if let Some(why) = greenroom_testkit::skipped::nft_obstacle() {
         return skipped(why);
     }
     // The image is built with the network of this machine.

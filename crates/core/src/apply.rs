@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::counters::Count;
-use super::early::EarlyFailures;
 use super::endpoint::Endpoint;
 use super::event::{Change, Event};
 use super::failure::{ErrorClass, Failure};
@@ -16,11 +15,11 @@ use super::images::{FoundImage, Images};
 use super::instance::{Answer, DrainReason, Holder, Instance, Phase, Release, Unreachable};
 use super::job::JobFacts;
 use super::job_end::{JobEnd, JobResult};
-use super::own_launch::OwnLaunches;
 use super::pool::{Grant, PoolState};
-use super::reservation::{QueuePlace, Reservation, Ticket};
 use super::time::Stamp;
 use super::unbegun::{CheckKind, Unbegun};
+use crate::job::{OwnLaunches, QueuePlace, Reservation, Ticket};
+use crate::unbegun::EarlyFailures;
 
 /// An event that does not fit the state it was applied to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -154,7 +153,7 @@ impl PoolState {
         self.instances.get_mut(id).map(Arc::make_mut).ok_or(NO_INSTANCE)
     }
 
-    /// The same for a static host.
+    /// The static host with this id, to be changed.
     fn static_host(&mut self, id: &InstanceId) -> Result<&mut Instance, InapplicableEvent> {
         let instance = self.change(id)?;
         if instance.is_static() {
@@ -164,7 +163,7 @@ impl PoolState {
         }
     }
 
-    /// The same for an instance without jobs.
+    /// The instance with this id, to be changed, if it has no jobs.
     fn empty(&mut self, id: &InstanceId) -> Result<&mut Instance, InapplicableEvent> {
         let instance = self.change(id)?;
         if instance.holders.is_empty() { Ok(instance) } else { Err(HELD) }
@@ -205,7 +204,8 @@ impl PoolState {
         let Some(launch) = &mut reached.launch else { return Ok(()) };
         if matches!(launch.answer, Answer::Pending | Answer::Unknown { .. }) {
             launch.answer = Answer::Accepted { at };
-            let (offering, requested_at) = (launch.offering.clone(), launch.requested_at);
+            let offering = launch.offering.clone();
+            let requested_at = launch.requested_at;
             if reached.ordered.is_none() {
                 self.accepted(offering.as_ref(), requested_at);
             }
@@ -286,7 +286,9 @@ impl PoolState {
         if self.policy.as_ref().is_some_and(|policy| policy.warm.learn.is_some()) {
             self.recent_images.count(&job.images);
         }
-        let (attempt, job, domain) = (attempt.clone(), job.clone(), domain.clone());
+        let attempt = attempt.clone();
+        let job = job.clone();
+        let domain = domain.clone();
         let reservation = Reservation {
             ticket,
             attempt,
@@ -353,7 +355,8 @@ impl PoolState {
         met: (CheckKind, &str),
     ) -> Result<(), InapplicableEvent> {
         let grant = self.granted.get(attempt).ok_or(NO_GRANT)?;
-        let (id, domain) = (grant.instance.clone(), grant.reservation.domain.clone());
+        let id = grant.instance.clone();
+        let domain = grant.reservation.domain.clone();
         let instance = self.change(&id)?;
         let row = Unbegun::with(instance.unbegun.as_ref(), attempt, &domain, met);
         instance.unbegun = Some(row.ok_or(InapplicableEvent("the job has been counted"))?);
@@ -371,7 +374,8 @@ impl PoolState {
 
     fn failed_early(&mut self, attempt: &AttemptName, reason: &str) -> Result<(), InapplicableEvent> {
         let grant = self.granted.get(attempt).ok_or(NO_GRANT)?;
-        let (id, project) = (grant.instance.clone(), grant.reservation.job.project_url());
+        let id = grant.instance.clone();
+        let project = grant.reservation.job.project_url();
         let instance = self.change(&id)?;
         let row = EarlyFailures::with(instance.early.as_ref(), attempt, &project, reason);
         instance.early = Some(row.ok_or(InapplicableEvent("the job has been counted"))?);
@@ -410,7 +414,8 @@ impl PoolState {
         }
         let next = if restored.uses > 0 { Phase::Cleaning } else { Phase::Checking };
         become_(restored, next, at)?;
-        (restored.unbegun, restored.early) = (None, None);
+        restored.unbegun = None;
+        restored.early = None;
         Ok(())
     }
 
@@ -431,7 +436,8 @@ impl PoolState {
         {
             holder.closing = Some(at);
             instance.uses = instance.uses.saturating_add(1);
-            (instance.released, instance.unchecked) = (Some(at), true);
+            instance.released = Some(at);
+            instance.unchecked = true;
             return Ok(());
         }
         self.leave(&grant.instance, attempt, leaving.used, at);
@@ -446,7 +452,8 @@ impl PoolState {
         }
         if used {
             instance.uses = instance.uses.saturating_add(1);
-            (instance.released, instance.unchecked) = (Some(at), true);
+            instance.released = Some(at);
+            instance.unchecked = true;
         } else {
             instance.uses_left = instance.uses_left.map(|left| left.saturating_add(1));
             if instance.released.is_none() && instance.holders.is_empty() && instance.ordered.is_none() {
@@ -461,7 +468,8 @@ impl PoolState {
         let instance = self.change(&id.ok_or(InapplicableEvent("no closing attempt has that name"))?)?;
         instance.holders.remove(attempt);
         // The call may have changed it since the attempt was closed.
-        (instance.released, instance.unchecked) = (Some(at), true);
+        instance.released = Some(at);
+        instance.unchecked = true;
         Ok(())
     }
 
@@ -472,7 +480,8 @@ impl PoolState {
             return Err(WRONG_PHASE);
         }
         become_(instance, Phase::Ready, at)?;
-        (instance.ready, instance.unchecked) = (Some(at), false);
+        instance.ready = Some(at);
+        instance.unchecked = false;
         instance.images.retain(|fact| images.contains(&fact.image.name));
         if instance.is_static() && instance.uses_left.is_some() {
             // Cleaning restores a static host's uses; a host that cannot be replaced is never used up.
@@ -504,7 +513,8 @@ impl PoolState {
                 become_(host, Phase::Cleaning, at)?;
             }
         }
-        (host.domain, host.released) = (None, None);
+        host.domain = None;
+        host.released = None;
         Ok(())
     }
 
@@ -513,7 +523,8 @@ impl PoolState {
         if instance.is_static() {
             return Err(InapplicableEvent("a static host cannot be terminated"));
         }
-        let (was, ordered) = (instance.phase.clone(), instance.ordered.is_some());
+        let was = instance.phase.clone();
+        let ordered = instance.ordered.is_some();
         become_(instance, Phase::Draining { reason: why.clone() }, at)?;
         let failure = Failure { class: ErrorClass::Transient, message: format!("{id}: {why}") };
         // What a job ordered may be why it never became ready: other jobs do not wait for that.
@@ -563,6 +574,5 @@ fn become_(instance: &mut Instance, next: Phase, at: Stamp) -> Result<(), Inappl
 }
 
 mod launches;
-mod suspension;
 #[cfg(test)]
 mod tests;

@@ -63,7 +63,7 @@ pub enum End {
     TmpdirGone,
     /// No call has used it for longer than any call pauses.
     Unused,
-    /// It exceeded its job's timeout.
+    /// The attempt exceeded its job's timeout.
     Overrun,
 }
 
@@ -193,7 +193,10 @@ mod tests {
             for (runner, tmpdir) in PRESENCES.into_iter().flat_map(|r| PRESENCES.map(|t| (r, t))) {
                 for (begun, lease_at) in ages.into_iter().flat_map(|b| ages.map(|l| (ago(b), ago(l)))) {
                     all.push(seen(|s| {
-                        (s.runner, s.tmpdir, s.begun, s.lease_at) = (runner, tmpdir, begun, lease_at);
+                        s.runner = runner;
+                        s.tmpdir = tmpdir;
+                        s.begun = begun;
+                        s.lease_at = lease_at;
                         s.lease_held = bits & 1 != 0;
                         s.closed = (bits & 2 != 0).then(|| cleaned(NOW));
                         s.boot = BootId(if bits & 4 != 0 { 6 } else { NOW.boot.0 });

@@ -51,11 +51,18 @@ impl From<StageShell> for String {
     }
 }
 
-impl TryFrom<String> for StageShell {
-    type Error = String;
+/// A recorded text that is no [`StageShell`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a shell of stages")]
+pub struct UnknownStageShell {
+    pub text: String,
+}
 
-    fn try_from(text: String) -> Result<Self, String> {
-        let unknown = || format!("`{text}` is not a shell of stages");
+impl TryFrom<String> for StageShell {
+    type Error = UnknownStageShell;
+
+    fn try_from(text: String) -> Result<Self, UnknownStageShell> {
+        let unknown = || UnknownStageShell { text: text.clone() };
         let mut words = text.split(' ');
         let name = words.next().unwrap_or_default();
         let shell = Shell::ALL.into_iter().find(|shell| shell.as_str() == name).ok_or_else(unknown)?;

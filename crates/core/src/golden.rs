@@ -121,7 +121,7 @@ mod tests {
     use crate::event::{Change, Event};
     use crate::failure::{ErrorClass, Failure};
     use crate::ids::{AttemptName, Generation, InstanceId, Location, OfferingName, TrustDomain};
-    use crate::images::FoundImage;
+    use crate::images::{FoundImage, WarmPolicy};
     use crate::instance::{Answer, Release};
     use crate::job_end::{JobEnd, JobResult};
     use crate::metadata::MetadataService;
@@ -135,7 +135,6 @@ mod tests {
     use crate::schedule::{Schedule, ScheduleText};
     use crate::time::Stamp;
     use crate::unbegun::CheckKind;
-    use crate::warm::WarmPolicy;
 
     const EVENTS: &str = recorded!("events.jsonl");
     const STATES: &str = recorded!("states.jsonl");
@@ -240,7 +239,8 @@ mod tests {
     }
 
     fn tier_policy() -> Policy {
-        let (suspend_timeout, resume_timeout) = (Duration::from_mins(1), Duration::from_secs(40));
+        let suspend_timeout = Duration::from_mins(1);
+        let resume_timeout = Duration::from_secs(40);
         let timing = Timing { suspend_timeout, resume_timeout, ..Timing::default() };
         Policy { idle_stopped: 2, timing, ..Policy::default() }
     }
@@ -370,8 +370,10 @@ mod tests {
             let services = services.iter().map(|service| Arc::from(*service)).collect();
             Arc::new(Order { image: "ruby:3.3".into(), services, more_services: 0 })
         };
-        let (job, domain) = (job(), TrustDomain::new("acme/shop"));
-        let (job_key, order_of_two) = (job.key.clone(), order(&["postgres:17"]));
+        let job = job();
+        let domain = TrustDomain::new("acme/shop");
+        let job_key = job.key.clone();
+        let order_of_two = order(&["postgres:17"]);
         let ordered =
             Ordered { attempt: attempt(), job: job_key, domain: domain.clone(), order: order_of_two };
         let refused = |reason: &str, by_job| Change::OrderRefused {
@@ -487,7 +489,8 @@ mod tests {
     #[test]
     fn reports_of_format_2_are_read() {
         let failure = || failure(ErrorClass::Transient);
-        let (instance, until) = (instance(), NOW);
+        let instance = instance();
+        let until = NOW;
         let obstacle = Obstacle {
             cause: Cause::LoginDenied,
             at: "192.0.2.7:22".to_owned(),

@@ -8,7 +8,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::attempt::End;
-use super::early::EarlyFailures;
 use super::endpoint::Endpoint;
 use super::failure::Failure;
 use super::ids::{AttemptName, Generation, InstanceId, JobKey, Location, OfferingName, TrustDomain};
@@ -17,6 +16,7 @@ use super::order::Ordered;
 use super::policy::{Lifetime, Policy};
 use super::time::{ManagerId, Stamp};
 use super::unbegun::{CheckKind, Unbegun};
+use crate::unbegun::EarlyFailures;
 
 const FOUND_UNUSABLE: &str = "a job found it unusable: ";
 
@@ -184,7 +184,7 @@ pub enum Suspension {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DrainReason {
-    /// It has served its last job.
+    /// The instance has served its last job.
     UsedUp,
     /// Idle longer than `idle_time`, and above the policy's target.
     Surplus,
@@ -204,7 +204,7 @@ pub enum DrainReason {
     Vanished,
     /// A job found it unusable.
     Broken { message: String },
-    /// It did not respond while it was idle.
+    /// The instance did not respond while idle.
     Unresponsive { message: String },
     /// The runner host was rebooted: an instance that is recorded as idle may have been granted.
     Rebooted,
@@ -214,19 +214,19 @@ pub enum DrainReason {
     LaunchedAfterRefusal,
     /// The provider has announced its end.
     Announced { notice: String },
-    /// It responds, and stages do not begin there.
+    /// The instance responds, and stages do not begin there.
     BeginsNoStage { message: String },
-    /// It did not pass the keeper's check, which followed from what a job met there.
+    /// The instance did not pass the keeper's check, which followed from what a job met there.
     FailedCheck { message: String },
-    /// It failed the keeper's check between two jobs.
+    /// The instance failed the keeper's check between two jobs.
     Unfit { message: String },
     /// Jobs failed on it before their own scripts began, and others pass elsewhere.
     FailsEarly { message: String },
     /// The job that it was launched for needs it no longer.
     Abandoned,
-    /// It could not be suspended.
+    /// The instance could not be suspended.
     NotSuspended { message: String },
-    /// It could not be resumed.
+    /// The instance could not be resumed.
     NotResumed { message: String },
 }
 
@@ -374,7 +374,8 @@ impl Instance {
 
     /// How long its last resume took; `None`: it was never suspended, or is not ready again.
     pub fn resume_time(&self) -> Option<Duration> {
-        let (asked, ready) = (self.resumed?, self.ready?);
+        let asked = self.resumed?;
+        let ready = self.ready?;
         ready.seen_from(asked).reached(asked).then(|| ready.since(asked))
     }
 
@@ -423,7 +424,7 @@ impl Instance {
         if self.awaits_recheck() { 0 } else { self.usable_unchecked() }
     }
 
-    /// The same without the check between jobs, which records of earlier versions lack.
+    /// The usable slots ([`usable`](Self::usable)) regardless of the check between jobs, which records of earlier versions lack.
     pub fn usable_unchecked(&self) -> u32 {
         match self.phase {
             Phase::Ready if self.unreachable.is_some() || self.awaits_check().is_some() => 0,

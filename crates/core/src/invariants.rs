@@ -8,7 +8,7 @@ use std::fmt;
 use super::ids::{AttemptName, InstanceId, JobKey};
 use super::instance::{Holder, Instance, Phase};
 use super::pool::{Grant, PoolState};
-use super::reservation::{Reservation, Ticket};
+use crate::job::{Reservation, Ticket};
 
 /// An invariant that a state violates.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -211,7 +211,8 @@ fn queue(state: &PoolState, broken: &mut Vec<Broken>) {
             broken.push(Broken::Misfiled { what: "a request", name: ticket.0.to_string() });
         }
     }
-    let (mut tickets, mut jobs) = (Sieve::default(), Sieve::default());
+    let mut tickets = Sieve::default();
+    let mut jobs = Sieve::default();
     for reservation in requests(state) {
         if jobs.again(reservation.job.key.id) {
             doubled(state, reservation, broken);
@@ -229,7 +230,8 @@ fn requests(state: &PoolState) -> impl Iterator<Item = &Reservation> {
 }
 
 fn doubled(state: &PoolState, reservation: &Reservation, broken: &mut Vec<Broken>) {
-    let (job, attempt) = (&reservation.job.key, &reservation.attempt);
+    let job = &reservation.job.key;
+    let attempt = &reservation.attempt;
     if requests(state).filter(|r| r.job.key == *job && r.attempt != *attempt).count() > 0 {
         broken.push(Broken::TwoAttempts { job: job.clone() });
     }
@@ -264,7 +266,8 @@ impl Sieve {
     /// True if this number may have occurred.
     fn again(&mut self, number: u64) -> bool {
         let place = usize::try_from(number % (Self::WORDS as u64 * 64)).unwrap_or(0);
-        let (word, bit) = (&mut self.0[place / 64], 1_u64 << (place % 64));
+        let word = &mut self.0[place / 64];
+        let bit = 1_u64 << (place % 64);
         let before = *word & bit != 0;
         *word |= bit;
         before
@@ -428,7 +431,7 @@ mod tests {
             let patience = std::time::Duration::ZERO;
             s.places.insert(
                 JobKey::new("gl", 99),
-                crate::reservation::QueuePlace { ticket, ended_at: left, remaining_timeout: patience },
+                crate::job::QueuePlace { ticket, ended_at: left, remaining_timeout: patience },
             );
         });
         assert!(place.contains("was never issued, or issued twice"), "{place}");
@@ -440,7 +443,7 @@ mod tests {
             s.next_ticket = Ticket(ticket.0 + 1);
             s.places.insert(
                 JobKey::new("gl", 99),
-                crate::reservation::QueuePlace { ticket, ended_at: left, remaining_timeout: patience },
+                crate::job::QueuePlace { ticket, ended_at: left, remaining_timeout: patience },
             );
         });
         assert_eq!(far_apart, "");

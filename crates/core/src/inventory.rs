@@ -46,7 +46,7 @@ pub struct Listed {
     pub detail: Option<String>,
     /// For a terminated instance: true if a job ended it by using up its memory or disk.
     pub by_job: bool,
-    /// It was launched for a job, and what that job ordered turned out not to be possible.
+    /// Set if the instance was launched for a job, and what that job ordered turned out not to be possible.
     pub refused: Option<RefusedOrder>,
     /// Properties of a static host; `None` for a launched instance.
     pub static_host: Option<StaticHost>,

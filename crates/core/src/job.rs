@@ -1,18 +1,17 @@
-//! A job's facts, from GitLab's job response only.
-//!
-//! None of them comes from a variable that a user can set. Key, project, timeout and protection of the ref decide; the
-//! other facts are kept for people and for the history.
+//! A job, its standing request for capacity with its place in the queue, and the launches of its own instance.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::ids::JobKey;
-use super::images::WantedImages;
-use super::order::Order;
-use super::text::clean_line;
-use super::time::millis;
+use crate::availability::concerns_offering;
+use crate::failure::Failure;
+use crate::ids::{AttemptName, JobKey, OfferingName, TrustDomain};
+use crate::images::WantedImages;
+use crate::order::{Order, RefusedOrder};
+use crate::text::clean_line;
+use crate::time::{ManagerId, Stamp, millis};
 
 /// A job's texts are cut to this length, in characters. GitLab's own names are not longer.
 const TEXT_LIMIT: usize = 255;
@@ -83,12 +82,110 @@ impl JobFacts {
     }
 }
 
+// A job's standing request for capacity, and its place in the queue.
+
+/// A job's place in the queue. Lower comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Ticket(pub u64);
+
+/// A request that waits, or that was granted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reservation {
+    pub ticket: Ticket,
+    pub attempt: AttemptName,
+    pub job: JobFacts,
+    pub domain: TrustDomain,
+    /// When this attempt requested it.
+    pub requested_at: Stamp,
+    /// How long this attempt may wait, less the time that earlier attempts of the job waited.
+    #[serde(with = "millis")]
+    pub remaining_timeout: Duration,
+    /// The provider refused to make its order: nothing is launched for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<RefusedOrder>,
+    /// The refused launches of the instance that it ordered.
+    #[serde(default, skip_serializing_if = "OwnLaunches::is_unused")]
+    pub own: OwnLaunches,
+}
+
+impl Reservation {
+    /// The manager whose attempt it is: the one that recorded the request.
+    pub fn manager(&self) -> ManagerId {
+        self.requested_at.manager
+    }
+
+    pub fn deadline(&self) -> Stamp {
+        self.requested_at.plus(self.remaining_timeout)
+    }
+}
+
+/// The queue place of a job whose attempt ended, kept as long as a retry may come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueuePlace {
+    pub ticket: Ticket,
+    pub ended_at: Stamp,
+    /// The rest of its `acquire_timeout`.
+    #[serde(with = "millis")]
+    pub remaining_timeout: Duration,
+}
+
+// The launches of a job's own instance: what was refused, and when the next one is due.
+//
+// They concern no other launch. A refusal makes no offering unavailable, and neither starts nor ends a back-off of the
+// pool: a job can order what no cluster would make.
+
+/// The refused launches of a job's own instance. Empty before the first refusal.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnLaunches {
+    /// How often a launch has followed a pause.
+    pauses: u32,
+    /// The offerings that have refused it since the last pause.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    tried: Vec<OfferingName>,
+    last: Option<(Stamp, Failure)>,
+}
+
+impl OwnLaunches {
+    pub fn is_unused(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// A launch was intended. One that is not for the next offering ends the pause.
+    pub(super) fn intended(&mut self, offering: Option<&OfferingName>) {
+        if self.last.is_some() && !self.is_next(offering) {
+            self.pauses = self.pauses.saturating_add(1);
+            self.tried.clear();
+        }
+    }
+
+    /// A launch was refused.
+    pub(super) fn refused(&mut self, offering: Option<&OfferingName>, failure: &Failure, at: Stamp) {
+        self.tried.extend(offering.filter(|offering| !self.tried.contains(offering)).cloned());
+        self.last = Some((at, failure.clone()));
+    }
+
+    /// True if the offering follows one that was refused, without a pause.
+    pub fn is_next(&self, offering: Option<&OfferingName>) -> bool {
+        let of_offering = self.last.as_ref().is_some_and(|(_, failure)| concerns_offering(&failure.class));
+        of_offering && offering.is_some_and(|offering| !self.tried.contains(offering))
+    }
+
+    /// How often a launch has followed a pause.
+    pub fn pauses(&self) -> u32 {
+        self.pauses
+    }
+
+    /// The last refusal.
+    pub fn last(&self) -> Option<&(Stamp, Failure)> {
+        self.last.as_ref()
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use crate::ids::JobKey;
-    use crate::policy::{Policy, Reuse};
-
     use super::*;
+    use crate::policy::{Policy, Reuse};
 
     fn job(server: &str, project: &str) -> JobFacts {
         JobFacts::new(JobKey::new(server, 1), project, Duration::ZERO)
@@ -156,7 +253,8 @@ mod tests {
         for other in ["g/one", "g/two", "h/one"].map(|project| job("gl", project)) {
             for reuse in [Reuse::Project, Reuse::Namespace] {
                 assert!(!share(reuse, &one, &protected(other.clone())), "{reuse:?} {other:?}");
-                let (both, none) = (protected(one.clone()), share(reuse, &one, &other));
+                let both = protected(one.clone());
+                let none = share(reuse, &one, &other);
                 assert_eq!(share(reuse, &both, &protected(other.clone())), none, "{reuse:?} {other:?}");
             }
             assert!(share(Reuse::Any, &one, &protected(other)));

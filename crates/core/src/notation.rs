@@ -240,7 +240,8 @@ impl World {
             "rate" => policy.launches_per_minute = count(),
             "lifetime" => policy.max_lifetime = Some(Lifetime(span(words[1]))),
             "default_lifetime" => {
-                (policy.max_lifetime, policy.extends_lifetime) = (Some(Lifetime(span(words[1]))), true);
+                policy.max_lifetime = Some(Lifetime(span(words[1])));
+                policy.extends_lifetime = true;
             }
             "breaker" => policy.timing.breaker_failures = count(),
             "any" => policy.reuse = Reuse::Any,
@@ -267,7 +268,8 @@ impl World {
             "learn" => policy.warm.learn = Some(count().into()),
             "warm" => policy.warm.images = images::names(&words),
             "full" => {
-                (self.observed.launching, self.observed.unrecordable) = (None, Some("disk full".into()));
+                self.observed.launching = None;
+                self.observed.unrecordable = Some("disk full".into());
             }
             "durable" => self.state.survives_reboot = true,
             "moved" => self.observed.moved = Some("moved".into()),
@@ -322,7 +324,8 @@ impl World {
     }
 
     fn refuse(&mut self, offering: &str, class: ErrorClass, age: &str, times: u32) {
-        let (at, failure) = (ago(span(age)), failure(class));
+        let at = ago(span(age));
+        let failure = failure(class);
         for earlier in (0..times).rev() {
             let at = Stamp { uptime_ms: at.uptime_ms - u64::from(earlier), ..at };
             self.state.availability.refuse(&OfferingName::new(offering), at, &failure, at);
@@ -352,7 +355,8 @@ impl World {
         self.attend(job, requested_at, None);
         let alive = !words.contains(&"dead");
         let seen = self.seen(job);
-        (seen.lease_held, seen.used) = (alive, false);
+        seen.lease_held = alive;
+        seen.used = false;
     }
 
     fn request(&mut self, job: JobFacts, requested_at: Stamp) {
@@ -460,7 +464,8 @@ impl World {
             self.tell(at(created), Change::Adopted { instance, endpoint, capacity, uses_left });
             self.tell(at(created), located);
         } else {
-            let (generation, number) = (generation(), self.launched);
+            let generation = generation();
+            let number = self.launched;
             let offering = after(words, "as").map(OfferingName::new);
             let none_left = ErrorClass::NoCapacity { scope: "zone".into() };
             let no = if offering.is_some() { none_left } else { ErrorClass::Transient };
@@ -545,7 +550,8 @@ impl World {
                 let leaving = Release { how: End::CleanedUp, used: true, closing: true };
                 self.tell(at(age), Change::Released { attempt: attempt(job), release: leaving });
                 let seen = self.seen(job);
-                (seen.closed, seen.lease_held) = (Some(cleaned(at(age))), true);
+                seen.closed = Some(cleaned(at(age)));
+                seen.lease_held = true;
             }
         }
     }
@@ -561,15 +567,16 @@ impl World {
             other => panic!("`{other}` is no phase"),
         }
         if let Some(missing) = after(words, "missing") {
-            let (instance, begun) = (id.clone(), ago(span(missing)));
+            let instance = id.clone();
+            let begun = ago(span(missing));
             self.tell(begun, Change::MissingFromList { instance, begun });
         }
     }
 
     fn suspend(&mut self, step: &str, instance: InstanceId, at: Stamp) {
         let suspend = Change::SuspendIntended { instance: instance.clone() };
-        let (stop, resume) =
-            (Change::Suspended { instance: instance.clone() }, Change::ResumeIntended { instance });
+        let stop = Change::Suspended { instance: instance.clone() };
+        let resume = Change::ResumeIntended { instance };
         let changes = match step {
             "suspending" => vec![suspend],
             "stopped" => vec![suspend, stop],
@@ -598,7 +605,8 @@ impl World {
             self.observed.healthy.insert(id.clone(), NOW);
         }
         if let Some(status) = status {
-            let (owner, generation) = (OwnerId::new("us"), generation());
+            let owner = OwnerId::new("us");
+            let generation = generation();
             let tags = Tags { pool: PoolName::new("p"), owner, generation, number: self.launched };
             let tags = (!is_static).then_some(tags);
             let mut listed = listed(id, tags, status, None);
@@ -641,7 +649,7 @@ fn is_protected(words: &[&str]) -> bool {
     words.contains(&"protected")
 }
 
-/// The same age, but from the boot before this one.
+/// A moment of this age, in the boot before the present one.
 fn earlier_boot(age: Duration) -> Stamp {
     Stamp { boot: BootId(6), uptime_ms: 500_000_000, ..ago(age + Duration::from_mins(10)) }
 }

@@ -143,7 +143,8 @@ impl Notices {
             }
             self.told.insert(condition.key(), Told { at: now, over: false, delivered: None });
             self.last_number += 1;
-            let (number, condition) = (self.last_number, condition.clone());
+            let number = self.last_number;
+            let condition = condition.clone();
             self.queue.push_back(Notice { number, at: now, condition, tries: 0 });
             if self.queue.len() > MOST {
                 self.queue.pop_front();
@@ -182,7 +183,9 @@ impl Notices {
             let Condition { kind, pool, .. } = condition;
             self.last_delivery = Some(Delivery { at: now, number, kind, pool });
         }
-        (self.dropped, self.not_before, self.last_failure) = (0, None, None);
+        self.dropped = 0;
+        self.not_before = None;
+        self.last_failure = None;
     }
 
     pub fn last_delivery(&self) -> Option<&Delivery> {
@@ -233,7 +236,8 @@ mod tests {
     const MINUTE: Duration = Duration::from_mins(1);
 
     fn condition(pool: &str) -> Condition {
-        let (message, help) = ("launches are paused".to_owned(), "run `greenroom explain`".to_owned());
+        let message = "launches are paused".to_owned();
+        let help = "run `greenroom explain`".to_owned();
         Condition {
             kind: NoticeKind::BreakerOpen,
             pool: Some(pool.to_owned()),
@@ -266,7 +270,8 @@ mod tests {
 
     #[test]
     fn what_is_over_is_forgotten_after_the_interval_and_only_changes_count() {
-        let (mut notices, interval) = (Notices::default(), MINUTE * 10);
+        let mut notices = Notices::default();
+        let interval = MINUTE * 10;
         let mut changes = |conditions: &[Condition], minute: u32| {
             notices.observe(conditions, interval, NOW.plus(MINUTE * minute))
         };

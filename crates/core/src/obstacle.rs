@@ -22,13 +22,13 @@ pub enum Cause {
     NoAddress,
     /// Nothing answers at its address.
     Silent,
-    /// It closes connections before its SSH greeting.
+    /// The server closes connections before its SSH greeting.
     TurnedAway,
-    /// It accepts a connection, and sends no greeting.
+    /// The server accepts a connection, and sends no greeting.
     NoGreeting,
-    /// It greets, and presents no host key.
+    /// The server greets, and presents no host key.
     NoHostKey,
-    /// It presents another host key than the recorded one.
+    /// The server presents another host key than the recorded one.
     OtherKey,
     LoginDenied,
     /// The login takes longer than the keeper waits.
@@ -37,7 +37,7 @@ pub enum Cause {
     SlowShell,
     /// The login succeeds; no stage begins.
     NoStage,
-    /// It ends the connection.
+    /// The server ends the connection.
     Cut,
     /// The runner host can connect to nothing at present.
     RunnerHost,
@@ -231,7 +231,8 @@ mod tests {
 
     #[test]
     fn a_boot_shows_what_is_unusual_and_a_static_host_shows_all() {
-        let (young, old) = (Duration::from_secs(4), Duration::from_secs(5));
+        let young = Duration::from_secs(4);
+        let old = Duration::from_secs(5);
         for (cause, boots_young, boots_old) in [
             (Cause::NoAddress, false, false),
             (Cause::Silent, false, false),

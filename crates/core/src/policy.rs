@@ -11,7 +11,7 @@ use super::ids::TrustDomain;
 use super::job::JobFacts;
 use super::schedule::Schedule;
 use super::time::{Stamp, millis};
-use super::warm::WarmPolicy;
+use crate::images::WarmPolicy;
 
 /// The policy of one pool, as recorded in its state.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

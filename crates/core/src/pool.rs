@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::availability::Availability;
-use super::counters::Counters;
-use super::failure::Failure;
-use super::former::FormerHost;
-use super::ids::{AttemptName, Generation, InstanceId, JobKey, Location};
-use super::instance::Instance;
-use super::policy::Policy;
-use super::reservation::{QueuePlace, Reservation, Ticket};
-use super::time::Stamp;
-use super::warm::RecentImages;
+use crate::availability::Availability;
+use crate::counters::Counters;
+use crate::endpoint::Endpoint;
+use crate::failure::Failure;
+use crate::ids::{AttemptName, Generation, InstanceId, JobKey, Location, TrustDomain};
+use crate::images::RecentImages;
+use crate::instance::{Instance, Phase};
+use crate::job::{QueuePlace, Reservation, Ticket};
+use crate::policy::Policy;
+use crate::time::Stamp;
 
 /// The recorded state of a pool. Only `apply` (core/apply.rs) changes it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -82,7 +82,7 @@ pub struct LaunchHealth {
     pub last: Option<(Stamp, Failure)>,
     /// Intents of the last minute, oldest first, for the rate limit.
     pub recent: Vec<Stamp>,
-    /// The same for instances that jobs have ordered.
+    /// Intents of the last minute for instances that jobs have ordered, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recent_ordered: Vec<Stamp>,
     /// Milliseconds from intent to ready of the last instances, newest last.
@@ -216,5 +216,88 @@ mod places {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Map, D::Error> {
         Ok(Vec::<(JobKey, QueuePlace)>::deserialize(from)?.into_iter().collect())
+    }
+}
+
+// What the record of a static host leaves when it is forgotten: the host still has what its jobs left.
+
+/// A static host that is no longer in the configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FormerHost {
+    pub id: InstanceId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<Endpoint>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<TrustDomain>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub released: Option<Stamp>,
+    /// Why it was out of service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub out_of_service: Option<String>,
+}
+
+impl FormerHost {
+    fn of(host: &Instance) -> Self {
+        let out_of_service = match &host.phase {
+            Phase::OutOfService { reason } => Some(reason.clone()),
+            Phase::Launching
+            | Phase::Checking
+            | Phase::Ready
+            | Phase::Suspended { .. }
+            | Phase::Cleaning
+            | Phase::Draining { .. } => None,
+        };
+        let id = host.id.clone();
+        let endpoint = host.endpoint.clone();
+        let domain = host.domain.clone();
+        Self { id, endpoint, domain, released: host.released, out_of_service }
+    }
+
+    /// Gives the record of a host that returns what it had. No job comes before a cleaning, whatever it was.
+    pub(super) fn restore(self, host: &mut Instance) {
+        host.phase = match self.out_of_service {
+            Some(reason) => Phase::OutOfService { reason },
+            None => Phase::Cleaning,
+        };
+        host.domain = self.domain;
+        host.released = self.released;
+    }
+}
+
+/// True for the same account on the same machine. A machine may have got another name or another address.
+fn is_same_account(a: &Endpoint, b: &Endpoint) -> bool {
+    a.user == b.user && ((a.address == b.address && a.port == b.port) || a.host_key == b.host_key)
+}
+
+impl PoolState {
+    /// Remembers a static host whose record is dropped, in place of an earlier one with its name.
+    pub(super) fn remember(&mut self, host: &Instance) {
+        let is_new = host.phase == Phase::Checking && host.ready.is_none();
+        if host.is_static() && !is_new {
+            self.former_hosts.retain(|former| former.id != host.id);
+            self.former_hosts.push(FormerHost::of(host));
+        }
+    }
+
+    /// The host that returns under this name or at this endpoint. A machine counts more than a name.
+    pub fn former_host(&self, id: &InstanceId, endpoint: &Endpoint) -> Option<&FormerHost> {
+        let same =
+            |former: &&FormerHost| former.endpoint.as_ref().is_some_and(|at| is_same_account(at, endpoint));
+        let mut hosts = self.former_hosts.iter();
+        hosts.clone().find(same).or_else(|| hosts.find(|former| former.id == *id))
+    }
+
+    pub(super) fn take_former(&mut self, id: &InstanceId, endpoint: &Endpoint) -> Option<FormerHost> {
+        let id = self.former_host(id, endpoint)?.id.clone();
+        let place = self.former_hosts.iter().position(|former| former.id == id)?;
+        Some(self.former_hosts.remove(place))
+    }
+
+    /// The recorded host that has this account and is no longer listed: it got another name, and may have jobs.
+    pub fn renamed_host(&self, endpoint: &Endpoint) -> Option<&Instance> {
+        let same = |host: &&Instance| host.endpoint.as_ref().is_some_and(|at| is_same_account(at, endpoint));
+        let hosts = self.instances.values().map(AsRef::as_ref);
+        let mut unlisted = hosts.filter(|host| host.is_static() && host.missing.is_some());
+        unlisted.find(same)
     }
 }

@@ -53,7 +53,7 @@ impl Start {
         }
     }
 
-    /// The same where the instance was stopped before it last became ready.
+    /// This start, or [`Resumed`](Self::Resumed) if the instance was stopped before it last became ready.
     #[must_use]
     pub fn after_resume(self, resumed: bool) -> Self {
         if resumed && self == Self::Booted { Self::Resumed } else { self }
@@ -68,7 +68,8 @@ impl Start {
     pub(super) fn on(instance: &Instance, requested: Stamp, granted: Stamp) -> Self {
         let is_launched = instance.launch.is_some();
         // A static host returns from cleaning to service after its job has left.
-        let (idle, since) = (instance.idle_since(), instance.since);
+        let idle = instance.idle_since();
+        let since = instance.since;
         let free = if since.is_after(idle) { since } else { idle };
         let freed = (instance.has_served() || !is_launched).then_some(free);
         let start = Self::of(requested, granted, instance.ready.filter(|_| is_launched), freed);

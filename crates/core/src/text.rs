@@ -1,4 +1,6 @@
-//! Makes data and foreign text fit for messages and shells.
+//! Makes data and foreign text fit for messages and shells; a [`Secret`] is shown in neither.
+
+use std::fmt;
 
 const MIB: u64 = 1 << 20;
 
@@ -42,8 +44,8 @@ pub fn clean_text(bytes: &[u8]) -> String {
     clean
 }
 
-/// The same on one line, at most `limit` characters long: runs of white space become one space, and `…` stands for
-/// what was cut off.
+/// A guest's text as [`clean_text`] leaves it, on one line of at most `limit` characters: runs of white space become one space, and
+/// `…` stands for what was cut off.
 pub fn clean_line(bytes: &[u8], limit: usize) -> String {
     let text = clean_text(bytes);
     let words = text.split_whitespace().enumerate();
@@ -108,6 +110,26 @@ fn turns_direction(c: char) -> bool {
 /// A text as one word of a shell's command, whatever is in it.
 pub fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// Shown as `***`. The value is accessible only through `expose`, which is easy to search for.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret<T>(T);
+
+impl<T> Secret<T> {
+    pub fn new(value: T) -> Self {
+        Self(value)
+    }
+
+    pub fn expose(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> fmt::Debug for Secret<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
 }
 
 #[cfg(test)]
@@ -181,5 +203,12 @@ mod tests {
             prop_assert!(line.chars().count() <= limit, "{} > {limit}: {line:?}", line.chars().count());
             prop_assert!(!line.contains('\n'));
         }
+    }
+
+    #[test]
+    fn a_secret_shows_stars_whatever_is_inside() {
+        let secret = Secret::new(vec!["hunter2"]);
+        assert_eq!(format!("{secret:?} {:?}", Some(&secret)), "*** Some(***)");
+        assert_eq!(secret.expose()[0], "hunter2");
     }
 }

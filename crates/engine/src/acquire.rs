@@ -9,17 +9,14 @@ use greenroom_core::availability::Unavailable;
 use greenroom_core::ids::{AttemptName, InstanceId, JobKey, OfferingName, PoolName};
 use greenroom_core::images::Images;
 use greenroom_core::instance::{Answer, Instance, LaunchRecord, Phase, Release};
+use greenroom_core::job::Reservation;
 use greenroom_core::job_end::{JobEnd, JobResult};
 use greenroom_core::order::RefusedOrder;
-use greenroom_core::plan::{
-    self,
-    request::{self, Ask},
-    seen,
-};
+use greenroom_core::plan::request::{self, Ask};
+use greenroom_core::plan::{self, warm};
 use greenroom_core::policy::Policy;
 use greenroom_core::pool::PoolState;
 use greenroom_core::report::{Note, WaitingOn};
-use greenroom_core::reservation::Reservation;
 use greenroom_core::start::StartAccount;
 use greenroom_core::time::{Pretty, Stamp};
 use greenroom_ports::attempts::{Assignment, AttemptRecord, StageTimeouts};
@@ -329,7 +326,8 @@ impl Call<'_> {
         let builds_dir = self.record.builds_dir.clone();
         let first =
             FirstStage { shell, trace: self.engine.trace(self.attempt, assignment, builds_dir).await? };
-        let (id, at) = (&assignment.instance, &assignment.endpoint);
+        let id = &assignment.instance;
+        let at = &assignment.endpoint;
         let check = self.engine.connector.check_for(id, at, &first, within);
         match select(check, host.wakeups.stopped(self.attempt)).await {
             Either::Left((answer, _)) => Ok(answer),
@@ -349,7 +347,8 @@ impl Call<'_> {
             return Ok(None);
         };
         for (name, holder) in &instance.holders {
-            let (before, after) = (own.granted.since(holder.granted), holder.granted.since(own.granted));
+            let before = own.granted.since(holder.granted);
+            let after = holder.granted.since(own.granted);
             let is_earlier = (after, name) < (before, self.attempt);
             if is_earlier && self.engine.host.attempts.builds_dir(name).await?.as_ref() == Some(dir) {
                 return Ok(Some(holder.job.clone()));
@@ -445,7 +444,8 @@ impl Call<'_> {
     async fn explain(&mut self, state: &PoolState) -> Result<(), AcquireError> {
         let Some(on) = self.reason(state).await else { return Ok(()) };
         if let WaitingOn::Bound { instance, .. } = &on {
-            let (pool, host) = (self.engine.pool.clone(), instance.clone());
+            let pool = self.engine.pool.clone();
+            let host = instance.clone();
             return Err(AcquireError::Bound { pool, host, on });
         }
         let limit = state.policy.as_ref().map(|policy| policy.timing.no_host_timeout).unwrap_or_default();
@@ -474,7 +474,8 @@ impl Call<'_> {
                 && self.step != Some((instance.clone(), step))
             {
                 self.step = Some((instance.clone(), step));
-                let (offering, after) = (known.offering().cloned(), self.engine.now().since(known.created));
+                let offering = known.offering().cloned();
+                let after = self.engine.now().since(known.created);
                 (self.report)(Progress::Boot { instance: instance.clone(), offering, step, after });
             }
         }
@@ -530,7 +531,8 @@ fn granted<'a>(state: &'a PoolState, attempt: &AttemptName) -> Option<Granted<'a
     let instance = state.instance(&grant.instance)?;
     let at = instance.holders.get(attempt)?.granted;
     let account = StartAccount::of(instance, attempt, grant.reservation.requested_at, at);
-    let (endpoint, is_static) = (instance.endpoint.clone()?, instance.is_static());
+    let endpoint = instance.endpoint.clone()?;
+    let is_static = instance.is_static();
     let timeouts =
         state.policy.as_ref().map(|policy| StageTimeouts::from(&policy.timing)).unwrap_or_default();
     let unbegun = instance.unbegun.is_some();
@@ -546,7 +548,7 @@ impl Granted<'_> {
         Answering {
             booted: boot_since(instance, began),
             images: instance.images.clone(),
-            shares_images: policy.is_some_and(|policy| seen::is_shared(instance, policy)),
+            shares_images: policy.is_some_and(|policy| warm::is_shared(instance, policy)),
             capacity: instance.capacity,
             meets_others: instance.jobs_meet(),
             assignment,

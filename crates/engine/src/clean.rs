@@ -104,7 +104,8 @@ impl Engine {
         let owner = self.host.leadership.identity().await?.owner;
         let with_mark = format!("exec /bin/sh -s -- {}", Mark::new(&owner, &self.pool, &host.id).as_str());
         let timing = &setup.policy.timing;
-        let (within, start_within) = (timing.clean_timeout, timing.connect_timeout);
+        let within = timing.clean_timeout;
+        let start_within = timing.connect_timeout;
         let Some(root) = cleaning.by_root.get(&host.id) else {
             let command = if keeps_cache { format!("{with_mark} {KEEP_CACHE}") } else { with_mark };
             let result = self.command(&host.id, &command, &cleaning.by_account, within, timing).await?;

@@ -12,7 +12,7 @@ use greenroom_core::instance::{Answer, DrainReason, Instance, LaunchRecord, Phas
 use greenroom_core::inventory::Tags;
 use greenroom_core::obstacle::{Cause, Obstacle};
 use greenroom_core::order::LaunchOrder;
-use greenroom_core::plan::{Effect, request, seen};
+use greenroom_core::plan::{Effect, request, warm};
 use greenroom_core::policy::Timing;
 use greenroom_core::pool::PoolState;
 use greenroom_core::report::FailedBoot;
@@ -24,7 +24,7 @@ use greenroom_ports::setup::{CLOUD_INIT, PoolSetup};
 use greenroom_ports::tail::Tail;
 
 use super::order::Makes;
-use super::{Engine, EngineError, deadline, obstacle};
+use crate::{Engine, EngineError, boot, deadline};
 
 /// The longest output of a command that is reported in one line, in characters.
 const LINE: usize = 300;
@@ -163,7 +163,8 @@ impl Engine {
             if recorded.is_none_or(|l| l.attempt != launch.attempt) {
                 return Vec::new();
             }
-            let (instance, attempt) = (id.clone(), launch.attempt);
+            let instance = id.clone();
+            let attempt = launch.attempt;
             let mut events =
                 vec![Change::LaunchAnswered { instance, attempt, answer: answer.clone() }.at(at)];
             if let Some((ordered, refused)) = &refused {
@@ -192,7 +193,8 @@ impl Engine {
             number: launch.number,
         };
         let token = id.token(launch.attempt);
-        let (instance, offering) = (id.clone(), launch.offering.clone());
+        let instance = id.clone();
+        let offering = launch.offering.clone();
         // The recorded lifetime counts from ready: a slow boot must not shorten it for the jobs on the instance.
         let timing = &setup.policy.timing;
         let lifetime = launch.lifetime.map(|most| most.0.saturating_add(timing.launch_timeout));
@@ -252,7 +254,7 @@ impl Engine {
             Ok(endpoint) => endpoint,
             Err(failure) => {
                 let by_instance = failure.class == ErrorClass::NotFound;
-                let obstacle = obstacle::no_address(failure.message.clone());
+                let obstacle = boot::no_address_of(failure.message.clone());
                 return Ok(Err(Unreached { failure, obstacle, by_instance }));
             }
         };
@@ -264,7 +266,7 @@ impl Engine {
             let by_instance = !matches!(problem, ConnectError::HostFault { .. });
             // A launched instance has the key that Greenroom gave it; a static host may have been reinstalled.
             let hint = setup.has_static_hosts().then_some(ACCEPT);
-            let mut obstacle = obstacle::of(&problem, hint);
+            let mut obstacle = boot::obstacle_of(&problem, hint);
             obstacle.detail.extend(cause.map(|cause| format!("; {cause}")));
             let message = match problem {
                 ConnectError::HostKey { .. } if setup.has_static_hosts() => format!("{problem}; {ACCEPT}"),
@@ -273,7 +275,8 @@ impl Engine {
             let failure = Failure { class: ErrorClass::Transient, message };
             return Ok(Err(Unreached { failure, obstacle, by_instance }));
         }
-        let (at, mut is_new) = (self.now(), false);
+        let at = self.now();
+        let mut is_new = false;
         self.commit(|state| {
             is_new = state.instance(id).is_some_and(|i| i.phase == Phase::Launching);
             let is_first = |i: &Instance| {
@@ -283,7 +286,8 @@ impl Engine {
             if !state.instance(id).is_some_and(is_first) {
                 return Vec::new();
             }
-            let (instance, endpoint) = (id.clone(), endpoint.clone());
+            let instance = id.clone();
+            let endpoint = endpoint.clone();
             vec![Change::Reached { instance, endpoint }.at(at)]
         })
         .await?;
@@ -304,7 +308,7 @@ impl Engine {
             return Ok(());
         }
         let seen = SeenImages { found, removed: Vec::new() };
-        self.commit(|state| seen::by_keeper(state, id, &seen, self.now())).await?;
+        self.commit(|state| warm::seen_by_keeper(state, id, &seen, self.now())).await?;
         Ok(())
     }
 
@@ -316,7 +320,7 @@ impl Engine {
     ) -> Result<Result<(), Unreached>, EngineError> {
         match setup.provider.heartbeat(id).await {
             Ok(Some(message)) => {
-                let obstacle = obstacle::no_address(message.clone());
+                let obstacle = boot::no_address_of(message.clone());
                 let failure = Failure { class: ErrorClass::Transient, message };
                 Ok(Err(Unreached { failure, obstacle, by_instance: true }))
             }
@@ -347,7 +351,8 @@ impl Engine {
             let at = self.now();
             self.commit(|state| {
                 let differs = |i: &&Instance| i.is_static() && i.endpoint.as_ref() != Some(&endpoint);
-                let (instance, endpoint) = (id.clone(), endpoint.clone());
+                let instance = id.clone();
+                let endpoint = endpoint.clone();
                 let change = || Change::Readdressed { instance, endpoint }.at(at);
                 state.instance(id).filter(differs).map(|_| change()).into_iter().collect()
             })
@@ -437,7 +442,8 @@ impl Engine {
         endpoint: &Endpoint,
         command: RemoteCommand<'_>,
     ) -> Result<CommandResult, ConnectError> {
-        let (within, mut tail) = (command.within, Tail::default());
+        let within = command.within;
+        let mut tail = Tail::default();
         match self.connector.command(id, endpoint, command, &mut tail).await? {
             StageEnd::Exited(0) => Ok(CommandResult::Passed),
             end => Ok(failed_as(&end, within, &tail.text())),
@@ -464,7 +470,8 @@ impl Engine {
             if state.instances.contains_key(id) || state.renamed_host(&endpoint).is_some() {
                 return Vec::new();
             }
-            let (instance, endpoint) = (id.clone(), endpoint.clone());
+            let instance = id.clone();
+            let endpoint = endpoint.clone();
             let capacity = capacity.unwrap_or(setup.policy.capacity_per_instance);
             let uses_left = setup.policy.max_use_count;
             vec![Change::Adopted { instance, endpoint, capacity, uses_left }.at(at)]

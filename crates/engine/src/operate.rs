@@ -135,7 +135,8 @@ impl Engine {
     ) -> Result<Vec<Event>, OperateError> {
         let withdraw = |state: &PoolState, _: &Target, now| withdraw_events(state, which, now);
         if dry {
-            let (state, now) = (self.store.load().await.map_err(EngineError::from)?, self.now());
+            let state = self.store.load().await.map_err(EngineError::from)?;
+            let now = self.now();
             let gone = unused(&state, which).map(|i| dropped(i.id.clone()).at(now));
             return Ok(withdraw(&state, &Target::Pool, now).into_iter().chain(gone).collect());
         }
@@ -164,7 +165,8 @@ impl Engine {
         if let Target::Instance(id) = target
             && state.instance(id).is_none()
         {
-            let (pool, instance) = (self.pool.to_string(), id.clone());
+            let pool = self.pool.to_string();
+            let instance = id.clone();
             return Err(OperateError::NoSuchInstance { pool, instance });
         }
         if dry {

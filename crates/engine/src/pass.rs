@@ -11,7 +11,7 @@ use greenroom_core::ids::{Generation, InstanceId};
 use greenroom_core::instance::Instance;
 use greenroom_core::inventory::{Listing, Notice};
 use greenroom_core::obstacle::Lasting;
-use greenroom_core::plan::{self, Effect, Fresh, Observed, Plan, View};
+use greenroom_core::plan::{self, Effect, Fresh, InstanceCalls, Observed, Plan, View};
 use greenroom_core::policy::{Policy, Timing};
 use greenroom_core::pool::PoolState;
 use greenroom_core::report::{FailedBoot, Note, Report};
@@ -230,7 +230,8 @@ impl Engine {
         if launching == Launching::Yes
             && let Err(problem) = self.allow_launches(memory, setup, &state, &mut observed).await
         {
-            (observed.launching, observed.unrecordable) = (None, Some(problem.to_string()));
+            observed.launching = None;
+            observed.unrecordable = Some(problem.to_string());
         }
         Ok(observed)
     }
@@ -245,7 +246,8 @@ impl Engine {
         listing: &Result<Listing, Failure>,
     ) -> bool {
         let missing = memory.review_denials(state, listing, &setup.policy);
-        let (now, interval) = (self.now(), setup.policy.timing.absence_interval);
+        let now = self.now();
+        let interval = setup.policy.timing.absence_interval;
         memory.denied.retain(|_, at| now.since(*at) < interval);
         let open = missing.into_iter().filter(|id| !memory.denied.contains_key(id)).map(async |id| {
             let answer = setup.provider.endpoint(&id).await;
@@ -350,11 +352,8 @@ impl Engine {
 impl KeeperCache {
     /// True if no call about the instance of this effect is under way, and none has just failed or is awaited.
     pub(super) fn is_free(&self, effect: &Effect, now: Stamp) -> bool {
-        effect.instance().is_none_or(|id| {
-            !self.busy.contains(id)
-                && self.failing_calls.get(id).is_none_or(|t| now.reached(t.until))
-                && self.awaited.get(id).is_none_or(|until| now.reached(*until))
-        })
+        let calls = InstanceCalls { busy: &self.busy, failing: &self.failing_calls, awaited: &self.awaited };
+        effect.instance().is_none_or(|id| calls.are_free(id, now))
     }
 
     /// Makes no call about an instance until then, because what the last one requested takes its time. It has not failed.
@@ -446,7 +445,7 @@ impl KeeperCache {
         setup.provider.forget_failures();
     }
 
-    /// The same if the operator has resumed the pool since the last pass, which it returns.
+    /// Forgets failures if the operator has resumed the pool since the last pass, which is the result.
     fn heed_resume(&mut self, state: &PoolState, setup: &PoolSetup) -> bool {
         let is_news = self.resumed != state.resumed;
         if is_news {

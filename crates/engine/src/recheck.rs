@@ -4,7 +4,7 @@ use greenroom_core::endpoint::Endpoint;
 use greenroom_core::failure::{ErrorClass, Failure};
 use greenroom_core::ids::InstanceId;
 use greenroom_core::instance::{DrainReason, Instance};
-use greenroom_core::plan::{Effect, recheck, request};
+use greenroom_core::plan::{Effect, checks, request};
 use greenroom_core::pool::PoolState;
 use greenroom_core::text::quoted;
 use greenroom_ports::connector::{ConnectError, RemoteCommand};
@@ -24,7 +24,7 @@ const INODES: u32 = 1_000;
 impl Engine {
     /// The checks to begin before the next pass: a job may wait for their end, and a pass may wait for the provider.
     pub(super) async fn due_rechecks(&self, state: &PoolState) -> Result<Vec<Effect>, EngineError> {
-        let due = recheck::due(state, self.now()).map(|i| Effect::Recheck { instance: i.id.clone() });
+        let due = checks::due_rechecks(state, self.now()).map(|i| Effect::Recheck { instance: i.id.clone() });
         let due: Vec<Effect> = due.collect();
         if due.is_empty() || self.host.leadership.identity().await?.moved.is_some() {
             return Ok(Vec::new());
@@ -47,11 +47,11 @@ impl Engine {
         };
         let problem = match self.turn_over(instance, &endpoint, setup).await {
             Ok(CommandResult::Passed) => {
-                self.commit(|state| recheck::passed(state, id, left, self.now())).await?;
+                self.commit(|state| checks::recheck_passed(state, id, left, self.now())).await?;
                 return Ok(EffectResult::Fine);
             }
             Ok(CommandResult::Failed(message) | CommandResult::Cut(message)) => {
-                self.commit(|state| recheck::failed(state, id, &message, self.now())).await?;
+                self.commit(|state| checks::recheck_failed(state, id, &message, self.now())).await?;
                 return Ok(EffectResult::Unfit(DrainReason::Unfit { message }.to_string()));
             }
             Err(problem) => problem,
@@ -88,7 +88,8 @@ impl Engine {
         setup: &PoolSetup,
     ) -> Result<CommandResult, ConnectError> {
         let timing = &setup.policy.timing;
-        let (within, start_within) = (timing.ready_timeout, timing.connect_timeout);
+        let within = timing.ready_timeout;
+        let start_within = timing.connect_timeout;
         let text = format!("exec /bin/sh -s -- {} {KIB} {INODES}", quoted(&setup.recheck.builds_dir));
         let own = RemoteCommand { text: &text, input: SCRIPT, within, start_within, shared: true };
         match self.command_on(id, endpoint, own).await? {

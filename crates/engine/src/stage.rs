@@ -168,7 +168,8 @@ impl Engine {
         let stop = Box::pin(async {
             self.host.wakeups.stopped(attempt).await;
         });
-        let (id, at) = (&assignment.instance, &assignment.endpoint);
+        let id = &assignment.instance;
+        let at = &assignment.endpoint;
         let began = self.now();
         let run = self.connector.run(id, at, stage, &mut *output, stop);
         let ended = match select(pin!(run), pin!(self.announced(id, tell))).await {
@@ -367,7 +368,8 @@ mod tests {
 
     #[test]
     fn the_jobs_own_stages_run_in_its_container() {
-        let (bash, known) = (Execution::Container { shell: Shell::Bash.into() }, container(true));
+        let bash = Execution::Container { shell: Shell::Bash.into() };
+        let known = container(true);
         let in_it = place(bash, Some(&known), AUTHORS).unwrap();
         assert_eq!(
             in_it,

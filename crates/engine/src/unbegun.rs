@@ -1,24 +1,26 @@
 //! Instances that answer and begin no stages or no containers: what a job's call records, and how the keeper checks them.
 
 use std::pin::pin;
+use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use greenroom_core::container::soundness::Soundness;
+use greenroom_core::container::engine::Soundness;
 use greenroom_core::endpoint::Endpoint;
 use greenroom_core::failure::{ErrorClass, Failure};
 use greenroom_core::ids::{AttemptName, InstanceId};
 use greenroom_core::instance::{DrainReason, Phase};
-use greenroom_core::plan::{request, stages};
+use greenroom_core::plan::{self, checks, request};
 use greenroom_core::pool::PoolState;
-use greenroom_core::unbegun::CheckKind;
+use greenroom_core::time::Pretty;
+use greenroom_core::unbegun::{self, CheckKind};
 use greenroom_ports::attempts::Assignment;
 use greenroom_ports::connector::{ConnectError, Mark, StageEnd};
 use greenroom_ports::setup::PoolSetup;
 
-use super::container::check::EngineCheck;
-use super::effect::EffectResult;
-use super::stage::StageError;
-use super::{Engine, EngineError};
+use crate::container::check::EngineCheck;
+use crate::effect::EffectResult;
+use crate::stage::StageError;
+use crate::{Engine, EngineError};
 
 impl Engine {
     /// Records that a stage or its container did not begin; the error says what follows. `None`: the instance is going
@@ -29,8 +31,9 @@ impl Engine {
         assignment: &Assignment,
         (kind, why): (CheckKind, &str),
     ) -> Option<StageError> {
-        let (instance, why) = (assignment.instance.clone(), why.to_owned());
-        let decide = |state: &PoolState| stages::not_begun(state, attempt, (kind, &why), self.now());
+        let instance = assignment.instance.clone();
+        let why = why.to_owned();
+        let decide = |state: &PoolState| checks::not_begun(state, attempt, (kind, &why), self.now());
         let next = match self.commit(decide).await {
             Ok(committed) => {
                 if let Err(problem) = self.after_unbegun(attempt, assignment, kind).await {
@@ -77,7 +80,8 @@ impl Engine {
             start_within: assignment.timeouts.start_within,
             limit: assignment.timeouts.container_start,
         };
-        let (id, at) = (&assignment.instance, &assignment.endpoint);
+        let id = &assignment.instance;
+        let at = &assignment.endpoint;
         let seen = self.engine_sound(id, at, check, Some(&container.name));
         let seen = match select(pin!(seen), self.host.wakeups.stopped(attempt)).await {
             Either::Left((seen, _)) => seen,
@@ -97,7 +101,7 @@ impl Engine {
     /// then its next stage records it.
     pub(super) async fn stage_begun(&self, id: &InstanceId) {
         if let Err(problem) =
-            self.commit(|state| stages::begun(state, id, CheckKind::Stages, self.now())).await
+            self.commit(|state| checks::begun(state, id, CheckKind::Stages, self.now())).await
         {
             tracing::warn!(pool = %self.pool, "{id} begins stages again, which could not be recorded: {problem}");
         }
@@ -120,13 +124,13 @@ impl Engine {
         };
         let problem = match checked {
             Ok(None) => {
-                self.commit(|state| stages::begun(state, id, kind, self.now())).await?;
+                self.commit(|state| checks::begun(state, id, kind, self.now())).await?;
                 return Ok(EffectResult::Fine);
             }
             Ok(Some(why)) => {
                 // A host that stays out of service is an operator's work.
                 let why = if setup.has_static_hosts() { self.with_last_job(id, why).await? } else { why };
-                self.commit(|state| stages::check_failed(state, id, (kind, &why), self.now())).await?;
+                self.commit(|state| checks::check_failed(state, id, (kind, &why), self.now())).await?;
                 return Ok(EffectResult::Fine);
             }
             Err(problem) => problem,
@@ -202,5 +206,46 @@ fn next(state: &PoolState, id: &InstanceId) -> Option<&'static str> {
             }
             None => Some("if the next job meets this too, the instance is checked or taken out of use"),
         },
+    }
+}
+
+// Jobs that fail before their own scripts begin: what a stage records about its instance.
+
+impl Engine {
+    /// Records that a stage which prepares the job failed within seconds. If this makes the instance suspect, `tell` receives
+    /// a sentence, after the output's last line. The job's result does not depend on it.
+    pub(super) async fn judge_early(
+        &self,
+        attempt: &AttemptName,
+        (stage, end): (&str, &StageEnd),
+        after: Duration,
+        tell: &dyn Fn(&str),
+    ) {
+        let StageEnd::Exited(status @ 1..) = *end else { return };
+        if after > unbegun::EARLY_WITHIN {
+            return;
+        }
+        let reason = format!("`{stage}` failed after {} with exit status {status}", Pretty(after));
+        if let Some(sentence) = self.note_early(attempt, &reason).await {
+            tell(&sentence);
+        }
+    }
+
+    /// Records that the attempt's job failed before its own script, for a reason that may be the instance's. A sentence, if
+    /// this makes the instance suspect.
+    pub(super) async fn note_early(&self, attempt: &AttemptName, reason: &str) -> Option<String> {
+        let decide = |state: &PoolState| plan::checks::failed_early(state, attempt, reason, self.now());
+        let committed = match self.commit(decide).await {
+            Ok(committed) => committed,
+            Err(problem) => {
+                tracing::warn!(pool = %self.pool, "cannot record the early failure of {attempt}: {problem}");
+                return None;
+            }
+        };
+        let held = committed.state.granted.get(attempt).filter(|_| !committed.events.is_empty());
+        let instance = held.and_then(|grant| committed.state.instance(&grant.instance));
+        let suspect = instance.filter(|i| i.suspicion().is_some())?;
+        let id = &suspect.id;
+        Some(format!("jobs of two projects failed at their start on instance {id}: other jobs get it last"))
     }
 }

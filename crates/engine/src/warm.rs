@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{AbortHandle, AbortRegistration, Either, select};
+use greenroom_core::container::engine::EnginePlace;
 use greenroom_core::container::name::ContainerName;
-use greenroom_core::container::place::EnginePlace;
 use greenroom_core::container::spec::ContainerJob;
 use greenroom_core::failure::{ErrorClass, Failure};
 use greenroom_core::ids::InstanceId;
 use greenroom_core::images::SeenImages;
 use greenroom_core::instance::{Instance, Phase};
-use greenroom_core::plan::{FailingCall, Pulls, backoff, seen, warm};
+use greenroom_core::plan::{FailingCall, Pulls, backoff, warm};
 use greenroom_core::policy::Timing;
 use greenroom_core::pool::PoolState;
 use greenroom_core::time::Stamp;
@@ -166,7 +166,7 @@ impl Engine {
         {
             // Without credentials, the registry would deny it: the image that is there stays, and counts as checked.
             let seen = SeenImages { found: vec![fact.image.clone()], removed: Vec::new() };
-            self.commit(|state| seen::by_keeper(state, id, &seen, self.now())).await?;
+            self.commit(|state| warm::seen_by_keeper(state, id, &seen, self.now())).await?;
             return Ok(EffectResult::Fine);
         }
         let Some(endpoint) = known.endpoint.clone() else { return Ok(EffectResult::Fine) };
@@ -180,7 +180,8 @@ impl Engine {
             // Of its own: dropping it ends the pull, and the connection of jobs stays free.
             shared: false,
         };
-        let (now, mut tell) = (|| self.now(), |_| ());
+        let now = || self.now();
+        let mut tell = |_| ();
         let mut watcher = Watcher::new(&job, &now, &mut tell);
         let end = match self.connector.command(id, &endpoint, command, &mut watcher).await {
             Ok(end) => end,
@@ -189,7 +190,7 @@ impl Engine {
         let seen = watcher.seen();
         if !seen.is_empty() {
             // CRASH: without this record, the next keeper asks the registry again.
-            self.commit(|state| seen::by_keeper(state, id, &seen, self.now())).await?;
+            self.commit(|state| warm::seen_by_keeper(state, id, &seen, self.now())).await?;
         }
         match watcher.pulled(&end) {
             Ok(_) => Ok(EffectResult::Fine),

@@ -8,28 +8,45 @@ use jiff::fmt::friendly::SpanParser;
 /// Ten years; a longer duration is probably a typo.
 const LONGEST: Duration = Duration::from_hours(24 * 365 * 10);
 
+/// Why a text is no duration. Its sentence says what to write instead.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DurationError {
+    #[error("{}", no_unit(.number))]
+    NoUnit { number: String },
+    #[error("a duration cannot be negative")]
+    Negative,
+    #[error("not a duration such as \"30s\", \"20m\", \"1h 30m\" or \"1d\"")]
+    Form,
+    #[error("years and months have no fixed length: use days (`d`)")]
+    Calendar,
+    #[error("longer than ten years")]
+    TooLong,
+    #[error("the smallest unit is a millisecond (`ms`)")]
+    TooFine,
+}
+
 /// Parses `30s`, `20m0s`, `1h 30m`, `1.5h`, `1d` (24 hours), `1w`. Accepts whole milliseconds only, because the journal
 /// stores those: a policy must be the same after it was written and read.
-pub fn parse(text: &str) -> Result<Duration, String> {
+pub fn parse(text: &str) -> Result<Duration, DurationError> {
     let text = text.trim();
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
-        return Err(no_unit(text));
+        return Err(DurationError::NoUnit { number: text.to_owned() });
     }
     let negative = text.starts_with('-') || text.ends_with(" ago");
     if negative {
-        return Err("a duration cannot be negative".to_owned());
+        return Err(DurationError::Negative);
     }
-    let span = SpanParser::new().parse_span(text).map_err(|_| not_a_duration())?;
+    let span = SpanParser::new().parse_span(text).map_err(|_| DurationError::Form)?;
     if span.get_years() != 0 || span.get_months() != 0 {
-        return Err("years and months have no fixed length: use days (`d`)".to_owned());
+        return Err(DurationError::Calendar);
     }
-    let signed = span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_| too_long())?;
-    let duration = Duration::try_from(signed).map_err(|_| "a duration cannot be negative".to_owned())?;
+    let signed = span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_| DurationError::TooLong)?;
+    let duration = Duration::try_from(signed).map_err(|_| DurationError::Negative)?;
     if duration > LONGEST {
-        return Err(too_long());
+        return Err(DurationError::TooLong);
     }
     if !duration.subsec_nanos().is_multiple_of(1_000_000) {
-        return Err("the smallest unit is a millisecond (`ms`)".to_owned());
+        return Err(DurationError::TooFine);
     }
     Ok(duration)
 }
@@ -37,14 +54,6 @@ pub fn parse(text: &str) -> Result<Duration, String> {
 /// The help for a number without a unit.
 pub fn no_unit(number: &str) -> String {
     format!("a number needs its unit: \"{number}s\", \"{number}m\" or \"{number}h\"")
-}
-
-fn not_a_duration() -> String {
-    "not a duration such as \"30s\", \"20m\", \"1h 30m\" or \"1d\"".to_owned()
-}
-
-fn too_long() -> String {
-    "longer than ten years".to_owned()
 }
 
 #[cfg(test)]
@@ -89,7 +98,7 @@ mod tests {
             ("40000d", "ten years"),
             ("99999999999999999999d", "duration"),
         ] {
-            let problem = parse(text).unwrap_err();
+            let problem = parse(text).unwrap_err().to_string();
             assert!(problem.contains(expected), "{text}: {problem}");
         }
     }

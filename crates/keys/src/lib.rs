@@ -4,14 +4,12 @@
 //! every declared key is read, and has its true default.
 
 pub mod duration;
-pub mod got;
 pub mod near;
 pub mod page;
 pub mod problem;
 pub mod schema;
 pub mod size;
 pub mod table;
-pub mod unknown;
 mod value;
 pub mod value_error;
 
@@ -148,7 +146,7 @@ impl Key {
         Self { interacts, ..self }
     }
 
-    /// The same key in another table, with another default.
+    /// This key in another table, with another default.
     #[must_use]
     pub const fn or(self, unset: Unset) -> Self {
         Self { unset, ..self }

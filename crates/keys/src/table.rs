@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use toml::Value;
 
-use super::got::Got;
 use super::problem::{Place, Problem, Problems, Sink, join};
 use super::value::{self, Wrong};
-use super::{Chosen, Key, KeyTable, Takes, unknown};
+use crate::value_error::Got;
+use crate::{Chosen, Key, KeyTable, Takes, near};
 
 /// A list of strings with their places.
 pub type Texts = Vec<(String, Place)>;
@@ -255,7 +255,7 @@ impl<'a> Table<'a> {
             };
             let problem = Problem::new(format!("`{name}` is not a key of {table}"));
             let problem = problem.at(Place::name_of(self.path(name)), "unknown key");
-            self.report(problem.help(unknown::help(self.tables, self.kind, name)));
+            self.report(problem.help(near::help_for_unknown(self.tables, self.kind, name)));
         }
         self
     }

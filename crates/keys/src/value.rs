@@ -80,7 +80,7 @@ pub(super) fn duration(value: &Value, takes: Takes) -> Checked<Duration> {
         Value::String(text) => match duration::parse(text) {
             Ok(duration) if duration >= Duration::from_millis(least) => Ok(duration),
             Ok(_) => Err(Wrong::of(format!("less than the minimum, {least} ms"))),
-            Err(problem) => Err(Wrong::of(problem)),
+            Err(problem) => Err(Wrong::of(problem.to_string())),
         },
         // Nothing needs no unit.
         Value::Integer(0) if least == 0 => Ok(Duration::ZERO),

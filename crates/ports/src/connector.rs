@@ -176,7 +176,7 @@ pub enum ConnectError {
     /// The runner host cannot connect to anything at present; says nothing about the instance.
     #[error("the runner host cannot connect to {at}: {problem}")]
     HostFault { at: String, problem: String },
-    /// It accepts connections, and closes them before it has sent its SSH greeting.
+    /// The server accepts connections, and closes them before it has sent its SSH greeting.
     #[error("{at} closes connections before its SSH greeting: {problem}")]
     TurnedAway { at: String, problem: String },
     #[error("{}", during.timed_out(at, waited))]
@@ -262,6 +262,19 @@ impl ConnectError {
     }
 }
 
+/// The way to instances: keys, checks, stages and commands.
+///
+/// An implementer promises:
+/// * It connects to a server only if that presents the host key of the [`Endpoint`]. Another key is [`ConnectError::HostKey`], and
+///   the server gets neither a login nor a script.
+/// * Each call is one try. A [`ConnectError`] names the step that failed, which decides whose fault it is: a fault of the runner
+///   host ([`ConnectError::HostFault`], [`ConnectError::Local`]) says nothing about the instance.
+/// * [`ConnectError::NotBegun`] is certain: no part of the script or command has run. After [`ConnectError::Lost`], it may have, unless
+///   nothing was sent.
+/// * Output arrives in the order of each stream, and what a guest writes cannot imitate an answer of the connector's own.
+///
+/// A caller may rely on these, and may drop the future of any call. It does not rely on an instance that answered to answer
+/// again.
 #[async_trait(?Send)]
 pub trait Connector {
     /// The keys of an instance: created by the first call, the same for each further call.
@@ -273,19 +286,19 @@ pub trait Connector {
     /// Closes the connections to an instance that is about to be suspended. It keeps its keys.
     async fn disconnect(&self, _id: &InstanceId) {}
 
-    /// Its address has answered before: no later call connects there without a login.
+    /// Tells the connector that the address of an instance has answered before: no later call connects there without a login.
     fn has_answered(&self, _id: &InstanceId) {}
 
     /// Connects, authenticates and runs `true`: whether the instance responds *now*.
     async fn check(&self, id: &InstanceId, at: &Endpoint, within: Duration) -> Result<(), ConnectError>;
 
-    /// What the metadata services of these instances answered last, as far as it is known by now: sends nothing to an
-    /// instance. For those whose endpoint names a service. Instances without answers are left out.
+    /// The last known answers of the metadata services of these instances, for those whose endpoint names a service. Sends nothing
+    /// to an instance. Instances without answers are left out.
     async fn metadata(&self, _of: &[InstanceId]) -> BTreeMap<InstanceId, MetadataAnswers> {
         BTreeMap::new()
     }
 
-    /// Like `check`, for a job whose first stage follows: its shell may start now.
+    /// Does what [`check`](Self::check) does, for a job whose first stage follows: its shell may start now.
     async fn check_for(
         &self,
         id: &InstanceId,

@@ -16,13 +16,18 @@ pub struct PresentedKey {
     pub fingerprint: String,
 }
 
+/// A reader of the host keys that servers present.
+///
+/// An implementer promises one connection for each call, without a login, and that it ends within the given time. The key
+/// is what the server showed, and proves nothing: a caller shows it to the operator, or compares it with a pinned one. It never
+/// becomes the key of an [`Endpoint`] by itself.
 #[async_trait(?Send)]
 pub trait HostKeys {
     /// The key that a server presents to a client that accepts any, without a login. It proves nothing about the server.
     async fn presented(&self, at: &Endpoint, within: Duration) -> Result<PresentedKey, ConnectError>;
 }
 
-/// For callers that connect to no instance.
+/// The [`HostKeys`] of callers that connect to no instance: every call fails.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Unconnected;
 

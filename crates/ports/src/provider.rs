@@ -98,7 +98,7 @@ pub enum Termination {
 }
 
 impl Termination {
-    /// The same answer as one of `Provider::delete`.
+    /// This answer as the result of [`Provider::delete`].
     pub fn of_resource(self, name: &str) -> Result<(), ProviderError> {
         match self {
             Self::Requested => Ok(()),
@@ -111,6 +111,20 @@ fn cannot_suspend(id: &InstanceId) -> ProviderError {
     ProviderError::new(ErrorClass::Invalid, format!("this provider cannot suspend instances, such as `{id}`"))
 }
 
+/// A kind of instances: the adapter that launches, lists and terminates those of one pool.
+///
+/// An implementer promises:
+/// * Each call makes its requests once. It neither waits for their effect nor repeats them, and decides nothing: a difference that
+///   matters to a decision is a field of [`Capabilities`].
+/// * [`launch`](Self::launch) is repeatable: the token of a [`LaunchRequest`] yields one instance, however often it arrives.
+/// * Every instance carries the [`Tags`] of its request from its creation on.
+/// * The class of a [`ProviderError`] tells whether the request was carried out. A call without an answer is
+///   [`ErrorClass::Unknown`], never a guess.
+/// * A [`Listing`] that is complete has every instance of the pool, and says so only then.
+///
+/// A caller may rely on these, and on nothing else: an instance that a list lacks, or that [`terminate`](Self::terminate) does not
+/// find, may still exist. A caller may drop the future of any call, which counts as no answer. The contract in
+/// crates/harness/src/provider.rs tests every provider.
 #[async_trait(?Send)]
 pub trait Provider {
     /// Starts an instance and returns when the provider has accepted it, not when it runs. The same token yields the

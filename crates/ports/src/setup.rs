@@ -145,6 +145,13 @@ impl std::fmt::Debug for PoolSetup {
     }
 }
 
+/// The configuration of one pool, read again when it changes.
+///
+/// An implementer promises that [`current`](Self::current) always returns a configuration that was valid as a whole: after an invalid
+/// change it returns the last valid one, with the error. It returns the same [`Provider`] (by [`Rc::ptr_eq`]) until something
+/// changes that the provider is built from: before it accepts another one, the engine compares the locations of both.
+///
+/// A caller may ask before each pass, and keeps no answer beyond it.
 #[async_trait(?Send)]
 pub trait Setup {
     /// The last valid configuration, and the error in the present one if that is invalid.

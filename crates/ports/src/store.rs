@@ -98,7 +98,18 @@ pub struct Repaired {
     pub side_files: Vec<PathBuf>,
 }
 
-/// The state of one pool.
+/// The recorded state of one pool, shared by all processes of its manager.
+///
+/// An implementer promises:
+/// * Transactions have one order. [`transact`](Self::transact) decides on the state after all earlier ones, and appends all of its events
+///   or none. A [`Decide`] may run more than once.
+/// * A transaction that has returned survives the death of every process. It survives a power cut once [`sync`](Self::sync) has returned,
+///   or always if the state has `survives_reboot`.
+/// * A lock that a dead process held is free.
+/// * A damaged record is [`StoreError::Damaged`] for every reader of the state, which never gets an older or a partial one, until
+///   [`repair`](OperatorStore::repair) has replaced it.
+///
+/// A caller holds no lock between calls: what it has loaded may be old, so it decides inside of [`transact`](Self::transact) only.
 #[async_trait(?Send)]
 pub trait Store: fmt::Debug {
     /// The state as it stands, without a lock. A store that loses nothing in a reboot sets `survives_reboot` in it, here

@@ -71,7 +71,8 @@ mod tests {
     proptest! {
         #[test]
         fn the_last_part_is_kept_however_it_comes(pieces in proptest::collection::vec(0_usize..12_000, 0..6)) {
-            let (mut tail, mut all) = (Tail::default(), Vec::new());
+            let mut tail = Tail::default();
+            let mut all = Vec::new();
             for (n, length) in pieces.into_iter().enumerate() {
                 let piece = vec![b'a' + u8::try_from(n).unwrap(); length];
                 tail.push(&piece);

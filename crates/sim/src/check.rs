@@ -9,32 +9,23 @@ use greenroom_core::event::{Change, Event};
 use greenroom_core::ids::{AttemptName, InstanceId, Location, PoolName};
 use greenroom_core::instance::{Answer, DrainReason, Instance, Phase};
 use greenroom_core::invariants;
-use greenroom_core::job::JobFacts;
+use greenroom_core::job::{JobFacts, Reservation};
 use greenroom_core::plan::health::HOLD;
 use greenroom_core::policy::{Policy, Reuse};
 use greenroom_core::pool::PoolState;
-use greenroom_core::reservation::Reservation;
 use greenroom_core::time::Stamp;
 use greenroom_core::unbegun::CheckKind;
 use greenroom_ports::provider::LaunchRequest;
 use greenroom_testkit::memory_host::AttemptDir;
 
-use super::choosing;
 use super::cloud::Machine;
-use super::early;
 use super::fault::Fault;
-use super::images;
-use super::keeping;
-use super::lists;
-use super::orders;
 use super::provider::HERE;
 use super::rig::Order;
-use super::sick;
-use super::stages;
-use super::steps::Pid;
-use super::stopped;
 use super::truth::{EARLIER, Live, Session};
 use super::world::{Manager, World};
+use crate::exec::Pid;
+use crate::{early, images, keeping, lists, offerings, orders, sick, stages, stopped};
 
 /// Promise 5 allows this much waiting, besides a poll and a pass: the missing keeper has to be noticed (3 s for its
 /// lock), its list and load have to return (up to 1.5 s), and a wake-up may be lost.
@@ -73,7 +64,8 @@ fn limit(world: &World, pool: &PoolName) -> u32 {
 
 /// Promises 2 and 3, when a launch is sent to the provider.
 pub(super) fn launch_requested(world: &mut World, manager: usize, request: &LaunchRequest) {
-    let (id, pool) = (&request.instance, &request.tags.pool);
+    let id = &request.instance;
+    let pool = &request.tags.pool;
     if is_moved(world, manager) {
         world.broken(format!("promise 2: a copied state directory launches {id}"));
     }
@@ -94,7 +86,8 @@ pub(super) fn launch_requested(world: &mut World, manager: usize, request: &Laun
         world.cloud.billing(pool).map(|m| &m.id).collect();
     counted.extend(world.truth.in_flight.values().filter(|(_, p)| p == pool).map(|(id, _)| id));
     counted.insert(id);
-    let (count, limit) = (counted.len(), limit(world, pool));
+    let count = counted.len();
+    let limit = limit(world, pool);
     if count > usize::try_from(limit).unwrap_or(usize::MAX) {
         world.broken(format!("promise 2: launching {id} makes {count} instances, limit {limit}"));
     }
@@ -244,7 +237,8 @@ fn capacity(world: &World, id: &InstanceId) -> usize {
 pub(super) fn promised(world: &mut World, attempt: &AttemptName, live: Live) {
     let id = live.instance.clone();
     world.truth.live.insert(attempt.clone(), live);
-    let (jobs, capacity) = (world.truth.jobs_on(&id).count(), capacity(world, &id));
+    let jobs = world.truth.jobs_on(&id).count();
+    let capacity = capacity(world, &id);
     if jobs > capacity {
         world.broken(format!("promise 1: {id} is promised to {jobs} jobs, capacity {capacity}"));
     }
@@ -282,7 +276,9 @@ pub(super) fn cleaned(world: &mut World, id: &InstanceId) {
     let unbinds = world.cloud.machines.get(id).is_some_and(|m| world.config[&m.pool].policy.clean_unbinds);
     let Some(guests) = world.truth.guests.get_mut(id) else { return };
     if unbinds || guests.cleaned_unbound || guests.domain.as_deref() == Some(EARLIER) {
-        (guests.domain, guests.unbound, guests.cleaned_unbound) = (None, false, false);
+        guests.domain = None;
+        guests.unbound = false;
+        guests.cleaned_unbound = false;
     }
 }
 
@@ -326,7 +322,7 @@ pub(super) fn committed(world: &mut World, manager: usize, pool: &PoolName, even
     }
     let state = world.journal(manager, pool).state().clone();
     for event in events {
-        choosing::committed(world, manager, pool, event);
+        offerings::committed(world, manager, pool, event);
         stages::committed(world, manager, &state, event);
         sick::committed(world, manager, &state, event);
         early::committed(world, manager, &state, event);

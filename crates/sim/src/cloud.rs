@@ -274,7 +274,8 @@ impl Cloud {
     pub fn resume(&mut self, id: &InstanceId, takes: Option<u64>, at: u64) {
         let Some(machine) = self.machines.get_mut(id) else { return };
         let Some(since) = machine.asleep.filter(|since| *since <= at) else { return };
-        (machine.asleep, machine.slept) = (None, Some((since, at)));
+        machine.asleep = None;
+        machine.slept = Some((since, at));
         machine.up = takes.map(|takes| at + takes);
         machine.rebooted = true;
         machine.resumes += 1;

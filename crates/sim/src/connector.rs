@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::{Either, pending, select};
-use greenroom_core::container::place::EnginePlace;
+use greenroom_core::container::engine::EnginePlace;
 use greenroom_core::endpoint::Endpoint;
 use greenroom_core::execution::StageShell;
 use greenroom_core::ids::{AttemptName, InstanceId};
@@ -15,20 +15,14 @@ use greenroom_ports::connector::{
 };
 use greenroom_ports::provider::InstanceKeys;
 
-use super::check;
-use super::early;
-use super::fate;
 use super::fault::Fault;
 use super::images::{self, Pull};
 use super::process::Proc;
 use super::scenario::IMPOSSIBLE;
-use super::second;
-use super::sick;
-use super::stages;
-use super::steps::Channel;
-use super::stopped;
 use super::truth::Session;
 use super::world::World;
+use super::{check, early, fate, second, sick, stages, stopped};
+use crate::exec::Channel;
 
 /// What the script of this process does on the instance.
 #[derive(Debug, Clone)]

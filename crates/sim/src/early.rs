@@ -143,7 +143,8 @@ fn passed(world: &mut World, state: &PoolState, attempt: &AttemptName) {
 
 fn checked(world: &mut World, state: &PoolState, id: &InstanceId) {
     let Some(row) = world.truth.early.rows.get(id) else { return };
-    let (is_proven, known) = (row.is_suspect() && row.pass_elsewhere, state.instance(id));
+    let is_proven = row.is_suspect() && row.pass_elsewhere;
+    let known = state.instance(id);
     let serves = |phase: &Phase| !matches!(phase, Phase::Draining { .. });
     if is_proven && known.is_some_and(|i| !i.is_static() && serves(&i.phase)) {
         world.broken(format!("promise 4: jobs of two projects failed on {id}, and it is not replaced"));

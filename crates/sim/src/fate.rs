@@ -10,22 +10,17 @@ use greenroom_core::inventory::Tags;
 use greenroom_core::policy::{IdlePolicy, Policy};
 use greenroom_ports::provider::{InstanceKeys, LaunchRequest};
 
-use super::choosing;
 use super::cloud::{BootPlan, Machine};
-use super::early;
 use super::fault::Fault;
-use super::lists;
-use super::operator;
 use super::process::{Kind, Proc, Shared};
 use super::rig::{Command, Order, Starter};
 use super::scenario::{Moment, PoolPlan};
-use super::second;
-use super::sick;
-use super::stages;
-use super::steps::{Channel, Pid};
 use super::truth::JobResult;
 use super::workload::{self, QUEUE};
 use super::world::{Manager, Place, World};
+use super::{early, lists, operator, second, sick, stages};
+use crate::exec::{Channel, Pid};
+use crate::offerings;
 
 const DAY_MS: i64 = 86_400_000;
 
@@ -115,7 +110,8 @@ async fn dies_leased(proc: &Proc, dice: u64) {
                 if dice.is_multiple_of(3) {
                     world.cloud.end(&id, now);
                 } else if let Some(m) = world.cloud.machines.get_mut(&id) {
-                    (m.down, m.used_up) = (true, used_up);
+                    m.down = true;
+                    m.used_up = used_up;
                 }
                 if used_up {
                     world.cover.fault(Fault::UsedUp);
@@ -260,7 +256,7 @@ async fn power_cut(proc: &Proc, starter: &Starter, dice: u64) {
             lost += journal.lose(now, usize::try_from((dice >> (8 * number)) % 12).unwrap_or(0));
         }
         world.truth.resuming.clear();
-        choosing::records_lost(&mut world);
+        offerings::records_lost(&mut world);
         stages::records_lost(&mut world);
         early::records_lost(&mut world);
         // Without power, nobody makes passes.

@@ -17,15 +17,13 @@ use greenroom_ports::reports::Reports;
 use greenroom_ports::wakeups::{MailboxName, WakeReason, WakeUps};
 use greenroom_testkit::memory_host::{self, AttemptDir, Caller, Mailbox, SharedDirectory};
 
-use super::check;
-use super::choosing;
 use super::fault::Fault;
-use super::keeping;
 use super::process::{Kind, Proc};
 use super::rig::Starter;
-use super::steps::Channel;
-use super::stopped;
 use super::world::World;
+use super::{check, keeping, stopped};
+use crate::exec::Channel;
+use crate::offerings;
 
 /// One process's view of its manager's state directory.
 #[derive(Debug, Clone)]
@@ -320,7 +318,7 @@ impl Reports for SimHost {
             world.cover.row(*row);
         }
         let rows: Vec<String> = report.rows.iter().map(|(id, row)| format!("{id}:{row}")).collect();
-        choosing::reported(&mut world, self.proc.manager, pool, report);
+        offerings::reported(&mut world, self.proc.manager, pool, report);
         if !world.is_copy(self.proc.manager) {
             let state = world.journal(self.proc.manager, pool).state().clone();
             stopped::reported(&mut world, &state, pool, report);

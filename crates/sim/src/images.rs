@@ -9,27 +9,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom_core::container::engine::ContainerEngine;
-use greenroom_core::container::judge::{JobContext, judge};
-use greenroom_core::container::refusal::ContainerRefusal;
+use greenroom_core::container::judge::{ContainerRefusal, JobContext, judge};
 use greenroom_core::container::request::{ContainerRequest, ImageRequest, ServiceRequest};
 use greenroom_core::container::settings::{ContainerSettings, PullPolicy};
 use greenroom_core::container::spec::ContainerJob;
 use greenroom_core::event::{Change, Event};
 use greenroom_core::ids::{AttemptName, InstanceId, PoolName};
-use greenroom_core::images::WantedImages;
+use greenroom_core::images::{WantedImages, WarmPolicy};
 use greenroom_core::instance::{Instance, Phase};
 use greenroom_core::plan::warm::AT_MOST;
 use greenroom_core::policy::Policy;
 use greenroom_core::pool::PoolState;
-use greenroom_core::warm::WarmPolicy;
 use greenroom_ports::setup::{Pulls, Traces};
 
 use super::fault::Fault;
 use super::process::Proc;
 use super::rng::Rng;
 use super::scenario::{JobPlan, PoolPlan};
-use super::steps::Pid;
 use super::world::World;
+use crate::exec::Pid;
 
 const NAMES: [&str; 4] = ["registry.sim/a:1", "registry.sim/b:1", "registry.sim/c:1", "registry.sim/d:1"];
 /// A tag of the registry gets another digest this often.
@@ -74,7 +72,7 @@ pub(super) fn draw(seed: u64, pool: &mut PoolPlan, jobs: &mut [JobPlan]) {
     }
 }
 
-/// The same for the jobs of static hosts, which pull nothing in advance.
+/// Draws the images of jobs on static hosts, where nothing is pulled in advance.
 pub(super) fn draw_of_hosts(seed: u64, pool: &PoolPlan, jobs: &mut [JobPlan]) {
     let mut rng = Rng::new(seed, "images on hosts");
     if !rng.chance(300) {
@@ -192,7 +190,8 @@ impl Pull {
     /// Promise: a pull does not go on beside a job. The text that reports the image, unless the pull fails.
     pub(super) fn end(self, image: &Arc<str>, fails: bool) -> String {
         let mut world = self.proc.world.borrow_mut();
-        let (now, id) = (world.now, &self.instance);
+        let now = world.now;
+        let id = &self.instance;
         let granted = world.truth.images.granted.get(id).copied().filter(|at| *at > self.begun);
         let held_up = [Fault::Hangs, Fault::Stall].iter().any(|fault| world.scenario.windows.have(*fault));
         if let Some(at) = granted.filter(|at| !held_up && now > at + NOTICED_MS) {
@@ -222,7 +221,8 @@ pub(super) fn committed(world: &mut World, manager: usize, state: &PoolState, ev
         match &event.change {
             Change::ImagesFound { instance, images, .. } => {
                 for found in images {
-                    let (name, digest) = (&found.name, found.digest.clone().unwrap_or_default());
+                    let name = &found.name;
+                    let digest = found.digest.clone().unwrap_or_default();
                     if !world.truth.images.had.contains(&(instance.clone(), Arc::clone(name), digest)) {
                         world.broken(format!("images: {instance} is recorded with {name}, which it lacks"));
                     }
@@ -264,7 +264,8 @@ fn better(
     granted: &InstanceId,
 ) -> Option<InstanceId> {
     let reservation = &state.granted.get(attempt)?.reservation;
-    let (policy, chosen) = (state.policy.as_deref()?, state.instance(granted)?);
+    let policy = state.policy.as_deref()?;
+    let chosen = state.instance(granted)?;
     let wanted = reservation.job.images.names();
     let has = |i: &Instance| wanted.iter().filter(|name| i.images.get(name).is_some()).count();
     let now = world.stamp(manager);

@@ -10,8 +10,8 @@ use greenroom_core::time::Stamp;
 
 use super::check::ALLOWANCE_MS;
 use super::process::{Exit, Kind};
-use super::steps::Pid;
 use super::world::World;
+use crate::exec::Pid;
 
 /// The shortest time between two failed waits of a keeper.
 const BACK_OFF_MS: u64 = 1_000;

@@ -5,7 +5,6 @@
 //! two managers share a journal (`second`).
 
 pub mod check;
-pub mod choosing;
 pub mod cloud;
 pub mod connector;
 pub mod cover;
@@ -15,10 +14,9 @@ pub mod fate;
 pub mod fault;
 pub mod host;
 pub mod images;
-pub mod journal;
 pub mod keeping;
-mod lifetimes;
 mod lists;
+pub mod offerings;
 pub mod operator;
 mod orders;
 pub mod ports;
@@ -33,11 +31,8 @@ pub mod scenario;
 pub mod second;
 mod sick;
 mod stages;
-pub mod steps;
-pub mod stock;
 mod stopped;
 pub mod study;
-pub mod trace;
 pub mod truth;
 pub mod workload;
 pub mod world;

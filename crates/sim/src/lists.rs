@@ -15,8 +15,8 @@ use super::fault::{Fault, Window, Windows};
 use super::process::Proc;
 use super::rng::Rng;
 use super::scenario::Moment;
-use super::steps::Channel;
 use super::world::World;
+use crate::exec::Channel;
 
 /// A list that was empty this long ago may still be the one that a pass decides by.
 const CACHED_MS: u64 = 60_000;
@@ -49,7 +49,8 @@ pub(super) fn draw(seed: u64, calm: u64) -> Option<Moment> {
 ///
 /// Otherwise the list is right for the rest of the window: where nothing answers, an empty list is proof.
 pub(super) fn loses_all(world: &mut World, pool: &PoolName) -> bool {
-    let (now, windows) = (world.now, &world.scenario.windows);
+    let now = world.now;
+    let windows = &world.scenario.windows;
     let Some(window) = windows.open(Fault::ListLosesAll, now).copied() else { return false };
     if world.truth.right_lists.get(pool).is_some_and(|until| now < *until) {
         return false;

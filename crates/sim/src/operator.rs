@@ -9,8 +9,8 @@ use super::check;
 use super::process::{Exit, Proc, Shared};
 use super::provider::HERE;
 use super::rig::{Command, Order, Starter};
-use super::steps::Channel;
 use super::world::World;
+use crate::exec::Channel;
 
 /// Between two rounds.
 const ROUND_MS: u64 = 180_000;
@@ -63,8 +63,10 @@ async fn return_hosts(proc: &Proc, starter: &Starter) {
     };
     for (pool, instance) in aside {
         if let Some(host) = proc.world.borrow_mut().cloud.machines.get_mut(&instance) {
-            (host.begins_no_stage, host.engine_broken) = (false, false);
-            (host.sick, host.fails_early) = (None, false);
+            host.begins_no_stage = false;
+            host.engine_broken = false;
+            host.sick = None;
+            host.fails_early = false;
         }
         command(proc, starter, &pool, Order::Return(instance)).await;
     }

@@ -172,7 +172,8 @@ pub(super) fn listed(machine: &Machine, now: u64) -> Option<RefusedOrder> {
 /// Promise 1, when a session of a job begins: the machine is what that job ordered.
 pub(super) fn session_begun(world: &mut World, id: &InstanceId, attempt: &AttemptName) {
     let Some((_, facts)) = world.truth.attempts.get(attempt) else { return };
-    let (wanted, key) = (complete(facts), facts.key.clone());
+    let wanted = complete(facts);
+    let key = facts.key.clone();
     let Some(machine) = world.cloud.machines.get(id) else { return };
     if machine.order != wanted {
         world.broken(format!("promise 1: {id} is not what job {key} ordered"));

@@ -11,8 +11,8 @@ use std::task::{Context, Poll};
 
 use greenroom_core::time::Stamp;
 
-use super::steps::{Channel, Pid, StepId};
 use super::world::World;
+use crate::exec::{Channel, Pid, StepId};
 
 pub type Shared = Rc<RefCell<World>>;
 
@@ -150,7 +150,8 @@ impl Future for Step {
         let world = Rc::clone(&self.proc.world);
         let mut world = world.borrow_mut();
         let Some(id) = self.id else {
-            let (pid, waker) = (self.proc.pid, cx.waker().clone());
+            let pid = self.proc.pid;
+            let waker = cx.waker().clone();
             self.id = Some(match self.sleep.take() {
                 None => world.steps.ready(pid, waker, self.call.unwrap_or("wait")),
                 Some((until, channels)) => world.steps.asleep(pid, waker, until, channels),

@@ -20,7 +20,7 @@ use super::connector::{SimConnector, StagePlan};
 use super::host::SimHost;
 use super::ports::{SimClock, SimSetup, SimStore};
 use super::process::{Kind, Proc, Process, Shared};
-use super::steps::Pid;
+use crate::exec::Pid;
 
 /// The command of a process.
 #[derive(Debug, Clone)]

@@ -12,13 +12,13 @@ use greenroom_core::inventory::Capabilities;
 use greenroom_core::job::JobFacts;
 use greenroom_core::policy::{IdlePolicy, Lifetime, Policy, Reuse, Timing};
 
-use super::exec::PlannedKill;
-use super::fault::{Fault, WINDOWED, Windows};
-use super::process::Kind;
-use super::rng::Rng;
-use super::second::SecondManager;
-use super::stock::Stock;
-use super::{early, images, lifetimes, lists, orders, sick, stopped};
+use crate::exec::PlannedKill;
+use crate::fault::{Fault, WINDOWED, Windows};
+use crate::offerings::Stock;
+use crate::process::Kind;
+use crate::rng::Rng;
+use crate::second::SecondManager;
+use crate::{early, images, lists, orders, sick, stopped};
 
 /// How many jobs come, at least.
 pub const JOBS: u64 = 200;
@@ -92,7 +92,7 @@ impl Scenario {
         let metal = metal_pool(&mut rng);
         let mut jobs = draw_jobs(seed, &mut faults);
         images::draw(seed, &mut cloud, &mut jobs);
-        lifetimes::draw(seed, &mut cloud, &mut jobs);
+        draw_lifetimes(seed, &mut cloud, &mut jobs);
         stopped::draw(seed, &mut cloud, &mut jobs);
         images::draw_of_hosts(seed, &metal, &mut jobs);
         orders::draw(seed, &mut cloud, &mut jobs);
@@ -330,4 +330,22 @@ fn draw_kills(calm: u64, rng: &mut Rng) -> Vec<PlannedKill> {
         kills.push(PlannedKill { kind, from: rng.below(calm * 9 / 10), calls: rng.within(1..calls + 1) });
     }
     kills
+}
+
+// Lifetimes: some seeds have a default one, and jobs with timeouts that exceed it.
+//
+// Everything is drawn from a stream of its own, so that the course of the other seeds does not depend on this file.
+
+/// Makes the pool's lifetime a default in some seeds, and gives some of its jobs longer timeouts.
+pub(super) fn draw_lifetimes(seed: u64, pool: &mut PoolPlan, jobs: &mut [JobPlan]) {
+    let mut rng = Rng::new(seed, "lifetimes");
+    if pool.policy.max_lifetime.is_none() || !rng.chance(500) {
+        return;
+    }
+    Arc::make_mut(&mut pool.policy).extends_lifetime = true;
+    for job in jobs.iter_mut().filter(|job| job.pool == pool.name) {
+        if rng.chance(150) {
+            job.facts.timeout = Duration::from_mins(rng.pick(&[60, 75, 100]));
+        }
+    }
 }

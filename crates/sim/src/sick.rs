@@ -8,12 +8,12 @@ use greenroom_core::ids::{AttemptName, InstanceId};
 use greenroom_core::instance::DrainReason;
 use greenroom_core::pool::PoolState;
 
-use super::choosing;
 use super::fault::Fault;
 use super::process::Proc;
 use super::rng::Rng;
 use super::scenario::Moment;
 use super::world::World;
+use crate::offerings;
 
 /// The beginning of the reason for which a host goes out of service.
 const REASON: &str = "it failed the check between jobs";
@@ -93,7 +93,7 @@ pub(super) fn committed(world: &mut World, manager: usize, state: &PoolState, ev
 
 fn granted(world: &mut World, state: &PoolState, attempt: &AttemptName, id: &InstanceId) {
     let Some(spoiled) = world.cloud.machines.get(id).and_then(|m| m.sick) else { return };
-    let left = state.instance(id).and_then(|i| i.released).map(|left| choosing::ms(world, left));
+    let left = state.instance(id).and_then(|i| i.released).map(|left| offerings::ms(world, left));
     if left.is_some_and(|left| left > spoiled) {
         world.broken(format!("promise 4: a job has spoiled {id} and left, and {attempt} gets it"));
     }

@@ -81,7 +81,8 @@ pub(super) fn records_lost(world: &mut World) {
     };
     let rows = rows.map(|(id, row)| (id, stages(row).filter_map(&domain).collect()));
     let rows = rows.collect();
-    (world.truth.unbegun, world.truth.suspect) = (rows, suspect);
+    world.truth.unbegun = rows;
+    world.truth.suspect = suspect;
 }
 
 /// The attempts of a row that began no stage.

@@ -41,7 +41,8 @@ pub(super) fn draw(seed: u64, pool: &mut PoolPlan, jobs: &mut [JobPlan]) {
     policy.timing.suspend_timeout = Duration::from_mins(2);
     policy.timing.resume_timeout = Duration::from_secs(90);
     if alone {
-        (policy.idle.idle_count, policy.idle.scale_factor) = (0, 0.0);
+        policy.idle.idle_count = 0;
+        policy.idle.scale_factor = 0.0;
     }
     // Nothing comes for a while, then several jobs at once.
     let mut first = 0;

@@ -19,7 +19,7 @@ use greenroom_core::inventory::{Capabilities, Listed, Listing, Status, Suspends,
 use greenroom_core::job::JobFacts;
 use greenroom_core::order::{Order, RefusedOrder};
 use greenroom_core::plan::request::{self, Ask};
-use greenroom_core::plan::{Effect, Fresh, Observed, View, plan, recheck};
+use greenroom_core::plan::{Effect, Fresh, Observed, View, checks, plan};
 use greenroom_core::policy::Policy;
 use greenroom_core::pool::PoolState;
 use greenroom_core::time::{BootId, ManagerId, Stamp};
@@ -89,7 +89,8 @@ pub struct Load {
 
 impl Study {
     pub fn new(seed: u64, policy: Policy, load: Load) -> Self {
-        let (pool, generation) = (PoolName::new("study"), Generation::new("g"));
+        let pool = PoolName::new("study");
+        let generation = Generation::new("g");
         let policy = Arc::new(policy);
         let mut state = PoolState { policy: Some(Arc::clone(&policy)), ..PoolState::default() };
         state.generations.insert(generation.clone(), 0);
@@ -139,7 +140,7 @@ impl Study {
         study
     }
 
-    /// The same, where a part of the jobs order instances of their own: so many of 1,000.
+    /// This study with `orders` of 1,000 jobs that order instances of their own.
     #[must_use]
     pub fn with_orders(mut self, orders: u64) -> Self {
         self.orders = orders;
@@ -184,7 +185,7 @@ impl Study {
             }
             Happens::Checked(id, left) => {
                 self.moving.remove(&id);
-                let events = recheck::passed(&self.state, &id, stamp(left), now);
+                let events = checks::recheck_passed(&self.state, &id, stamp(left), now);
                 self.apply(&events);
             }
             Happens::Slept(id) => {

@@ -8,11 +8,11 @@ use greenroom_core::ids::{AttemptName, InstanceId, PoolName};
 use greenroom_core::job::JobFacts;
 use greenroom_ports::provider::LaunchRequest;
 
-use super::choosing::OfferingAnswers;
 use super::early::EarlyTruth;
 use super::images::ImageTruth;
 use super::keeping::LastKeeper;
-use super::steps::Pid;
+use crate::exec::Pid;
+use crate::offerings::OfferingAnswers;
 
 /// A job's attempt between its `prepare` and its `cleanup`, as the runner sees it.
 #[derive(Debug, Clone)]

@@ -10,16 +10,15 @@ use greenroom_core::ids::AttemptName;
 use greenroom_core::job_end::{self, JobEnd};
 use greenroom_ports::attempts::AttemptRecord;
 
-use super::check;
 use super::connector::StagePlan;
 use super::fault::Fault;
-use super::orders;
 use super::process::{Exit, Proc, Shared};
 use super::rig::{Command, Starter};
 use super::scenario::JobPlan;
-use super::steps::{Channel, Pid};
 use super::truth::{JobResult, Live};
 use super::world::Runner;
+use super::{check, orders};
+use crate::exec::{Channel, Pid};
 
 /// Notified when a runner may find work.
 pub const QUEUE: Channel = Channel::Work(0);
@@ -256,7 +255,8 @@ impl Job {
             world.broken(format!("job {}: prepare succeeded without an instance", self.id));
             return false;
         };
-        let (facts, pool) = (self.plan.facts.clone(), self.plan.pool.clone());
+        let facts = self.plan.facts.clone();
+        let pool = self.plan.pool.clone();
         let live = Live { job: self.id, facts, pool, manager: proc.manager, instance };
         check::promised(&mut world, &self.attempt, live);
         if proc.manager != 0 {

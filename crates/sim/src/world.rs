@@ -18,13 +18,13 @@ use super::check;
 use super::cloud::{Cloud, Due};
 use super::cover::Coverage;
 use super::fault::Fault;
-use super::journal::Journal;
 use super::process::{Exit, Kind, Process};
 use super::rng::Streams;
 use super::scenario::Scenario;
-use super::steps::{Channel, Pid, Steps};
-use super::trace::Trace;
 use super::truth::Truth;
+use crate::exec::{Channel, Pid, Steps};
+use crate::ports::Journal;
+use crate::run::Trace;
 
 /// The wall clock at the start: Monday, 5 January 2026, 08:00 UTC.
 pub const EPOCH_MS: i64 = 1_767_600_000_000;

@@ -11,9 +11,8 @@
 
 use std::time::Duration;
 
-use greenroom_core::container::engine::ContainerEngine;
+use greenroom_core::container::engine::{ContainerEngine, EnginePlace};
 use greenroom_core::container::name::{ContainerName, EngineContainer};
-use greenroom_core::container::place::EnginePlace;
 use greenroom_core::text::quoted;
 
 /// The parts of a stage's commands that differ between the engines.

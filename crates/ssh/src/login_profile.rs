@@ -6,8 +6,7 @@
 //! environment without a login shell: on standard input, because other accounts can read the arguments of a process.
 
 use greenroom_core::execution::Shell;
-use greenroom_core::secret::Secret;
-use greenroom_core::text::quoted;
+use greenroom_core::text::{Secret, quoted};
 use greenroom_ports::connector::ConnectError;
 
 use super::remote::{random_mark, shell};

@@ -19,8 +19,7 @@
 //! A stage that cannot leave its trace does not run, because cleaning would miss it.
 
 use greenroom_core::execution::{Shell, StageShell};
-use greenroom_core::secret::Secret;
-use greenroom_core::text::{clean_line, quoted};
+use greenroom_core::text::{Secret, clean_line, quoted};
 use greenroom_ports::connector::{ConnectError, Mark, Reader, Stage, StageEnd, Trace};
 use greenroom_system::random_hex;
 use russh::Sig;

@@ -10,8 +10,8 @@ use std::fmt;
 use std::future::pending;
 use std::time::Duration;
 
+use greenroom_core::container::engine::EnginePlace;
 use greenroom_core::container::name::EngineContainer;
-use greenroom_core::container::place::EnginePlace;
 use greenroom_core::text::clean_line;
 use greenroom_core::time::Pretty;
 use greenroom_ports::connector::{ConnectError, Output, StageEnd};

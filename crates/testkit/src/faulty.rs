@@ -113,7 +113,7 @@ pub struct Tally {
     pub reported: usize,
     /// Of the short writes.
     short: usize,
-    /// The same for each error, for the test's output.
+    /// The counts for each error, for the test's output.
     pub text: String,
 }
 
@@ -139,12 +139,14 @@ fn tallied(helper: &str, action: &Action) -> Tally {
     let ran = run(helper, action, &dir, &[]);
     assert_eq!(ran.said, "done", "{}: {}", action.name, ran.stderr);
     let calls = calls_in(&ran.trace, &dir);
-    let (mut tally, mut text) = (Tally::default(), Vec::new());
+    let mut tally = Tally::default();
+    let mut text = Vec::new();
     for row in &TABLE {
         // Calls of two threads may have the same number: the fault meets the first of them.
         let places: BTreeMap<_, &Call> =
             row.places(&calls).map(|call| ((&call.name, call.nth), call)).collect();
-        let (mut tried, mut reported) = (0, 0);
+        let mut tried = 0;
+        let mut reported = 0;
         for ((name, nth), call) in places {
             let inject = format!("inject={name}:error={}:when={nth}", row.error);
             let how = format!("{}, {} of {name} {nth} on {:?}", action.name, row.error, call.files);
@@ -266,7 +268,8 @@ fn command(helper: &str, action: &Action, dir: &Path, starter: &[&str]) -> Comma
 fn finish(action: &Action, mut child: Child, mut out: BufReader<ChildStdout>) -> Ran {
     child.stdin.take().expect("it is piped").write_all(b"\n").expect("it reads");
     let status = wait_until(action.name, &mut child, |child| child.try_wait().expect("a child of ours"));
-    let (mut printed, mut stderr) = (Vec::new(), String::new());
+    let mut printed = Vec::new();
+    let mut stderr = String::new();
     out.read_to_end(&mut printed).expect("its output");
     child.stderr.take().expect("it is piped").read_to_string(&mut stderr).expect("its errors");
     Ran { said: said(&printed).join("\n"), stderr, trace: String::new(), status }

@@ -166,7 +166,8 @@ impl Directory {
     }
 
     fn unlock(&mut self, number: u64, kind: &LockKind) {
-        let (now, killing) = (self.now, self.killing);
+        let now = self.now;
+        let killing = self.killing;
         match kind {
             LockKind::Keeper => {
                 self.keeper = None;

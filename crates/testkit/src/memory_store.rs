@@ -146,13 +146,15 @@ impl OperatorStore for MemoryStore {
         shared.records.iter().flatten().for_each(|event| part.take(event));
         let mut collector = Collector::new(period);
         collector.add(part.finish());
-        let (begins, jobs) = (collector.begins(), collector.finish(&shared.state));
+        let begins = collector.begins();
+        let jobs = collector.finish(&shared.state);
         Ok(JobHistory { begins, jobs, unreadable: Vec::new() })
     }
 
     async fn verify(&self) -> Result<Diagnosis, StoreError> {
         let shared = self.shared.borrow();
-        let (last, inapplicable_events) = (shared.records.len() as u64, shared.inapplicable_events);
+        let last = shared.records.len() as u64;
+        let inapplicable_events = shared.inapplicable_events;
         Ok(Diagnosis { last, inapplicable_events, ..Diagnosis::default() })
     }
 

@@ -22,7 +22,8 @@ pub fn serve(at: &str, serve: impl Fn(u32, &str, &mut TcpStream) + Send + Sync +
     let (serve, gets): (Arc<Serve>, _) = (Arc::new(serve), Arc::new(AtomicU32::new(0)));
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            let (serve, gets) = (Arc::clone(&serve), Arc::clone(&gets));
+            let serve = Arc::clone(&serve);
+            let gets = Arc::clone(&gets);
             std::thread::spawn(move || one_request(stream, &*serve, &gets));
         }
     });

@@ -1,5 +1,7 @@
 //! Time limits as strict as written on an idle machine, and fair on a busy one.
 
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -27,7 +29,8 @@ impl Pace {
     /// Measures beside the test until this value is dropped.
     pub fn watch() -> Self {
         let pace = Self { took: Arc::default(), over: Arc::default() };
-        let (took, over) = (Arc::clone(&pace.took), Arc::clone(&pace.over));
+        let took = Arc::clone(&pace.took);
+        let over = Arc::clone(&pace.over);
         std::thread::spawn(move || {
             while !over.load(Ordering::Relaxed) {
                 note(&took);
@@ -56,7 +59,8 @@ impl Drop for Pace {
 /// Works for one piece and records its duration.
 fn note(pieces: &Mutex<Vec<Duration>>) -> usize {
     let used = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default();
-    let (begun, before) = (Instant::now(), used());
+    let begun = Instant::now();
+    let before = used();
     while used().saturating_sub(before) < PIECE {
         std::hint::spin_loop();
     }
@@ -64,4 +68,36 @@ fn note(pieces: &Mutex<Vec<Duration>>) -> usize {
     let mut pieces = pieces.lock().unwrap_or_else(PoisonError::into_inner);
     pieces.push(took);
     pieces.len()
+}
+
+// Waits until no process runs for a directory.
+
+/// A keeper exits by itself within its interval; an instance whose directory is gone, within 5 s.
+const WITHIN: Duration = Duration::from_secs(20);
+
+/// Waits until no process has the directory in its arguments; fails the test otherwise. A directory that is removed
+/// while a keeper works in it may reappear with that keeper's files.
+pub fn await_settled(directory: &Path) {
+    let until = Instant::now() + WITHIN;
+    loop {
+        let left = processes(directory);
+        if left.is_empty() {
+            return;
+        }
+        if Instant::now() > until {
+            // A failed test has its own message already.
+            assert!(std::thread::panicking(), "still running: {left:?}");
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The command lines of the processes that are still running.
+fn processes(directory: &Path) -> Vec<String> {
+    let needle = directory.as_os_str().as_bytes();
+    let entries = std::fs::read_dir("/proc").expect("/proc can be read").flatten();
+    let lines = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    let ours = lines.filter(|line| line.windows(needle.len()).any(|window| window == needle));
+    ours.map(|line| String::from_utf8_lossy(&line).replace('\0', " ")).collect()
 }

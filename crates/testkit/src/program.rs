@@ -7,6 +7,8 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::REPOSITORY;
+
 /// Contains a `gitlab-runner` that fails like a missing one.
 const WITHOUT_RUNNER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/without-runner");
 
@@ -23,4 +25,22 @@ pub fn command(program: impl AsRef<OsStr>, home: &Path) -> Command {
     let mut command = Command::new(program);
     command.env_clear().envs(environment(home)).stdin(Stdio::null());
     command
+}
+
+// Runs tests again as on a user's machine (`scripts/users-machine`).
+
+/// How many seconds they may take.
+const LIMIT: &str = "300";
+
+/// Runs these tests of this executable there. Each must exist, and pass.
+#[track_caller]
+pub fn on_a_users_machine(tests: &[&str]) {
+    let mut command = Command::new("timeout");
+    command.arg(LIMIT).arg(format!("{REPOSITORY}/scripts/users-machine"));
+    command.arg(std::env::current_exe().expect("this executable has a path")).arg("--exact").args(tests);
+    let output = command.stdin(Stdio::null()).output().expect("timeout of coreutils runs");
+    let printed = [output.stdout, output.stderr].concat();
+    let printed = String::from_utf8_lossy(&printed).into_owned();
+    let passed = printed.contains(&format!("ok. {} passed;", tests.len()));
+    assert!(output.status.success() && passed, "{}\n{printed}", output.status);
 }

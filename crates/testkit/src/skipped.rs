@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::io::Write as _;
+use std::process::{Command, Stdio};
 
 /// Names the file in which `scripts/test` collects the tests that were skipped: a line each, the test, a tab, the reason.
 const FILE: &str = "GREENROOM_SKIPPED";
@@ -23,4 +24,19 @@ pub fn skipped(why: impl Display) {
         // `eprintln!` would be captured.
         let _told = std::io::stderr().write_all(format!("SKIPPED: {test}: {why}\n").as_bytes());
     }
+}
+
+// Whether the rules of `network = "internet"` can be tried on this machine, in a network namespace.
+
+/// A rule with everything that Greenroom's rules need of the kernel.
+const RULE: &str = "add table inet t; add chain inet t c { type filter hook output priority 0; }; \
+                    add rule inet t c meta skuid 1 fib daddr type local reject";
+
+/// The reason to skip a test; `None`: it can run.
+pub fn nft_obstacle() -> Option<&'static str> {
+    let mut command = Command::new("unshare");
+    command.args(["--net", "nft", RULE]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let works = command.status().is_ok_and(|status| status.success());
+    (!works).then_some("nftables cannot be used in a network namespace (`unshare --net nft`)")
 }

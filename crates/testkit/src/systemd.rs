@@ -71,7 +71,8 @@ impl Systemd {
             skipped(format_args!("systemd cannot be started in namespaces: {why}"));
             return None;
         }
-        let (place, folder) = (home.join("systemd"), home.join("systemd/units"));
+        let place = home.join("systemd");
+        let folder = home.join("systemd/units");
         std::fs::create_dir_all(&folder).expect("a directory for the units");
         let target = ("test.target", "[Unit]\nDefaultDependencies=no\n");
         for (name, text) in units.iter().chain([&target]) {

@@ -77,7 +77,9 @@ pub struct Call {
 /// The system calls between the marks of a trace, which `strace -f -y` wrote.
 pub fn calls_in(trace: &str, dir: &Path) -> Vec<Call> {
     let prefix = format!("{}/", dir.display());
-    let (mut counts, mut inside, mut found) = (BTreeMap::new(), false, Vec::new());
+    let mut counts = BTreeMap::new();
+    let mut inside = false;
+    let mut found = Vec::new();
     for line in trace.lines() {
         let (thread, rest) = line.split_once(' ').expect("a thread and a call");
         let Some((name, _)) = rest.trim_start().split_once('(') else { continue };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use greenroom_core::container::place::EnginePlace;
+use greenroom_core::container::engine::EnginePlace;
 use greenroom_core::ids::PoolName;
 use greenroom_core::text::clean_line;
 use greenroom_ports::connector::{Connector as _, RemoteCommand};

@@ -9,7 +9,9 @@ use std::path::PathBuf;
 
 use greenroom_backends::fleeting::artifact::Digest;
 use greenroom_backends::fleeting::artifact::lock_file::LockFile;
-use greenroom_backends::fleeting::locate::{Installed, Located, PluginPlaces, PluginSource, VARIABLE, installed, locate};
+use greenroom_backends::fleeting::locate::{
+    Installed, Located, PluginPlaces, PluginSource, VARIABLE, installed, locate,
+};
 use greenroom_backends::fleeting::reference::{Constraint, Reference};
 use greenroom_backends::fleeting::{REGISTRATION, plugin_of};
 use serde_json::json;

@@ -101,8 +101,8 @@ pub(in crate::config) const NOTIFY: KeyTable = KeyTable {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_keys::near;
     use greenroom_keys::table::opened_by;
-    use greenroom_keys::unknown;
 
     use super::*;
 
@@ -145,8 +145,10 @@ mod tests {
             (POOL, "image", "`image` is a key of `[[rule]]`"),
             (POOL, "pull_policy", "`pull_policy` is a key of `[pool.NAME.containers]`"),
         ] {
-            assert_eq!(unknown::help(TABLES, &table, name), help, "{name}");
+            assert_eq!(near::help_for_unknown(TABLES, &table, name), help, "{name}");
         }
-        assert!(unknown::help(TABLES, &RULE, "zzz").starts_with("known keys: `project`, `namespace`"));
+        assert!(
+            near::help_for_unknown(TABLES, &RULE, "zzz").starts_with("known keys: `project`, `namespace`")
+        );
     }
 }

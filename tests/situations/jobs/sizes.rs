@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use greenroom_core::container::limits;
+use greenroom_core::container::request;
 use greenroom_harness::driver;
 use greenroom_harness::place::{Place, SOON};
 use greenroom_harness::processes::{Kind, wait_for};
@@ -62,7 +62,7 @@ fn largest(response: &mut Value) {
     let text = |bytes: usize| "x".repeat(bytes);
     let public = (0..2).map(|number| variable(&format!("PUBLIC_{number}"), &text(60_000)));
     let private = (0..15).map(|number| {
-        json!({"key": format!("PRIVATE_{number}"), "value": text(limits::VARIABLE_VALUE - 4000), "public": false})
+        json!({"key": format!("PRIVATE_{number}"), "value": text(request::VARIABLE_VALUE - 4000), "public": false})
     });
     add_variables(response, public.chain(private));
     let service = |number: usize| {
@@ -73,7 +73,7 @@ fn largest(response: &mut Value) {
         })
     };
     response["image"] = json!({"name": name(1000)});
-    response["services"] = (0..limits::SERVICES).map(service).collect();
+    response["services"] = (0..request::SERVICES).map(service).collect();
 }
 
 /// A job's author writes the pipeline of a stress test: each thing that may have any size in GitLab fails with a sentence,

@@ -8,9 +8,8 @@ use std::borrow::Cow;
 
 use greenroom_core::ids::OfferingName;
 use greenroom_core::inventory::Capabilities;
-use greenroom_keys::got::Got;
 use greenroom_keys::table::{Table, Texts};
-use greenroom_keys::value_error::ValueError;
+use greenroom_keys::value_error::{Got, ValueError};
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of offerings: more would not be tried in a day, and each refusal is recorded.

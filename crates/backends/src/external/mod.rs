@@ -8,8 +8,8 @@ use greenroom_providers::first_pool::{FirstPool, Nothing};
 use greenroom_providers::mistakes;
 use greenroom_providers::registration::{BuildContext, Built, Calls, Registration};
 
-use crate::cloud::delegated::DelegatedCloud;
 use crate::cloud::delegated;
+use crate::cloud::delegated::DelegatedCloud;
 use crate::cloud::settings::LIFETIME;
 use crate::program::environment::{ProgramCodes, environment_findings, program_finding};
 

@@ -15,9 +15,9 @@ use greenroom_keys::{KeyTable, duration, key};
 
 use super::protocol::answers::is_public_key;
 use super::protocol::{ProgramSettings, Verb};
-use crate::cloud::settings::{SSH_PORT, USER, USER_DATA};
 use crate::cloud::offerings::Offering;
 use crate::cloud::settings::{Common, UserData};
+use crate::cloud::settings::{SSH_PORT, USER, USER_DATA};
 use crate::program::environment::ProgramEnvironment;
 use crate::{as_json, authorities};
 

@@ -1,9 +1,8 @@
 //! Pods for single jobs: the images that jobs may name, and the resources of their services.
 
 use greenroom_core::container::ordering::{AllowedOrders, OrderSettings};
-use greenroom_core::container::pattern;
 use greenroom_core::container::settings::PullPolicy;
-use greenroom_core::glob::Glob;
+use greenroom_core::glob::{self, Glob};
 use greenroom_keys::table::Table;
 
 use super::placement::Placement;
@@ -34,7 +33,7 @@ pub(super) struct Orders {
 pub(super) fn read(table: &Table<'_>, placements: &[Placement], pull: Option<&str>) -> Option<Orders> {
     let globs = |key| {
         let texts = table.texts(key).into_value()?;
-        table.check_each(key, &texts, pattern::pattern);
+        table.check_each(key, &texts, glob::pattern);
         Some(texts.iter().map(|(text, _)| Glob::new(text)).collect())
     };
     let amount = |key| table.parsed(key, table.text(key), |text| checked_quantity(&text)).into_value();

@@ -1,8 +1,7 @@
 //! The offerings of a table: kinds of nodes on which pods may run.
 
-use greenroom_keys::got::Got;
 use greenroom_keys::table::{Table, Texts};
-use greenroom_keys::value_error::ValueError;
+use greenroom_keys::value_error::{Got, ValueError};
 use serde::{Deserialize, Serialize};
 
 use crate::cloud::offerings::Offering;

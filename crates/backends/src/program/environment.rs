@@ -7,10 +7,9 @@ use std::path::{Path, PathBuf};
 
 use fs_err as fs;
 use greenroom_core::ids::PoolName;
-use greenroom_keys::got::Got;
 use greenroom_keys::problem::{Place, Problem, join};
 use greenroom_keys::table::Table;
-use greenroom_keys::value_error::ValueError;
+use greenroom_keys::value_error::{Got, ValueError};
 use greenroom_ports::finding::{Finding, Severity};
 
 /// Variables that every program gets, if they are set here. They name places and languages.

@@ -1,15 +1,15 @@
-//! How launches change the state: intents, answers, failures, and refused orders.
+//! How launches, suspensions and resumes change the state: intents, answers, failures, and refused orders.
 
 use std::sync::Arc;
 
-use super::{InapplicableEvent, NOT_WAITING, STATIC, fresh};
+use super::{HELD, InapplicableEvent, NOT_WAITING, STATIC, become_, fresh};
 use crate::availability::concerns_offering;
 use crate::event::Change;
 use crate::failure::{ErrorClass, Failure};
 use crate::ids::{AttemptName, InstanceId, OfferingName};
-use crate::instance::{Answer, Instance, LaunchRecord};
+use crate::instance::{Answer, Instance, LaunchRecord, Phase, Suspension};
+use crate::job::OwnLaunches;
 use crate::order::RefusedOrder;
-use crate::own_launch::OwnLaunches;
 use crate::pool::PoolState;
 use crate::time::Stamp;
 
@@ -55,7 +55,8 @@ impl PoolState {
         // A refused launch created nothing: the next one starts from the beginning.
         let fresh = fresh(instance, *capacity, *uses_left, at);
         let domain = ordered.as_ref().map(|ordered| ordered.domain.clone());
-        let (location, ordered) = (location.clone(), ordered.clone());
+        let location = location.clone();
+        let ordered = ordered.clone();
         let intended = Instance { launch: Some(launch), location, domain, ordered, ..fresh };
         self.instances.insert(instance.clone(), Arc::new(intended));
         Ok(())
@@ -74,7 +75,8 @@ impl PoolState {
             return Err(InapplicableEvent("the answer is to another attempt to launch"));
         }
         launch.answer = answer.clone();
-        let (offering, requested_at) = (launch.offering.clone(), launch.requested_at);
+        let offering = launch.offering.clone();
+        let requested_at = launch.requested_at;
         let ordered = instance.ordered.clone();
         if matches!(answer, Answer::Refused { .. }) {
             // It is nowhere, unless a list shows it after all.
@@ -173,5 +175,42 @@ impl PoolState {
         }
         waiting.refused = Some(refused.clone());
         Ok(())
+    }
+}
+
+impl PoolState {
+    /// Its address may be another one when it is resumed: it has none until then.
+    pub(super) fn suspend(&mut self, id: &InstanceId, at: Stamp) -> Result<(), InapplicableEvent> {
+        let instance = self.change(id)?;
+        if !instance.holders.is_empty() {
+            return Err(HELD);
+        }
+        if instance.is_static() {
+            return Err(STATIC);
+        }
+        become_(instance, Phase::Suspended { step: Suspension::Suspending }, at)?;
+        instance.endpoint = None;
+        instance.unreachable = None;
+        Ok(())
+    }
+
+    pub(super) fn suspended(&mut self, id: &InstanceId, at: Stamp) -> Result<(), InapplicableEvent> {
+        become_(self.change(id)?, Phase::Suspended { step: Suspension::Stopped }, at)
+    }
+
+    pub(super) fn resume(&mut self, id: &InstanceId, at: Stamp) -> Result<(), InapplicableEvent> {
+        let instance = self.change(id)?;
+        become_(instance, Phase::Suspended { step: Suspension::Resuming }, at)?;
+        instance.resumed = Some(at);
+        Ok(())
+    }
+
+    /// An instance is drained: it counts if it was suspending or resuming.
+    pub(super) fn suspension_failed(&mut self, was: &Phase, failure: Failure, at: Stamp) {
+        if !matches!(was, Phase::Suspended { .. }) || was.is_stopped() {
+            return;
+        }
+        self.suspensions.failures = self.suspensions.failures.saturating_add(1);
+        self.suspensions.last = Some((at, failure));
     }
 }

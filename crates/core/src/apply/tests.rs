@@ -529,8 +529,10 @@ fn an_instance_that_dies_while_booting_is_a_failed_launch() {
 #[test]
 fn an_instance_is_suspended_and_resumed_step_by_step() {
     let id = || instance("i1");
-    let (suspend, stop) = (Change::SuspendIntended { instance: id() }, Change::Suspended { instance: id() });
-    let (resume, ready) = (Change::ResumeIntended { instance: id() }, Change::BecameReady { instance: id() });
+    let suspend = Change::SuspendIntended { instance: id() };
+    let stop = Change::Suspended { instance: id() };
+    let resume = Change::ResumeIntended { instance: id() };
+    let ready = Change::BecameReady { instance: id() };
     let mut one = world("idle 5m");
     assert_eq!(after(&mut one, stop.clone()), WRONG_PHASE.0);
     assert_eq!(after(&mut one, suspend.clone()), "");

@@ -43,7 +43,7 @@ pub struct ImageAccount {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ImageSource {
-    /// It had it already.
+    /// The instance had the image already.
     Present,
     Pulled {
         #[serde(with = "millis")]
@@ -112,7 +112,8 @@ impl ContainerAccount {
             image: image(&service.container),
             start: None,
         });
-        let (image, services) = (image(&containers.job), services.collect());
+        let image = image(&containers.job);
+        let services = services.collect();
         Self { job, pool, at, image, services, removed: Vec::new(), failure: None }
     }
 

@@ -1,6 +1,9 @@
-//! The program that runs containers on an instance.
+//! The program that runs containers on an instance: which one, where it runs, and what its check has shown.
 
 use serde::{Deserialize, Serialize};
+
+use super::name::ContainerName;
+use crate::text::{clean_line, quoted};
 
 /// An engine. What differs between them stands in `engine::container::dialect` and `connector::ssh::container`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -44,6 +47,135 @@ impl ContainerEngine {
     }
 }
 
+// Where the engine of a container runs, in words of a shell: as root, or as the account of jobs.
+//
+// The account of jobs has no root and no session of systemd: its engine keeps its state below the home, which cleaning
+// removes, and makes no control groups.
+
+/// What an engine of the account of jobs needs. Sets `d`.
+const ACCOUNT: &str = "d=\"$HOME/.greenroom/run\"; XDG_RUNTIME_DIR=$d; PATH=$d/bin:$PATH:/usr/sbin:/sbin; \
+                       export XDG_RUNTIME_DIR PATH; unset DBUS_SESSION_BUS_ADDRESS CONTAINER_HOST CONTAINERS_CONF; ";
+/// Makes the engine's directory, and the program that all later calls find instead of the engine's own. A login of the account
+/// that has used the engine since the last cleaning left its own paths in the engine's database, which may be gone by now. The
+/// database has no images.
+const MAKE: &str = "mkdir -p \"$d/bin\" && chmod 700 \"$d\" && ( flock 9; \
+                    if p=$(command -v podman) && [ \"$p\" != \"$d/bin/podman\" ]; then \
+                    o=\"${XDG_DATA_HOME:-$HOME/.local/share}/containers/storage\"; \
+                    pgrep -u \"$(id -u)\" -x conmon >/dev/null || rm -rf \"$o/libpod\" \"$o/db.sql\"; \
+                    printf '#!/bin/sh\\nexec %s --cgroup-manager=cgroupfs \"$@\"\\n' \"$p\" >\"$d/bin/podman.$$\" && \
+                    chmod 755 \"$d/bin/podman.$$\" && mv \"$d/bin/podman.$$\" \"$d/bin/podman\"; fi ) 9>>\"$d/lock\"; ";
+/// Something else than the engine may have killed its processes, such as the end of a session. Podman takes its containers for
+/// running then, and each call fails. Without what a boot of the host removes, the containers have ended. The first
+/// call begins Podman's process anew, which must not hold the streams of a stage.
+const REVIVE: &str = "lost() { v=; { read -r v <\"$d/libpod/tmp/pause.pid\"; } 2>/dev/null; [ -n \"$v\" ] && [ ! -d \"/proc/$v\" ]; }; \
+                      if lost; then ( flock 9; lost || exit; set +f; \
+                      for f in \"$d\"/containers/*/*/userdata/conmon.pid; do v=; { read -r v <\"$f\"; } 2>/dev/null; \
+                      [ -z \"$v\" ] || [ ! -d \"/proc/$v\" ] || exit; done; \
+                      rm -rf \"$d/libpod\" \"$d/containers\" \"$d/netns\" \"$d/crun\" \"/dev/shm/libpod_rootless_lock_$(id -u)\"; \
+                      podman ps </dev/null >/dev/null 2>&1 9>&- ) 9>>\"$d/lock\"; fi; ";
+
+/// Reads a script as root.
+const AS_ROOT: &str = "if [ \"$(id -u)\" = 0 ]; then exec sh; else exec sudo -n sh; fi";
+
+/// Who runs an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EnginePlace {
+    Root,
+    /// The account of jobs, which is not root.
+    Account,
+}
+
+impl EnginePlace {
+    pub fn of(name: &ContainerName) -> Self {
+        Self::on(name.is_rootless())
+    }
+
+    /// On a static host, or on an instance that was launched. Static hosts stay, so no job may be root there.
+    pub fn on(is_static: bool) -> Self {
+        if is_static { Self::Account } else { Self::Root }
+    }
+
+    /// The directory of the engine's files, to be put in double quotes: `NAME.pid` has the number of a container's
+    /// first process.
+    pub fn dir(self) -> &'static str {
+        match self {
+            Self::Root => "/run/greenroom",
+            Self::Account => "$HOME/.greenroom/run",
+        }
+    }
+
+    /// Goes before a script that calls the engine, and that an ordinary shell of the account reads.
+    pub fn prepares(self) -> String {
+        match self {
+            Self::Root => String::new(),
+            Self::Account => format!("{ACCOUNT}{MAKE}{REVIVE}"),
+        }
+    }
+
+    /// Goes before a call of the engine that `runs`.
+    pub fn revives(self) -> &'static str {
+        match self {
+            Self::Root => "",
+            Self::Account => REVIVE,
+        }
+    }
+
+    /// What reads a script that calls the engine.
+    pub fn reader(self) -> String {
+        match self {
+            Self::Root => AS_ROOT.to_owned(),
+            Self::Account => format!("{}exec sh", self.prepares()),
+        }
+    }
+
+    /// What reads a script that sees the ids of users as containers do.
+    pub fn reader_with_ids(self) -> String {
+        match self {
+            Self::Root => AS_ROOT.to_owned(),
+            Self::Account => format!("{}exec podman unshare sh", self.prepares()),
+        }
+    }
+
+    /// A command that runs `script`, which does not return. `variables`: sets those of this shell that it needs.
+    pub fn runs(self, variables: &str, script: &str) -> String {
+        match self {
+            Self::Root => format!(
+                "r={}; [ \"$(id -u)\" = 0 ] && eval \"$r\"; exec sudo -n /bin/sh -c \"{variables}$r\"",
+                quoted(script)
+            ),
+            Self::Account => format!("{ACCOUNT}{script}"),
+        }
+    }
+}
+
+// What the check of an engine has shown: a container of Greenroom's own started, or why not.
+
+/// The longest reason, in characters.
+const REASON: usize = 400;
+
+/// The result of `engine/container/sound.sh`, from lines that no container can write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Soundness {
+    /// The job's container has run.
+    Ran,
+    /// The engine started a container, and there is room on the disk.
+    Sound,
+    /// Why it did not, or which disk is full.
+    Unsound(String),
+}
+
+impl Soundness {
+    /// Reads the script's standard output; `None`: it did not come to a result.
+    pub fn parse(output: &str) -> Option<Self> {
+        output.lines().find_map(|line| match line.split_once(' ') {
+            None if line == "sound" => Some(Self::Sound),
+            None if line == "ran" => Some(Self::Ran),
+            Some(("unsound", why)) => Some(Self::Unsound(clean_line(why.as_bytes(), REASON))),
+            _ => None,
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,6 +186,26 @@ mod tests {
             assert_eq!(engine.called().to_lowercase(), engine.program());
             assert_eq!(serde_json::to_string(&engine).expect("a word"), format!("\"{}\"", engine.program()));
             assert_eq!(engine.is_default(), engine.program() == "podman");
+        }
+    }
+
+    #[test]
+    fn only_the_scripts_own_lines_are_a_result() {
+        let unsound = |why: &str| Some(Soundness::Unsound(why.to_owned()));
+        for (output, expected) in [
+            ("sound\n", Some(Soundness::Sound)),
+            (
+                "unsound the disk is full: 3 MiB free in /var\n",
+                unsound("the disk is full: 3 MiB free in /var"),
+            ),
+            ("a remark\nsound\n", Some(Soundness::Sound)),
+            ("ran\n", Some(Soundness::Ran)),
+            ("unsound a\x1b[1mb\n", unsound("ab")),
+            ("", None),
+            ("sound as a bell\n", None),
+            ("not sound\n", None),
+        ] {
+            assert_eq!(Soundness::parse(output), expected, "{output:?}");
         }
     }
 }

@@ -105,7 +105,7 @@ const TEXTS: &[(&str, Cause)] = &[
     ("can not be set", Cause::InvalidOption),
 ];
 
-/// The same for the runtimes of Kubernetes' nodes, before and after those of engines.
+/// Texts of the runtimes of Kubernetes' nodes with their causes, tried before and after those of engines.
 const OF_RUNTIMES: &[(&str, Cause)] = &[
     ("no match for platform in manifest", Cause::NoPlatform),
     ("pull access denied", Cause::Denied),
@@ -326,7 +326,7 @@ mod tests {
     use super::*;
     use crate::container::settings::PullPolicy;
     use crate::container::spec::Login;
-    use crate::secret::Secret;
+    use crate::text::Secret;
 
     /// Texts of Podman 4.3.1 and Docker 20.10, most of them before Debian's docker-registry 2.8.
     const SEEN: &[(&str, Cause)] = &[

@@ -175,6 +175,70 @@ fn is_digest(text: &str) -> bool {
     digits.is_some_and(|(_, digits)| digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')))
 }
 
+// Platforms of images: `linux/arm64/v8`.
+
+/// Why a text is no platform of an image. Its sentence has no subject: that is the platform.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PlatformError {
+    #[error("it is not like `linux/arm64`")]
+    Form,
+    #[error("images for Linux only can run here")]
+    System,
+}
+
+/// The platform in full; `None`: the machine's.
+///
+/// `arm64` alone means `linux/arm64`, as for Docker, and the names of `uname -m` are understood.
+pub fn complete_platform(text: &str) -> Result<Option<String>, PlatformError> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let lower = text.to_ascii_lowercase();
+    let mut parts: Vec<&str> = lower.split('/').collect();
+    if parts.len() == 1 && parts[0] != "linux" {
+        parts.insert(0, "linux");
+    }
+    let is_word = |part: &&str| {
+        part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') && !part.is_empty() && part.len() <= 32
+    };
+    if parts.len() > 3 || !parts.iter().all(is_word) {
+        return Err(PlatformError::Form);
+    }
+    if parts[0] != "linux" {
+        return Err(PlatformError::System);
+    }
+    if let Some(machine) = parts.get_mut(1) {
+        *machine = match *machine {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            "i386" | "i686" => "386",
+            other => other,
+        };
+    }
+    Ok(Some(parts.join("/")))
+}
+
+// Images that run Docker's daemon.
+
+/// To follow the name of an image: what the daemon needs, also one without root.
+pub const NEEDS: &str = "needs a privileged container";
+
+/// True for `docker:dind`, `docker:27-dind-rootless` and the like: nothing but its name tells. `image` is as a job names it.
+pub fn runs_docker(image: &str) -> bool {
+    last(image).contains("dind")
+}
+
+/// True if an image runs Docker's daemon as root. A daemon without root reads other files.
+pub fn runs_docker_as_root(image: &str) -> bool {
+    runs_docker(image) && !last(image).contains("rootless")
+}
+
+/// The last part of the path, and the tag.
+fn last(image: &str) -> &str {
+    let name = image.split('@').next().unwrap_or(image);
+    name.rsplit('/').next().unwrap_or(name)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -319,6 +383,45 @@ mod tests {
             prop_assert_eq!(name.registry(), &host);
             prop_assert_eq!(name.path(), format!("{host}/{path}"));
             prop_assert_eq!(name.to_string(), format!("{host}/{path}:{tag}"));
+        }
+    }
+
+    #[test]
+    fn a_platform_is_completed_or_refused() {
+        for (text, expected) in [
+            ("", Ok(None)),
+            ("linux", Ok(Some("linux"))),
+            ("linux/amd64", Ok(Some("linux/amd64"))),
+            ("linux/arm64/v8", Ok(Some("linux/arm64/v8"))),
+            ("Linux/x86_64", Ok(Some("linux/amd64"))),
+            ("aarch64", Ok(Some("linux/arm64"))),
+            ("windows/amd64", Err(PlatformError::System)),
+            ("linux/", Err(PlatformError::Form)),
+            ("linux/a/b/c", Err(PlatformError::Form)),
+            ("linux/a b", Err(PlatformError::Form)),
+            ("--os=x", Err(PlatformError::Form)),
+        ] {
+            assert_eq!(
+                complete_platform(text),
+                expected.map(|platform| platform.map(str::to_owned)),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_daemon_is_known_by_its_image() {
+        for (image, any, as_root) in [
+            ("docker:dind", true, true),
+            ("docker:27.1-dind", true, true),
+            ("registry.example.com:5000/mirror/docker:dind@sha256:0", true, true),
+            ("example/ubuntu-dind:1", true, true),
+            ("docker:27", false, false),
+            ("docker:27-dind-rootless", true, false),
+            ("dind.example.com/docker:cli", false, false),
+            ("postgres:16", false, false),
+        ] {
+            assert_eq!((runs_docker(image), runs_docker_as_root(image)), (any, as_root), "{image}");
         }
     }
 }

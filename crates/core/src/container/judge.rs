@@ -1,21 +1,19 @@
 //! Decides which containers a job gets, before it takes a machine.
 
-use super::alias::{TakenNames, shown};
-use super::auth::Logins;
-use super::image::ImageName;
-use super::limits::{
-    ENVIRONMENTS_BYTES, JobLimit, OPTION, REMARKS, Room, SERVICE_NAMES_BYTES, SERVICES, VARIABLES,
-    VARIABLES_BYTES,
+use std::fmt;
+
+use super::image::{self, ImageName, PlatformError};
+use super::name::{TakenNames, shown};
+use super::registries::Logins;
+use super::request::{
+    ContainerRequest, ENVIRONMENTS_BYTES, ImageRequest, JobLimit, OPTION, REMARKS, Room, SERVICE_NAMES_BYTES,
+    SERVICES, ServiceRequest, VARIABLES, VARIABLES_BYTES,
 };
-use super::platform;
-use super::pull;
-use super::refusal::{ContainerRefusal, Requested, Role};
-use super::request::{ContainerRequest, ImageRequest, ServiceRequest};
-use super::settings::{ContainerSettings, Mode, Privileged, Umask};
+use super::settings::{ContainerSettings, Mode, Privileged, PullPolicy, Umask};
 use super::spec::{ContainerJob, ContainerSpec, ServiceSpec};
 use super::variables::{AUTH_CONFIG, Environment, FILES_DIR, JobVariables};
-use crate::secret::Secret;
-use crate::text::clean_line;
+use crate::glob::Glob;
+use crate::text::{Secret, clean_line};
 
 /// What `judge` has to know beside configuration and request.
 #[derive(Debug, Clone, Default)]
@@ -155,7 +153,7 @@ impl Judge<'_> {
             _ => ContainerRefusal::Name { container: container.clone(), why },
         })?;
         self.check_allowed(&name, &container)?;
-        let (policies, refused) = pull::effective(
+        let (policies, refused) = effective_policies(
             &image.pull_policy,
             &self.settings.pull_policy,
             &self.settings.allowed_pull_policies,
@@ -168,7 +166,7 @@ impl Judge<'_> {
             ));
         }
         let asked = image.platform.as_ref().map(|text| self.option(text)).transpose()?;
-        let platform = platform::complete(asked.as_deref().unwrap_or_default()).map_err(|why| {
+        let platform = image::complete_platform(asked.as_deref().unwrap_or_default()).map_err(|why| {
             let platform = clean_line(asked.unwrap_or_default().as_bytes(), 80);
             ContainerRefusal::Platform { container: container.clone(), platform, why }
         })?;
@@ -242,7 +240,8 @@ impl Judge<'_> {
     fn user(&self, image: &ImageRequest, container: &Requested) -> Result<Option<String>, ContainerRefusal> {
         let user = image.user.as_ref().map(|user| self.option(user)).transpose()?;
         let Some(wanted) = user.filter(|user| !user.is_empty()) else { return Ok(None) };
-        let (container, user) = (container.clone(), clean_line(wanted.as_bytes(), 80));
+        let container = container.clone();
+        let user = clean_line(wanted.as_bytes(), 80);
         let is_permitted = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:$".contains(&byte);
         if !wanted.bytes().all(is_permitted) || wanted.starts_with('-') {
             return Err(ContainerRefusal::UserName { container, user });
@@ -270,6 +269,157 @@ fn probe(environment: &Environment) -> Result<Option<u16>, ()> {
     let variable = environment.iter().find(|(key, _)| key.eq_ignore_ascii_case("HEALTHCHECK_TCP_PORT"));
     let Some((_, value)) = variable.filter(|(_, value)| !value.expose().is_empty()) else { return Ok(None) };
     value.expose().parse().ok().filter(|port| *port > 0).map(Some).ok_or(())
+}
+
+// The pull policies of one image.
+
+/// The policies to try, in their order, and those of the job that the pool does not allow.
+///
+/// A job's list replaces the pool's. What the pool does not allow is left out; the error has both lists if nothing
+/// remains. The pool's own list needs no permission.
+pub fn effective_policies(
+    requested: &[String],
+    pool: &[PullPolicy],
+    allowed: &[PullPolicy],
+) -> Result<(Vec<PullPolicy>, Vec<String>), PullPolicyRefusal> {
+    if requested.is_empty() {
+        return Ok((if pool.is_empty() { vec![PullPolicy::Always] } else { pool.to_vec() }, Vec::new()));
+    }
+    let mut policies = Vec::new();
+    let mut refused = Vec::new();
+    for word in requested {
+        match allowed.iter().copied().find(|policy| policy.as_str() == word) {
+            Some(policy) if policies.contains(&policy) => {}
+            Some(policy) => policies.push(policy),
+            None => refused.push(word.clone()),
+        }
+    }
+    if policies.is_empty() {
+        return Err(PullPolicyRefusal { requested: requested.to_vec(), allowed: allowed.to_vec() });
+    }
+    Ok((policies, refused))
+}
+
+// Why a pool does not run the containers of a job.
+
+/// How many patterns of an allow-list a message names.
+const PATTERNS_NAMED: usize = 5;
+
+/// A refusal that another attempt would not change. Each sentence says what is refused, and who can change it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ContainerRefusal {
+    #[error(
+        "all jobs of this pool run in containers, and this one names no image: set `image:` in `.gitlab-ci.yml`, or have \
+         the operator set `default_image`"
+    )]
+    NoImage,
+    #[error(
+        "the job has {wanted} services, but this pool allows {limit}: remove services, or have the operator raise \
+         `services_limit`"
+    )]
+    Services { wanted: usize, limit: usize },
+    #[error(transparent)]
+    Limit(#[from] JobLimit),
+    #[error("a {} has no name: correct it in `.gitlab-ci.yml`", .0.as_str())]
+    NoName(Role),
+    #[error("the name of the {container} is not valid: {why}; correct it in `.gitlab-ci.yml`")]
+    Name { container: Requested, why: &'static str },
+    #[error(
+        "the {container} is not allowed in this pool ({}): use another one, or have the operator extend `{}`",
+        shown_patterns(.allowed), .container.role.key()
+    )]
+    Image { container: Requested, allowed: Vec<Glob> },
+    #[error("{refused} for the {container}: change it in `.gitlab-ci.yml`, or have the operator allow it")]
+    PullPolicy {
+        container: Requested,
+        #[source]
+        refused: PullPolicyRefusal,
+    },
+    /// `platform` is what the job has asked for, cleaned.
+    #[error(
+        "the platform `{platform}` of the {container} is not valid: {why}; correct it in `.gitlab-ci.yml`"
+    )]
+    Platform { container: Requested, platform: String, why: PlatformError },
+    /// `user` is what the job has asked for, cleaned.
+    #[error("the user `{user}` of the {container} is not valid: use a name or `UID:GID` in `.gitlab-ci.yml`")]
+    UserName { container: Requested, user: String },
+    #[error(
+        "the user `{user}` of the {container} is not allowed in this pool ({}): use another one, or have the operator \
+         extend `allowed_users`",
+        shown_patterns(.allowed)
+    )]
+    User { container: Requested, user: String, allowed: Vec<Glob> },
+}
+
+/// The pool allows none of the pull policies that a job wants.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", self.sentence())]
+pub struct PullPolicyRefusal {
+    pub requested: Vec<String>,
+    pub allowed: Vec<PullPolicy>,
+}
+
+impl PullPolicyRefusal {
+    /// GitLab Runner's own sentence. A job may ask for any text.
+    fn sentence(&self) -> String {
+        let allowed: Vec<&str> = self.allowed.iter().map(|policy| policy.as_str()).collect();
+        let sentence = format!(
+            "pull_policy ([{}]) is not one of the allowed_pull_policies ([{}])",
+            self.requested.join(" "),
+            allowed.join(" ")
+        );
+        clean_line(sentence.as_bytes(), 300)
+    }
+}
+
+/// What a container is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    Job,
+    Service,
+}
+
+impl Role {
+    /// The word for its image.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Job => "image",
+            Self::Service => "service",
+        }
+    }
+
+    /// The key of the pool with the images that are allowed for it.
+    fn key(self) -> &'static str {
+        match self {
+            Self::Job => "images",
+            Self::Service => "services",
+        }
+    }
+}
+
+/// A container that a job has asked for, as messages call it: *image `ruby`*.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Requested {
+    pub role: Role,
+    /// The name of its image, cleaned.
+    pub image: String,
+}
+
+impl fmt::Display for Requested {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} `{}`", self.role.as_str(), self.image)
+    }
+}
+
+/// The patterns of an allow-list, as messages show them.
+fn shown_patterns(allowed: &[Glob]) -> String {
+    let named = allowed.iter().take(PATTERNS_NAMED).map(|pattern| format!("`{pattern}`"));
+    let named: Vec<String> = named.collect();
+    match allowed.len().saturating_sub(PATTERNS_NAMED) {
+        0 if named.is_empty() => "none is allowed".to_owned(),
+        0 => format!("allowed: {}", named.join(", ")),
+        more => format!("allowed: {} and {more} more", named.join(", ")),
+    }
 }
 
 #[cfg(test)]

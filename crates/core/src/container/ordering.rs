@@ -1,12 +1,9 @@
 //! Decides whether a job gets an instance of its own that is made of the images it names.
 
-use super::alias::shown;
-use super::daemon::runs_docker;
-use super::image::ImageName;
-use super::judge::{JobContext, judge, shorten};
-use super::limits::{JobLimit, ORDER_BYTES, RECORDED_IMAGES, REMARKS};
-use super::refusal::ContainerRefusal;
-use super::request::{ContainerRequest, ImageRequest};
+use super::image::{ImageName, runs_docker};
+use super::judge::{ContainerRefusal, JobContext, judge, shorten};
+use super::name::shown;
+use super::request::{ContainerRequest, ImageRequest, JobLimit, ORDER_BYTES, RECORDED_IMAGES, REMARKS};
 use super::settings::{ContainerSettings, Mode, PullPolicy};
 use super::spec::{ContainerJob, ContainerSpec, ServiceSpec};
 use crate::glob::Glob;
@@ -206,7 +203,7 @@ fn without_effect(container: &ContainerSpec) -> Option<String> {
 mod tests {
     use super::*;
     use crate::container::request::{ServiceRequest, Variable};
-    use crate::secret::Secret;
+    use crate::text::Secret;
 
     fn settings(own: &[&str], images: Option<&[&str]>) -> OrderSettings {
         let globs = |list: &[&str]| list.iter().map(|text| Glob::new(text)).collect();

@@ -175,7 +175,9 @@ pub fn unreached(servers: &str) -> String {
 
 /// What a script reports that only pulls this image.
 pub fn pulled<'a>(image: &str, lines: impl IntoIterator<Item = &'a str>) -> Result<FoundImage, NotPulled> {
-    let (mut found, mut failed, mut done) = (None, None, false);
+    let mut found = None;
+    let mut failed = None;
+    let mut done = false;
     for report in lines.into_iter().filter_map(|line| Report::parse(line.as_bytes())) {
         match report {
             Report::Image { facts, .. } => found = Some(facts.found(image)),
@@ -261,7 +263,8 @@ impl Report {
             "bytes" => Self::Bytes { number, bytes: next().parse::<u64>().ok()?.saturating_mul(1024) },
             "image" => Self::Image { number, facts: serde_json::from_str(rest).ok()? },
             "failed" => {
-                let (policy, _try) = (policy(next())?, next());
+                let policy = policy(next())?;
+                let _try = next();
                 Self::PullFailed { number, policy, text: clean(next()) }
             }
             "foreign" => Self::Foreign { number, image: clean(next()), instance: clean(next()) },
@@ -286,7 +289,9 @@ fn wrote(number: usize, rest: &str) -> Option<Report> {
         (time, log)
     } else {
         let mut words = rest.splitn(4, ' ');
-        let (when, _stream, _whole) = (words.next()?, words.next()?, words.next()?);
+        let when = words.next()?;
+        let _stream = words.next()?;
+        let _whole = words.next()?;
         (when.to_owned(), words.next().unwrap_or_default().to_owned())
     };
     let time = when.split_once('T').and_then(|(_, time)| time.get(..8)).unwrap_or_default();
@@ -473,7 +478,8 @@ mod tests {
 
         #[test]
         fn lines_are_the_same_however_they_come(text in "([a-z ]{0,20}\n){0,8}", cut in 0_usize..200) {
-            let (mut lines, mut seen) = (Lines::default(), Vec::new());
+            let mut lines = Lines::default();
+            let mut seen = Vec::new();
             let (first, second) = text.as_bytes().split_at(cut.min(text.len()));
             for part in [first, second] {
                 lines.push(part, |line| seen.push(String::from_utf8(line.to_vec()).unwrap()));

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::engine::ContainerEngine;
 use super::image::ImageName;
 use crate::glob::Glob;
-use crate::warm::WarmPolicy;
+use crate::images::WarmPolicy;
 
 /// `[pool.NAME.containers]`.
 #[derive(Debug, Clone, PartialEq)]

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::engine::ContainerEngine;
 use super::image::ImageName;
-use super::limits::RECORDED_IMAGES;
+use super::request::RECORDED_IMAGES;
 use super::settings::{EngineOptions, PullPolicy, Umask};
 use super::variables::Environment;
 use crate::images::WantedImages;
-use crate::secret::Secret;
+use crate::text::Secret;
 
 /// Everything that an instance needs to create a job's containers. Judged: what the pool does not allow is not in it.
 #[derive(Debug, Clone, PartialEq)]
@@ -97,7 +97,8 @@ pub struct ContainerSpec {
 impl ContainerSpec {
     /// True if one pull serves both.
     pub fn shares_pull(&self, other: &Self) -> bool {
-        let (own, its) = ((&self.image, &self.platform), (&other.image, &other.platform));
+        let own = (&self.image, &self.platform);
+        let its = (&other.image, &other.platform);
         own == its && self.policies == other.policies && self.login == other.login
     }
 }

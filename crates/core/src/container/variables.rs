@@ -4,9 +4,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::limits::{JobLimit, Room, VARIABLE_VALUE, VARIABLES, VARIABLES_BYTES};
-use super::request::Variable;
-use crate::secret::Secret;
+use super::request::{JobLimit, Room, VARIABLE_VALUE, VARIABLES, VARIABLES_BYTES, Variable};
+use crate::text::Secret;
 
 /// Credentials of registries, in the format of Docker's `config.json`.
 pub const AUTH_CONFIG: &str = "DOCKER_AUTH_CONFIG";

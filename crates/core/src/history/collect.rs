@@ -25,7 +25,8 @@ pub struct Collector {
 
 impl Collector {
     pub fn new(period: Period) -> Self {
-        let (open, instances) = (BTreeMap::new(), BTreeMap::new());
+        let open = BTreeMap::new();
+        let instances = BTreeMap::new();
         Self { period, begins: None, open, instances, ended: Vec::new() }
     }
 
@@ -132,7 +133,8 @@ impl Collector {
                 Entry::Occupied(known) => {
                     let job = &mut jobs[*known.get()];
                     let attempts = job.attempts + record.attempts;
-                    let (requested, waited) = (job.requested, job.waited + record.waited);
+                    let requested = job.requested;
+                    let waited = job.waited + record.waited;
                     *job = JobRecord { requested, attempts, waited, ..record };
                 }
             }
@@ -171,7 +173,8 @@ fn merged(earlier: AttemptFacts, later: AttemptFacts) -> AttemptFacts {
 }
 
 fn record(facts: AttemptFacts, is_open: bool) -> Option<JobRecord> {
-    let (job, requested) = (facts.job?, facts.requested?);
+    let job = facts.job?;
+    let requested = facts.requested?;
     let granted = facts.granted.as_ref().map(|(at, _)| *at);
     let left = facts.left.map(|(at, _)| at);
     let waited = granted.or(left).map_or(Duration::ZERO, |until| until.since(requested));

@@ -25,11 +25,13 @@ impl Format {
 
     /// The format that a client prefers, by its `Accept` header.
     pub fn accepted(header: &str) -> Self {
-        let (mut open, mut text) = (0.0, 0.0);
+        let mut open = 0.0;
+        let mut text = 0.0;
         for range in header.split(',') {
             let mut parts = range.split(';').map(str::trim);
             let name = parts.next().unwrap_or_default().to_ascii_lowercase();
-            let (mut weight, mut is_known) = (1.0_f64, true);
+            let mut weight = 1.0_f64;
+            let mut is_known = true;
             for (key, value) in parts.filter_map(|part| part.split_once('=')) {
                 match key.trim() {
                     "q" => weight = value.trim().parse().unwrap_or(0.0),
@@ -78,13 +80,13 @@ impl Exposition {
         self.push(metric, labels, Value::Number(value));
     }
 
-    /// The same for a counter or another whole number.
+    /// Writes the sample of a counter or another whole number.
     #[expect(clippy::cast_precision_loss, reason = "Prometheus' values are floats")]
     pub fn count(&mut self, metric: &Metric, labels: &[&str], value: u64) {
         self.set(metric, labels, value as f64);
     }
 
-    /// The same for yes or no.
+    /// Writes a sample that is 1 for yes and 0 for no.
     pub fn flag(&mut self, metric: &Metric, labels: &[&str], value: bool) {
         self.set(metric, labels, f64::from(u8::from(value)));
     }

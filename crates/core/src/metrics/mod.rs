@@ -9,7 +9,6 @@
 pub mod catalogue;
 pub mod exposition;
 pub mod pool;
-mod words;
 
 pub use catalogue::Metric;
 pub use exposition::{Exposition, Format};

@@ -37,7 +37,8 @@ impl World {
             self.observed.pulls.get_or_insert_default().under_way.insert(id.clone(), image.into());
         }
         if let Some(at) = words.iter().position(|word| *word == "lacks") {
-            let (image, until) = (words[at + 1].into(), self.now.plus(span(words[at + 2])));
+            let image = words[at + 1].into();
+            let until = self.now.plus(span(words[at + 2]));
             let failing = FailingCall { failures: 1, failure: failure(ErrorClass::Transient), until };
             self.observed.pulls.get_or_insert_default().failing.insert((id.clone(), image), failing);
         }

@@ -5,17 +5,16 @@
 
 use std::time::Duration;
 
-use super::builder::PlanBuilder;
 use super::observed::Observed;
-use super::{Effect, assign};
+use super::{Effect, PlanBuilder, assign};
 use crate::attempt::{self, AttemptSeen, Closed, End};
 use crate::event::Change;
 use crate::ids::{AttemptName, InstanceId};
 use crate::instance::Release;
+use crate::job::Reservation;
 use crate::policy::Policy;
 use crate::pool::Grant;
 use crate::report::{Note, Report};
-use crate::reservation::Reservation;
 use crate::time::Stamp;
 
 /// Open attempts that name an instance without having a grant on it: it is in use, whatever the journal contains.

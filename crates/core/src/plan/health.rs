@@ -7,13 +7,13 @@
 
 use std::time::Duration;
 
-use super::Effect;
-use super::builder::PlanBuilder;
 use super::observed::Observed;
 use super::reconcile::{Reconciled, act, drain};
+use super::{Effect, PlanBuilder};
 use crate::event::Change;
 use crate::ids::InstanceId;
 use crate::instance::{DrainReason, Instance, Phase, Unreachable};
+use crate::inventory::Listed;
 use crate::policy::Policy;
 use crate::report::{Note, Report};
 use crate::time::Stamp;
@@ -106,7 +106,8 @@ impl Doubts {
         };
         let since = |why: &&Unreachable| now.since(why.since.seen_from(now));
         let whys = || launched().filter_map(|i| i.unreachable.as_ref());
-        let (first, last) = (whys().max_by_key(since)?, whys().min_by_key(since)?);
+        let first = whys().max_by_key(since)?;
+        let last = whys().min_by_key(since)?;
         let silent = |i: &Instance| {
             let until = i.unreachable.as_ref()?.since.seen_from(now).plus(HOLD);
             Some(Silent { id: i.id.clone(), until })
@@ -130,7 +131,8 @@ impl Doubts {
         let held = self.failed.iter().map(|silent| silent.until).filter(|until| !now.reached(*until));
         let until = held.min_by_key(|until| until.since(now))?;
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let (unreachable, responding) = (count(self.failed.len()), count(self.responding));
+        let unreachable = count(self.failed.len());
+        let responding = count(self.responding);
         Some(Note::HostSuspected { unreachable, responding, reason: self.reason.clone(), until })
     }
 
@@ -182,4 +184,44 @@ pub(super) fn check(
             act(draft, observed, effect);
         }
     }
+}
+
+// Static hosts, beside the table: changes by the operator, and availability as the provider reports it.
+
+/// Records another capacity, as soon as the present jobs fit.
+pub(super) fn resize(draft: &mut PlanBuilder<'_>, policy: &Policy, listed: &Listed) {
+    let (Some(host), Some(known)) = (&listed.static_host, draft.state().instance(&listed.id)) else { return };
+    let capacity = host.capacity.unwrap_or(policy.capacity_per_instance);
+    let fits = u32::try_from(known.holders.len()).is_ok_and(|jobs| jobs <= capacity);
+    if known.is_static() && known.capacity != capacity && fits {
+        draft.emit(Change::Resized { instance: listed.id.clone(), capacity });
+    }
+}
+
+/// A ready host became unreachable. This is recorded, so that no `prepare` takes it. It is probed until it is back.
+pub(super) fn hold_back(
+    draft: &mut PlanBuilder<'_>,
+    policy: &Policy,
+    id: &InstanceId,
+    listed: Option<&Listed>,
+) {
+    if !draft.state().instance(id).is_some_and(|known| known.is_static() && known.is_idle()) {
+        return;
+    }
+    let reported = listed.and_then(|l| l.static_host.as_ref()?.problem.clone());
+    let why = reported.unwrap_or_else(|| "it is starting".to_owned());
+    draft.emit(Change::BecameUnreachable { instance: id.clone(), reason: why });
+    draft.wake_at(draft.now.plus(policy.timing.probe_interval));
+}
+
+/// Why a host gets no job that the provider takes for usable: its last probe.
+pub(super) fn obstacle(draft: &PlanBuilder<'_>, observed: &Observed, id: &InstanceId) -> Option<String> {
+    let host = draft.state().instance(id).filter(|known| known.is_static())?;
+    Some(observed.obstacles.get(id)?.of(host, draft.now)?.sentence(id))
+}
+
+/// The hosts that the provider reports as unusable now, and why.
+pub(super) fn unavailable(observed: &Observed) -> Vec<(&InstanceId, &str)> {
+    let listed = observed.listing.iter().flat_map(|listing| &listing.instances);
+    listed.filter_map(|l| Some((&l.id, l.static_host.as_ref()?.problem.as_deref()?))).collect()
 }

@@ -7,55 +7,44 @@
 mod assign;
 mod attempts;
 pub mod backoff;
-mod builder;
-pub mod classify;
-mod counts;
-pub mod early;
+pub mod checks;
 pub mod health;
-mod implausible;
 mod launch_limits;
-mod notices;
+pub mod listing;
 mod observed;
-mod orders;
-mod own_gate;
-pub mod recheck;
 mod reconcile;
 pub mod request;
 mod retire;
 mod scale;
-pub mod seen;
-mod share;
-pub mod stages;
-mod static_hosts;
 pub mod table;
 #[cfg(test)]
 mod tests;
 mod tier;
 mod upcoming;
-mod wants;
 pub mod warm;
-mod whereabouts;
 mod why;
 
+use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use super::attempt::End;
-use super::event::{Change, Event};
-use super::ids::{AttemptName, InstanceId};
-use super::policy::{IdlePolicy, Policy};
-use super::pool::PoolState;
-use super::report::{Note, Report};
-use super::time::Stamp;
-use super::unbegun::CheckKind;
-use builder::PlanBuilder;
-pub use observed::{FailingCall, Fresh, Observed, Pulls};
+use listing::Elsewhere;
+pub use observed::{FailingCall, Fresh, InstanceCalls, Observed, Pulls};
 use reconcile::Reconciled;
 pub use reconcile::unconfirmed_absences;
 use upcoming::{Shortfall, UpcomingCapacity};
-use whereabouts::Elsewhere;
 pub use why::by_record;
+
+use crate::attempt::End;
+use crate::event::{Change, Event};
+use crate::ids::{AttemptName, InstanceId};
+use crate::policy::{IdlePolicy, Policy};
+use crate::pool::PoolState;
+use crate::report::{Note, Report};
+use crate::time::Stamp;
+use crate::unbegun::CheckKind;
 
 /// Recorded and observed state.
 #[derive(Debug, Clone, Copy)]
@@ -127,21 +116,22 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
         draft.emit(Change::OfferingsChanged { offerings: offerings.to_vec() });
     }
     let ungranted = attempts::step(&mut draft, view.observed, policy, &mut report);
-    orders::step(&mut draft, view.observed, &ungranted);
+    assign::settle_orders(&mut draft, view.observed, &ungranted);
     let reconciled = reconcile::step(&mut draft, view.observed, policy, &ungranted, &mut report);
-    notices::step(&mut draft, view.observed, &ungranted, &mut report);
+    retire::announced(&mut draft, view.observed, &ungranted, &mut report);
     assign::step(&mut draft, policy, &reconciled.held_back);
     health::replace(&mut draft, view.observed, policy, &reconciled, &mut report);
     tier::resume(&mut draft, view.observed, policy, &ungranted);
     tier::notes(&draft, view.observed, policy, &mut report);
     report.notes.extend(view.observed.capabilities.own_key.clone().map(Note::OwnKey));
     let input = ScaleInput::of(&draft, view.observed, policy, &ungranted, &reconciled);
-    (report.idle_target, report.schedule) = (input.target, input.schedule);
+    report.idle_target = input.target;
+    report.schedule = input.schedule;
     retire::step(&mut draft, &input);
     tier::resume_idle(&mut draft, &input);
     let scaled = scale::step(&mut draft, &input, &mut report);
-    stages::check(&mut draft, view.observed, policy, &reconciled);
-    recheck::step(&mut draft, view.observed, policy, &reconciled);
+    checks::check(&mut draft, view.observed, policy, &reconciled);
+    checks::recheck(&mut draft, view.observed, policy, &reconciled);
     if let Some(implausible) = &reconciled.implausible {
         implausible.probe(&mut draft, view.observed, policy);
     }
@@ -180,7 +170,8 @@ impl<'a> ScaleInput<'a> {
         let target = idle.target(draft.state().in_use());
         let upcoming = UpcomingCapacity::new(draft.state(), policy, ungranted, draft.now);
         let shortfall = upcoming.shortfall(draft.state());
-        let (uncounted, elsewhere) = (reconciled.uncounted, reconciled.elsewhere.as_ref());
+        let uncounted = reconciled.uncounted;
+        let elsewhere = reconciled.elsewhere.as_ref();
         let held_back = &reconciled.held_back;
         Self {
             observed,
@@ -264,5 +255,83 @@ impl fmt::Display for Effect {
             Self::DropRequest { attempt } => write!(f, "drop the request of {attempt}"),
             Self::ForgetAttempt { attempt } => write!(f, "remove the directory of {attempt}"),
         }
+    }
+}
+
+/// A copy of the state, made only when something changes, and the decisions so far.
+#[derive(Debug)]
+struct PlanBuilder<'a> {
+    state: Cow<'a, PoolState>,
+    now: Stamp,
+    events: Vec<Event>,
+    effects: Vec<Effect>,
+    next: Cell<Option<Stamp>>,
+}
+
+impl<'a> PlanBuilder<'a> {
+    fn new(state: &'a PoolState, now: Stamp) -> Self {
+        Self {
+            state: Cow::Borrowed(state),
+            now,
+            events: Vec::new(),
+            effects: Vec::new(),
+            next: Cell::new(None),
+        }
+    }
+
+    fn state(&self) -> &PoolState {
+        &self.state
+    }
+
+    /// Decides a change; later steps see it.
+    fn emit(&mut self, change: Change) {
+        let event = change.at(self.now);
+        let fits = self.state.to_mut().apply(&event);
+        debug_assert!(fits.is_ok(), "{event:?}: {fits:?}");
+        if fits.is_ok() {
+            self.events.push(event);
+        }
+    }
+
+    fn act(&mut self, effect: Effect) {
+        self.effects.push(effect);
+    }
+
+    fn has(&self, effect: &Effect) -> bool {
+        self.effects.contains(effect)
+    }
+
+    /// Schedules the next pass for `moment` at the latest.
+    fn wake_at(&self, moment: Stamp) {
+        let sooner = self.next.get().is_none_or(|next| self.now.until(moment) < self.now.until(next));
+        if sooner {
+            self.next.set(Some(moment));
+        }
+    }
+
+    /// True if this plan has changed anything yet.
+    fn has_changed(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// The instances that this plan takes out of use, in the order of their IDs.
+    fn retired(&self) -> BTreeSet<&InstanceId> {
+        let mut retired = BTreeSet::new();
+        for event in &self.events {
+            if let Change::DrainingBegun { instance, .. } | Change::CleaningBegun { instance } = &event.change
+            {
+                retired.insert(instance);
+            }
+        }
+        retired
+    }
+
+    fn into_events(self) -> Vec<Event> {
+        self.events
+    }
+
+    fn into_plan(self, mut report: Report) -> Plan {
+        report.next = self.next.get();
+        Plan { events: self.events, effects: self.effects, report }
     }
 }

@@ -114,12 +114,40 @@ impl Observed {
 
     /// True if a call about this instance may be made now.
     pub(super) fn is_free(&self, id: &InstanceId, now: Stamp) -> bool {
-        !self.busy.contains(id) && self.paused_until(id, now).is_none()
+        self.calls().are_free(id, now)
     }
 
     /// When a call about this instance may be made again, if not now.
     pub(super) fn paused_until(&self, id: &InstanceId, now: Stamp) -> Option<Stamp> {
-        let failing = self.failing_calls.get(id).map(|call| call.until);
+        self.calls().paused_until(id, now)
+    }
+
+    fn calls(&self) -> InstanceCalls<'_> {
+        InstanceCalls { busy: &self.busy, failing: &self.failing_calls, awaited: &self.awaited }
+    }
+}
+
+/// The calls of this process about instances, as far as they delay further ones. The plan and the keeper that carries it out
+/// judge them alike.
+#[derive(Debug, Clone, Copy)]
+pub struct InstanceCalls<'a> {
+    /// Instances with an effect under way.
+    pub busy: &'a BTreeSet<InstanceId>,
+    /// Calls that keep failing.
+    pub failing: &'a BTreeMap<InstanceId, FailingCall>,
+    /// Until when a call that succeeded is not repeated.
+    pub awaited: &'a BTreeMap<InstanceId, Stamp>,
+}
+
+impl InstanceCalls<'_> {
+    /// True if a call about this instance may be made now.
+    pub fn are_free(&self, id: &InstanceId, now: Stamp) -> bool {
+        !self.busy.contains(id) && self.paused_until(id, now).is_none()
+    }
+
+    /// When a call about this instance may be made again, if not now.
+    pub fn paused_until(&self, id: &InstanceId, now: Stamp) -> Option<Stamp> {
+        let failing = self.failing.get(id).map(|call| call.until);
         let awaited = self.awaited.get(id).copied();
         failing.into_iter().chain(awaited).find(|until| !now.reached(*until))
     }

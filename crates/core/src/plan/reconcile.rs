@@ -3,15 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::Effect;
 use super::attempts::UngrantedAttempts;
-use super::builder::PlanBuilder;
-use super::classify::KnownLaunches;
-use super::implausible::Implausible;
+use super::listing::{self, Coverage, Elsewhere, Implausible, KnownLaunches, coverage, is_elsewhere};
 use super::observed::Observed;
-use super::static_hosts;
 use super::table::{self, Age, Observation, Recorded, Unrecorded, Verdict};
-use super::whereabouts::{self, Coverage, Elsewhere, coverage, is_elsewhere};
+use super::{Effect, PlanBuilder, health};
 use crate::event::Change;
 use crate::ids::InstanceId;
 use crate::instance::{Answer, DrainReason, Instance, LaunchRecord, Phase, Suspension};
@@ -55,7 +51,8 @@ pub(super) fn step(
     let implausible = Implausible::of(draft.state(), observed, policy, draft.now);
     report.notes.extend(implausible.as_ref().and_then(Implausible::note));
     let mut reconciled = Reconciled { implausible, ..Reconciled::default() };
-    let (mut todo, mut others) = (Vec::new(), Vec::new());
+    let mut todo = Vec::new();
+    let mut others = Vec::new();
     report.rows.reserve(draft.state().instances.len());
     // Both are sorted by id, so one walk covers both.
     for (id, instance) in &draft.state().instances {
@@ -88,10 +85,10 @@ pub(super) fn step(
             draft.emit(change);
         }
         if let Some(own) = own {
-            static_hosts::resize(draft, policy, own);
+            health::resize(draft, policy, own);
         }
         if verdict == Verdict::HoldBack {
-            static_hosts::hold_back(draft, policy, &id, own);
+            health::hold_back(draft, policy, &id, own);
         }
         carry_out(draft, observed, policy, id, &verdict);
     }
@@ -99,12 +96,13 @@ pub(super) fn step(
     report.notes.extend(copies(observed));
     reconciled.elsewhere = Elsewhere::find(draft.state(), observed);
     report.notes.extend(reconciled.elsewhere.as_ref().map(Elsewhere::note));
-    report.notes.extend(whereabouts::unknown(draft.state(), observed));
-    let unavailable = static_hosts::unavailable(observed);
+    report.notes.extend(listing::unknown(draft.state(), observed));
+    let unavailable = health::unavailable(observed);
     let unavailable_ids: BTreeSet<&InstanceId> = unavailable.iter().map(|(id, _)| *id).collect();
     for (id, failing) in observed.failing_calls.iter().filter(|(id, _)| !unavailable_ids.contains(id)) {
-        let (instance, failure) = (id.clone(), failing.failure.clone());
-        report.notes.push(match static_hosts::obstacle(draft, observed, id) {
+        let instance = id.clone();
+        let failure = failing.failure.clone();
+        report.notes.push(match health::obstacle(draft, observed, id) {
             Some(reason) => Note::Unavailable { instance, reason },
             None => Note::CallsFailing { instance, failure, until: failing.until },
         });
@@ -224,6 +222,11 @@ pub fn unconfirmed_absences(
     doubtful.map(|i| i.id.clone()).collect()
 }
 
+/// The column *recorded* of the table for an instance, and how long its launch, suspension or resume has lasted.
+///
+/// The order of the arms is an order of evidence. Use comes first: a directory that names the instance may know of a job
+/// that the journal lost in a crash, so neither phase nor age may end that instance. Then the reboot: what was recorded
+/// before it may lack the last events. Only then does the phase count.
 fn describe(
     instance: &Instance,
     state: &PoolState,
@@ -235,7 +238,7 @@ fn describe(
     let named = ungranted.names(&instance.id);
     let forgotten = |at: Stamp| state.may_have_forgotten(at, now);
     let recorded = match &instance.phase {
-        Phase::Draining { .. } if named || !super::counts::is_left(instance) => Recorded::Draining,
+        Phase::Draining { .. } if named || !super::upcoming::is_left(instance) => Recorded::Draining,
         Phase::Draining { .. } => Recorded::Terminating,
         Phase::Launching
         | Phase::Checking
@@ -505,7 +508,8 @@ fn unrecorded(
 ) -> u32 {
     let complete = observed.listing.as_ref().is_ok_and(|l| l.complete);
     let mut owned = 0;
-    let (mut strangers, mut orphans) = (Vec::new(), Vec::new());
+    let mut strangers = Vec::new();
+    let mut orphans = Vec::new();
     for listed in others {
         let kind = KnownLaunches::seen_by(draft.state(), observed).classify(&listed.id, listed.tags.as_ref());
         owned += u32::from(!matches!(kind, Unrecorded::Static | Unrecorded::Foreign));
@@ -568,6 +572,7 @@ fn copies(observed: &Observed) -> Option<Note> {
 fn grace_ends(listed: &Listed, observed: &Observed, policy: &Policy, now: Stamp) -> Stamp {
     let known = observed.first_seen.get(&listed.id).copied().unwrap_or(now);
     let grace = policy.timing.reap_grace;
-    let (by_birth, by_sight) = (listed.created.unwrap_or(known).plus(grace), known.plus(grace));
+    let by_birth = listed.created.unwrap_or(known).plus(grace);
+    let by_sight = known.plus(grace);
     if now.until(by_birth) < now.until(by_sight) { by_birth } else { by_sight }
 }

@@ -6,8 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::assign;
-use super::builder::PlanBuilder;
+use super::{PlanBuilder, assign};
 use crate::event::{Change, Event};
 use crate::ids::{AttemptName, InstanceId};
 use crate::images::FoundImage;
@@ -48,7 +47,8 @@ pub fn acquire(state: &PoolState, ask: &Ask, now: Stamp) -> Vec<Event> {
     let known = state.granted.contains_key(&ask.attempt) || state.waiting_for(&ask.attempt).is_some();
     let alone = draft.state().other_attempts(&ask.job.key, &ask.attempt).next().is_none();
     if !known && alone {
-        let (attempt, job) = (ask.attempt.clone(), ask.job.clone());
+        let attempt = ask.attempt.clone();
+        let job = ask.job.clone();
         let domain = policy.domain_of(&job);
         let acquire_timeout = policy.timing.acquire_timeout;
         draft.emit(Change::Requested { attempt, job, domain, acquire_timeout });
@@ -115,7 +115,7 @@ pub fn release(state: &PoolState, attempt: &AttemptName, leaving: Release, now: 
     end(state, attempt, (leaving, None), now)
 }
 
-/// The same, with how the attempt's job ended, if that is known.
+/// Does what [`release`] does, and records how the attempt's job ended, if that is known.
 pub fn end(
     state: &PoolState,
     attempt: &AttemptName,

@@ -1,12 +1,17 @@
 //! Step *retire*: which idle instances are terminated or cleaned.
 
-use super::builder::PlanBuilder;
-use super::counts::{self, InstanceCounts};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::attempts::UngrantedAttempts;
+use super::observed::Observed;
 use super::reconcile::{act, clean, drain};
-use super::{Effect, ScaleInput, assign, early, scale, tier};
+use super::upcoming::{self, InstanceCounts};
+use super::{Effect, PlanBuilder, ScaleInput, assign, checks, scale, tier};
 use crate::ids::InstanceId;
 use crate::instance::{DrainReason, Instance, Phase};
-use crate::inventory::Suspends;
+use crate::inventory::{Notice, Suspends};
+use crate::report::{Note, Report};
 
 pub(super) fn step(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
     assign::settle_all(draft);
@@ -39,7 +44,7 @@ fn to_drain(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>) -> Vec<(InstanceId,
         let disposable = is_disposable(instance, input) || (instance.phase.is_stopped() && !named);
         let unmade = instance.is_refused() && !named;
         let suspended = matches!(instance.phase, Phase::Suspended { .. }) && !named;
-        let fails_early = early::replaced(instance).filter(|_| disposable);
+        let fails_early = checks::replaced(instance).filter(|_| disposable);
         if drained && (disposable || unmade || suspended) {
             to_drain.push((instance.id.clone(), DrainReason::ByOperator));
         } else if let Some(reason) = fails_early {
@@ -65,7 +70,7 @@ fn surplus(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
     let mut going = Vec::new();
     for instance in idle {
         // A bound instance serves one domain only: it is not spare capacity, and stays only for its idle time.
-        let usable = if counts::is_spare(instance, input.policy) { instance.usable() } else { 0 };
+        let usable = if upcoming::is_spare(instance, input.policy) { instance.usable() } else { 0 };
         if usable > 0 && spare.saturating_sub(usable) < input.target {
             continue;
         }
@@ -150,7 +155,7 @@ fn unbind_hosts(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
 fn act_on_settled(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
     let effect = |instance: &Instance| {
         let id = instance.id.clone();
-        if counts::is_leaving(instance, input) {
+        if upcoming::is_leaving(instance, input) {
             return Some(Effect::Terminate { instance: id });
         }
         let cleans = instance.phase == Phase::Cleaning && !input.ungranted.names(&id);
@@ -164,5 +169,63 @@ fn act_on_settled(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
         if !draft.has(&effect) && !forget.is_some_and(|forget| draft.has(&forget)) {
             act(draft, input.observed, effect);
         }
+    }
+}
+
+// Instances whose end the provider has announced.
+//
+// Comes before jobs are assigned. An instance without a job is replaced; a running job is told, and goes on.
+
+/// How long before the announced time an instance is replaced. New instances may have an equal notice, so an earlier
+/// replacement could repeat itself for days.
+const LEAD: Duration = Duration::from_hours(1);
+
+pub(super) fn announced(
+    draft: &mut PlanBuilder<'_>,
+    observed: &Observed,
+    ungranted: &UngrantedAttempts,
+    report: &mut Report,
+) {
+    watch(draft, observed);
+    for (id, notice) in notices(observed) {
+        let Some(known) = draft.state().instance(id) else { continue };
+        let due = notice.at.map(|at| at.minus(LEAD));
+        if let Some(due) = due.filter(|due| !draft.now.reached(*due)) {
+            draft.wake_at(due);
+            continue;
+        }
+        let is_used = !known.holders.is_empty() || ungranted.names(id);
+        let instance = id.clone();
+        let notice = notice.text.clone();
+        if is_used {
+            report.notes.push(Note::Announced { instance, notice });
+        } else if (known.is_idle() || known.phase.is_stopped()) && !known.is_static() {
+            drain(draft, observed, instance, DrainReason::Announced { notice });
+        }
+    }
+}
+
+/// The notices of the list, and those that only the instances' metadata services have.
+fn notices(observed: &Observed) -> impl Iterator<Item = (&InstanceId, &Notice)> {
+    let list = observed.listing.iter().flat_map(|listing| &listing.instances);
+    let listed: BTreeMap<&InstanceId, &Notice> =
+        list.filter_map(|listed| Some((&listed.id, listed.notice.as_ref()?))).collect();
+    let is_new = {
+        let listed = listed.clone();
+        move |(id, notice): &(&InstanceId, &Notice)| {
+            listed.get(id).is_none_or(|known| known.text != notice.text)
+        }
+    };
+    listed.into_iter().chain(observed.announced.iter().filter(is_new))
+}
+
+/// A provider that announces ends is listed from time to time, as long as there is something to announce.
+fn watch(draft: &PlanBuilder<'_>, observed: &Observed) {
+    let interval = observed.capabilities.notice_interval;
+    let exists =
+        |instance: &Instance| !instance.is_refused() && !matches!(instance.phase, Phase::Draining { .. });
+    let mut instances = draft.state().instances.values();
+    if let Some(interval) = interval.filter(|_| instances.any(|instance| exists(instance))) {
+        draft.wake_at(draft.now.plus(interval));
     }
 }

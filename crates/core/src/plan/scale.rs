@@ -3,20 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::backoff::{self, LaunchGate};
-use super::builder::PlanBuilder;
-use super::counts::{self, InstanceCounts};
+use super::backoff::{self, LaunchGate, OwnGate};
 use super::launch_limits::LaunchLimits;
+use super::listing::Elsewhere;
 use super::observed::Fresh;
-use super::own_gate::OwnGate;
 use super::reconcile::{act, drain};
-use super::wants::{self, Want, Wants};
-use super::whereabouts::Elsewhere;
-use super::{Effect, ScaleInput, tier};
+use super::upcoming::{self, InstanceCounts, MissingOrder};
+use super::{Effect, PlanBuilder, ScaleInput, tier};
 use crate::availability::{Choice, Unavailable};
 use crate::event::Change;
 use crate::ids::InstanceId;
 use crate::instance::{DrainReason, Instance};
+use crate::job::Reservation;
+use crate::order::Ordered;
 use crate::policy::{Lifetime, Policy, Reuse};
 use crate::report::{Note, Report, WaitingOn};
 
@@ -34,7 +33,8 @@ pub(super) struct ScaleReport {
 
 pub(super) fn step(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, report: &mut Report) -> ScaleReport {
     watch_periods(draft, input.policy);
-    let (counted, max_instances) = (counted(draft, input), input.policy.max_instances);
+    let counted = counted(draft, input);
+    let max_instances = input.policy.max_instances;
     // A refused launch created nothing.
     let alive = counted.saturating_sub(InstanceCounts::of(draft, input).refused);
     if alive > max_instances {
@@ -52,12 +52,14 @@ pub(super) fn step(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, report: 
     let mut scaled = ScaleReport::default();
     let elsewhere = input.elsewhere.filter(|_| wanted > 0).map(Elsewhere::waiting_on);
     if let Some(on) = elsewhere.or_else(|| no_offering(draft, input, wanted)) {
-        (report.launches, scaled.blocked) = (Some(on.clone()), Some(on));
+        report.launches = Some(on.clone());
+        scaled.blocked = Some(on);
         return scaled;
     }
     if let Some(problem) = input.observed.unrecordable.clone().filter(|_| wanted > 0) {
         let on = WaitingOn::Disk { problem };
-        (report.launches, scaled.blocked) = (Some(on.clone()), Some(on));
+        report.launches = Some(on.clone());
+        scaled.blocked = Some(on);
         draft.wake_at(draft.now.plus(input.policy.timing.list_interval));
         return scaled;
     }
@@ -135,7 +137,7 @@ fn repeatable<'a>(
     input: &'a ScaleInput<'_>,
 ) -> impl Iterator<Item = &'a Instance> {
     let all = draft.state().instances.values().map(Arc::as_ref);
-    all.filter(|i| counts::is_repeatable(i, draft, input))
+    all.filter(|i| upcoming::is_repeatable(i, draft, input))
 }
 
 /// Drains refused launches that are not repeated in this pass, for what could be launched in their room. Termination
@@ -196,7 +198,7 @@ fn launch(
     want: Want<'_>,
 ) {
     let offering = match want {
-        Want::Order(job) => match wants::gate(draft, input, job) {
+        Want::Order(job) => match order_gate(draft, input, job) {
             OwnGate::Open(offering) => offering,
             OwnGate::Wait { .. } => None,
         },
@@ -207,7 +209,7 @@ fn launch(
     };
     let state = draft.state();
     let refused =
-        state.instances.values().find(|i| want.is_met_by(i) && counts::is_repeatable(i, draft, input));
+        state.instances.values().find(|i| want.is_met_by(i) && upcoming::is_repeatable(i, draft, input));
     let again = refused.and_then(|i| i.launch.as_ref().map(|l| (i.id.clone(), l.clone())));
     let (instance, generation, number, attempt) = if let Some((id, launch)) = again {
         (id, launch.generation, launch.number, launch.attempt.saturating_add(1))
@@ -257,7 +259,7 @@ fn drop_refused(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, wants: &Wan
     // A pause after a refusal is no reason to give the launch up.
     let is_vain = |i: &Instance| {
         let wanted = first.iter().any(|want| want.is_met_by(i));
-        i.ordered.is_some() && !wanted && wants.is_vain(i, input) && counts::is_repeatable(i, draft, input)
+        i.ordered.is_some() && !wanted && wants.is_vain(i, input) && upcoming::is_repeatable(i, draft, input)
     };
     let of_jobs = refused().filter(|i| is_vain(i));
     let surplus: Vec<InstanceId> = of_the_pool.chain(of_jobs).map(|i| i.id.clone()).collect();
@@ -303,4 +305,101 @@ fn refill_yields(input: &ScaleInput<'_>) -> bool {
 /// The instances that count against `max_instances`: all recorded ones, and this owner's unrecorded ones.
 pub(super) fn counted(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>) -> u32 {
     draft.state().alive().saturating_add(input.uncounted)
+}
+
+// What is to be launched, in the order of the queue: neither kind of instance keeps the other waiting.
+
+/// What is to be launched.
+pub(super) struct Wants {
+    /// Instances of the pool's own kind.
+    pub(super) shared: u32,
+    /// Those that jobs have ordered.
+    pub(super) orders: Vec<MissingOrder>,
+}
+
+/// One instance that is to be launched.
+#[derive(Clone, Copy)]
+pub(super) enum Want<'a> {
+    /// Of the pool's own kind.
+    Shared,
+    /// What this job ordered.
+    Order(&'a Reservation),
+}
+
+impl Wants {
+    pub(super) fn of(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>, shared: u32) -> Self {
+        let all = &input.shortfall.orders;
+        let is_due = |order: &&MissingOrder| is_due(draft, input, &order.job);
+        let orders = all.iter().filter(is_due).cloned().collect();
+        Self { shared, orders }
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        self.shared.saturating_add(u32::try_from(self.orders.len()).unwrap_or(u32::MAX))
+    }
+
+    /// True unless the job of this refused launch waits for the end of its own pause: then the launch is kept.
+    pub(super) fn is_vain(&self, refused: &Instance, input: &ScaleInput<'_>) -> bool {
+        let mut waits = input.shortfall.orders.iter().map(|order| &order.job);
+        !waits.any(|job| is_of(refused, job)) || self.orders.iter().any(|order| is_of(refused, &order.job))
+    }
+
+    /// The first ones in the order of the queue. What no job waits for comes last.
+    pub(super) fn first(&self, count: u32) -> impl Iterator<Item = Want<'_>> {
+        let mut listed = 0;
+        let queued = self.orders.iter().flat_map(move |order| {
+            let before = order.before.saturating_sub(listed);
+            listed += before;
+            let shared = (0..before).map(|_| Want::Shared);
+            shared.chain(std::iter::once(Want::Order(&order.job)))
+        });
+        let queued_shared = self.orders.last().map_or(0, |order| order.before);
+        let rest = (queued_shared..self.shared).map(|_| Want::Shared);
+        queued.chain(rest).take(usize::try_from(count).unwrap_or(usize::MAX))
+    }
+}
+
+impl Want<'_> {
+    /// True if this instance, whose launch was refused, is what is wanted.
+    pub(super) fn is_met_by(self, refused: &Instance) -> bool {
+        match self {
+            Self::Shared => refused.ordered.is_none(),
+            Self::Order(job) => is_of(refused, job),
+        }
+    }
+
+    pub(super) fn ordered(self) -> Option<Arc<Ordered>> {
+        let Self::Order(job) = self else { return None };
+        let order = Arc::clone(job.job.order.as_ref()?);
+        let attempt = job.attempt.clone();
+        let key = job.job.key.clone();
+        let domain = job.domain.clone();
+        Some(Arc::new(Ordered { attempt, job: key, domain, order }))
+    }
+}
+
+fn is_of(instance: &Instance, job: &Reservation) -> bool {
+    instance.ordered.as_ref().is_some_and(|ordered| ordered.attempt == job.attempt)
+}
+
+/// True unless an earlier launch for the job pauses after its refusal, or never became ready and is still being
+/// terminated: its faults are not the pool's, so no other pause limits them.
+fn is_due(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>, job: &Reservation) -> bool {
+    let mut own = draft.state().instances.values().filter(|i| is_of(i, job));
+    if own.any(|i| i.failed_boot().is_some() || (i.is_refused() && !upcoming::is_repeatable(i, draft, input)))
+    {
+        return false;
+    }
+    match order_gate(draft, input, job) {
+        OwnGate::Open(_) => true,
+        OwnGate::Wait { until, .. } => {
+            draft.wake_at(until);
+            false
+        }
+    }
+}
+
+/// When the next launch of what the job ordered is due.
+pub(super) fn order_gate(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>, job: &Reservation) -> OwnGate {
+    backoff::own_gate(&job.own, &draft.state().availability, &input.policy.timing, draft.now)
 }

@@ -74,7 +74,7 @@ pub enum Unrecorded {
     Static,
     /// This owner, a known generation, a known number.
     Ours,
-    /// The same, and an open attempt's directory names it.
+    /// This owner, a known generation, a known number, and an open attempt's directory names it.
     OursHeld,
     /// This owner, but an unknown generation or number.
     Stranger,

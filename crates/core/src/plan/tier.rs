@@ -2,13 +2,11 @@
 
 use super::attempts::UngrantedAttempts;
 use super::backoff::{self, LaunchGate};
-use super::builder::PlanBuilder;
-use super::counts::{self, InstanceCounts};
+use super::listing::is_elsewhere;
 use super::observed::Observed;
 use super::reconcile::{act, drain};
-use super::upcoming::UpcomingCapacity;
-use super::whereabouts::is_elsewhere;
-use super::{Effect, ScaleInput, assign, scale};
+use super::upcoming::{self, InstanceCounts, UpcomingCapacity};
+use super::{Effect, PlanBuilder, ScaleInput, assign, scale};
 use crate::event::Change;
 use crate::ids::InstanceId;
 use crate::instance::{DrainReason, Instance};
@@ -48,7 +46,8 @@ pub(super) fn resume(
     if state.drained.is_some() || state.waiting.is_empty() {
         return;
     }
-    let (now, mut stopped) = (draft.now, resumable(draft, observed, ungranted));
+    let now = draft.now;
+    let mut stopped = resumable(draft, observed, ungranted);
     let mut resuming = UpcomingCapacity::resuming(state, policy, ungranted, now);
     let mut going = Vec::new();
     for job in state.waiting.values() {
@@ -120,7 +119,7 @@ pub(super) fn fill(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, idle: &[
         let Some(instance) = draft.state().instance(id) else { continue };
         let usable = instance.usable();
         let pulls = input.observed.pulls.as_ref().is_some_and(|pulls| pulls.under_way.contains_key(id));
-        if !counts::is_spare(instance, input.policy)
+        if !upcoming::is_spare(instance, input.policy)
             || !assign::is_offered(instance, draft.state(), draft.now)
             || input.held_back.contains(id)
             || is_elsewhere(instance, input.observed)

@@ -1,19 +1,18 @@
 //! Last step: what each waiting job waits for.
 
 use super::attempts::UngrantedAttempts;
-use super::builder::PlanBuilder;
+use super::backoff::OwnGate;
 use super::observed::Observed;
-use super::own_gate::OwnGate;
 use super::reconcile::Reconciled;
 use super::scale::{self, ScaleReport};
-use super::upcoming::UpcomingCapacity;
-use super::{ScaleInput, counts, wants};
+use super::upcoming::{self, UpcomingCapacity};
+use super::{PlanBuilder, ScaleInput};
 use crate::ids::AttemptName;
 use crate::instance::{Instance, Phase};
+use crate::job::Reservation;
 use crate::obstacle::{self, UnusableHosts};
 use crate::pool::PoolState;
 use crate::report::{Report, WaitingOn};
-use crate::reservation::Reservation;
 use crate::time::Stamp;
 
 pub(super) fn step(
@@ -75,7 +74,8 @@ fn on_its_way(serving: &Instance, job: &Reservation) -> WaitingOn {
 pub fn by_record(state: &PoolState, attempt: &AttemptName, now: Stamp) -> Option<WaitingOn> {
     let policy = state.policy.as_deref()?;
     let observed = Observed::nothing(state, now);
-    let (ungranted, reconciled) = (UngrantedAttempts::default(), Reconciled::default());
+    let ungranted = UngrantedAttempts::default();
+    let reconciled = Reconciled::default();
     let mut draft = PlanBuilder::new(state, now);
     let mut report = Report::new(now, state.revision);
     let input = ScaleInput::of(&draft, &observed, policy, &ungranted, &reconciled);
@@ -134,7 +134,7 @@ impl Rest<'_> {
             None => {}
         }
         if job.job.order.is_some()
-            && let OwnGate::Wait { until, failure } = wants::gate(self.draft, self.input, job)
+            && let OwnGate::Wait { until, failure } = scale::order_gate(self.draft, self.input, job)
         {
             return WaitingOn::OwnLaunch { until, failure };
         }
@@ -206,7 +206,8 @@ fn stays_bound(host: &Instance, input: &ScaleInput<'_>) -> bool {
 /// All hosts of a pool of static hosts, if each stays with its trust domain until the operator unbinds it. Empty if one
 /// may still serve any domain: one that no job has used yet, or one that is listed and not adopted.
 fn bound_hosts<'a>(draft: &'a PlanBuilder<'_>, input: &ScaleInput<'_>) -> Vec<&'a Instance> {
-    let (state, observed) = (draft.state(), input.observed);
+    let state = draft.state();
+    let observed = input.observed;
     if input.policy.clean_unbinds || observed.capabilities.launches {
         return Vec::new();
     }
@@ -223,7 +224,7 @@ fn full(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>, scaled: &ScaleReport) -
         return WaitingOn::NextPass;
     }
     let instances = draft.state().instances.values();
-    if let Some(leaving) = instances.clone().find(|i| counts::is_leaving(i, input)) {
+    if let Some(leaving) = instances.clone().find(|i| upcoming::is_leaving(i, input)) {
         return WaitingOn::Room { instance: leaving.id.clone() };
     }
     let in_use = u32::try_from(instances.filter(|i| !i.is_idle()).count()).unwrap_or(u32::MAX);

@@ -205,7 +205,9 @@ fn an_empty_tier_has_its_reason() {
 
 #[test]
 fn a_report_answers_for_one_instance_and_one_attempt() {
-    let (one, two, three) = (instance("i1"), instance("i2"), instance("i3"));
+    let one = instance("i1");
+    let two = instance("i2");
+    let three = instance("i3");
     let report = Report {
         details: vec![(one.clone(), "i-0123".to_owned()), (two.clone(), "i-4567".to_owned())],
         pulls: vec![(one.clone(), "ruby".into()), (two.clone(), "go".into())],

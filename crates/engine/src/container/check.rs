@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use greenroom_core::container::engine::ContainerEngine;
+use greenroom_core::container::engine::{ContainerEngine, EnginePlace, Soundness};
 use greenroom_core::container::name::ContainerName;
-use greenroom_core::container::place::EnginePlace;
-use greenroom_core::container::soundness::Soundness;
 use greenroom_core::endpoint::Endpoint;
 use greenroom_core::ids::InstanceId;
 use greenroom_core::text::clean_line;

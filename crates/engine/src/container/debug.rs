@@ -8,8 +8,8 @@ use std::io;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use greenroom_core::container::engine::EnginePlace;
 use greenroom_core::container::name::JobContainer;
-use greenroom_core::container::place::EnginePlace;
 use greenroom_core::container::report::{Lines, Report};
 use greenroom_ports::attempts::Assignment;
 use greenroom_ports::connector::{Output, RemoteCommand, Stream};

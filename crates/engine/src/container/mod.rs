@@ -3,8 +3,6 @@
 pub(super) mod check;
 pub mod debug;
 mod dialect;
-mod docker;
-mod ending;
 pub(super) mod leftovers;
 mod options;
 mod owners;
@@ -17,14 +15,14 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use greenroom_core::attempt::Closed;
+use greenroom_core::container::engine::EnginePlace;
 use greenroom_core::container::name::{ContainerName, JobContainer};
-use greenroom_core::container::place::EnginePlace;
 use greenroom_core::container::settings::Umask;
 use greenroom_core::container::spec::ContainerJob;
 use greenroom_core::ids::AttemptName;
 use greenroom_core::images::SeenImages;
 use greenroom_core::job_end::{JobEnd, JobResult};
-use greenroom_core::plan::{seen, stages};
+use greenroom_core::plan::{checks, warm};
 use greenroom_core::time::Pretty;
 use greenroom_core::unbegun::CheckKind;
 use greenroom_ports::attempts::Assignment;
@@ -182,7 +180,7 @@ impl Engine {
         if !acquired.shares_images || seen.is_known(&acquired.images) {
             return;
         }
-        if let Err(problem) = self.commit(|state| seen::by_job(state, attempt, seen, self.now())).await {
+        if let Err(problem) = self.commit(|state| warm::seen_by_job(state, attempt, seen, self.now())).await {
             tracing::warn!(pool = %self.pool, %attempt, "cannot record the images of its instance: {problem}");
         }
     }
@@ -197,7 +195,7 @@ impl Engine {
 
     async fn try_to_part(&self, attempt: &AttemptName, error: &ContainerError) -> Result<(), EngineError> {
         if let ContainerError::Doubtful { kind, message } = error {
-            self.commit(|state| stages::not_begun(state, attempt, (*kind, message), self.now())).await?;
+            self.commit(|state| checks::not_begun(state, attempt, (*kind, message), self.now())).await?;
         }
         self.give_back(attempt, true, error.end()).await
     }

@@ -86,7 +86,7 @@ const TAKEN: &[&str] = &[
 ];
 const TAKEN_BEGINNINGS: &[&str] = &["LD_", "LISTEN_"];
 
-/// The same, of an engine's own program.
+/// Names of variables and beginnings of names that an engine's own program reads.
 fn taken_by(engine: ContainerEngine) -> (&'static [&'static str], &'static [&'static str]) {
     match engine {
         ContainerEngine::Podman => (
@@ -203,7 +203,8 @@ pub(super) fn lost(job: &ContainerJob) -> Vec<String> {
 
 /// What job and pool choose for a container.
 pub(super) fn of(job: &ContainerJob, container: &ContainerSpec) -> Vec<String> {
-    let (options, dialect) = (&job.options, Dialect(job.engine));
+    let options = &job.options;
+    let dialect = Dialect(job.engine);
     let mut words = Vec::new();
     let mut put = |option: &str, value: &str| words.push(format!("{option} {}", quoted(value)));
     if let Some(entrypoint) = &container.entrypoint {

@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
+use greenroom_core::container::engine::EnginePlace;
 use greenroom_core::container::name::{JobContainer, Owner};
-use greenroom_core::container::place::EnginePlace;
 use greenroom_core::ids::AttemptName;
 use greenroom_core::text::{clean_line, quoted};
 use greenroom_ports::attempts::Assignment;
@@ -157,11 +157,13 @@ mod tests {
             return;
         }
         let home = tempfile::tempdir().unwrap();
-        let (builds, outside) = (home.path().join("it's builds"), home.path().join("outside"));
+        let builds = home.path().join("it's builds");
+        let outside = home.path().join("outside");
         std::fs::create_dir_all(builds.join("demo.tmp")).unwrap();
         std::fs::create_dir(&outside).unwrap();
         std::fs::write(outside.join("file"), "x").unwrap();
-        let (file, link) = (builds.join("demo.tmp/KEY"), builds.join("link"));
+        let file = builds.join("demo.tmp/KEY");
+        let link = builds.join("link");
         std::fs::write(&file, "x").unwrap();
         symlink(&outside, &link).unwrap();
         run(&builds, NewOwner::Container(APP));

@@ -327,7 +327,8 @@ impl<'a> Watcher<'a> {
 
     /// An image is there, for all containers that shared its pull: said once for each name that the job gives it.
     fn there(&mut self, number: usize, facts: &ImageFacts) {
-        let (bytes, after) = (facts.bytes, self.after(number));
+        let bytes = facts.bytes;
+        let after = self.after(number);
         let came = self.begun.remove(&number).is_some();
         let Some(own) = spec(self.job, number) else { return };
         let sharing = || self.job.containers().enumerate().filter(|(_, other)| other.shares_pull(own));

@@ -3,18 +3,17 @@
 use std::fmt::Write as _;
 use std::iter::once;
 
+use greenroom_core::container::engine::EnginePlace;
 use greenroom_core::container::failure::Cause;
 use greenroom_core::container::name::ContainerName;
-use greenroom_core::container::place::EnginePlace;
 use greenroom_core::container::settings::Umask;
 use greenroom_core::container::spec::{ContainerJob, ContainerSpec, ServiceSpec};
 use greenroom_core::text::quoted;
 
 use super::check::SOUND;
 use super::debug::{MOST, RECENT};
-use super::dialect::{Dialect, file};
-use super::docker::DockerFiles;
-use super::ending::ENDING;
+use super::dialect::{Dialect, DockerFiles, file};
+use super::leftovers::ENDING;
 use super::options::{self, Carrier, carrier};
 
 /// GitLab's search for a shell in the job's image.
@@ -57,7 +56,7 @@ pub fn script(name: &ContainerName, job: &ContainerJob, dirs: &[&str], network: 
     written(name, job, dirs, (network, ""))
 }
 
-/// The same, but it only pulls.
+/// The script that only pulls the images of a job.
 pub(crate) fn pulling(name: &ContainerName, job: &ContainerJob) -> String {
     written(name, job, &[], (JobNetwork::Shared, "yes"))
 }

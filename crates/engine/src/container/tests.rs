@@ -9,7 +9,7 @@ use greenroom_core::container::name::ContainerName;
 use greenroom_core::container::report::ImageFacts;
 use greenroom_core::container::settings::{EngineOptions, PullPolicy, Umask};
 use greenroom_core::container::spec::{ContainerJob, ContainerSpec, Login, ServiceSpec};
-use greenroom_core::secret::Secret;
+use greenroom_core::text::Secret;
 use greenroom_core::time::{BootId, ManagerId, Stamp};
 use greenroom_core::unbegun::CheckKind;
 use greenroom_ports::connector::{Output as _, StageEnd, Stream};
@@ -358,7 +358,9 @@ fn the_worst_failure_decides_whom_it_concerns() {
 
 /// What the job log shows of these lines, each of which comes at its second.
 fn shown(lines: &[(u64, &str)]) -> Vec<ContainerProgress> {
-    let (job, mut told, second) = (job(), Vec::new(), std::cell::Cell::new(0));
+    let job = job();
+    let mut told = Vec::new();
+    let second = std::cell::Cell::new(0);
     let now = || Stamp { wall_ms: 0, manager: ManagerId(1), boot: BootId(1), uptime_ms: second.get() * 1000 };
     let mut tell = |event| told.push(event);
     let mut watcher = Watcher::new(&job, &now, &mut tell);
@@ -392,7 +394,8 @@ fn a_pull_that_goes_on_is_shown_every_ten_seconds_with_or_without_data() {
 
 #[test]
 fn a_guest_that_reports_without_end_fills_no_memory() {
-    let (job, mut told) = (job(), 0_usize);
+    let job = job();
+    let mut told = 0_usize;
     let now = || Stamp { wall_ms: 0, manager: ManagerId(1), boot: BootId(1), uptime_ms: 0 };
     let mut tell = |_| told += 1;
     let mut watcher = Watcher::new(&job, &now, &mut tell);

@@ -2,11 +2,10 @@
 //!
 //! A value of another type than expected counts as missing, so that a newer GitLab fails no job.
 
-use greenroom_core::container::limits::{self, JobLimit, Room};
 use greenroom_core::container::request::{
-    ContainerRequest, Credential, ImageRequest, ServiceRequest, Variable,
+    self, ContainerRequest, Credential, ImageRequest, JobLimit, Room, ServiceRequest, Variable,
 };
-use greenroom_core::secret::Secret;
+use greenroom_core::text::Secret;
 use serde_json::Value;
 
 use super::bounded::{Budget, Elements, LONGEST};
@@ -28,13 +27,13 @@ pub(super) struct RequestCollector {
 
 impl RequestCollector {
     pub(super) fn new() -> Self {
-        let variables = Room::new(limits::VARIABLES, limits::VARIABLES_BYTES);
+        let variables = Room::new(request::VARIABLES, request::VARIABLES_BYTES);
         Self {
             request: ContainerRequest::default(),
             variables,
             service_variables: variables,
-            words: Room::new(limits::WORDS, limits::WORDS_BYTES),
-            credentials: Room::new(limits::CREDENTIALS, limits::CREDENTIALS_BYTES),
+            words: Room::new(request::WORDS, request::WORDS_BYTES),
+            credentials: Room::new(request::CREDENTIALS, request::CREDENTIALS_BYTES),
         }
     }
 
@@ -57,7 +56,7 @@ impl RequestCollector {
             if !value.is_object() {
                 return true;
             }
-            let is_full = self.request.services.len() == limits::SERVICES;
+            let is_full = self.request.services.len() == request::SERVICES;
             self.refuse_if(is_full, JobLimit::Services);
             // One more shows that the job has services.
             let service = if is_full { ServiceRequest::default() } else { self.service(&value) };
@@ -81,7 +80,7 @@ impl RequestCollector {
             }
             self.request.excess.is_none()
         };
-        Elements { bytes: limits::CREDENTIALS_BYTES, each }
+        Elements { bytes: request::CREDENTIALS_BYTES, each }
     }
 
     /// Reads `variables`.
@@ -123,12 +122,12 @@ impl RequestCollector {
         let platform = option("platform");
         let policies = words(value, "pull_policy").unwrap_or_default();
         let mut name = text(value, "name").unwrap_or_default();
-        self.refuse_if(name.len() > limits::IMAGE_NAME, JobLimit::ImageName);
-        self.refuse_if(policies.len() > limits::PULL_POLICIES, JobLimit::PullPolicies);
+        self.refuse_if(name.len() > request::IMAGE_NAME, JobLimit::ImageName);
+        self.refuse_if(policies.len() > request::PULL_POLICIES, JobLimit::PullPolicies);
         let options = policies.iter().chain(&user).chain(&platform);
-        let is_long = options.map(String::len).any(|length| length > limits::OPTION);
+        let is_long = options.map(String::len).any(|length| length > request::OPTION);
         self.refuse_if(is_long, JobLimit::Option);
-        name.truncate(name.floor_char_boundary(limits::IMAGE_NAME));
+        name.truncate(name.floor_char_boundary(request::IMAGE_NAME));
         if self.request.excess.is_some() {
             return ImageRequest { name, ..ImageRequest::default() };
         }
@@ -145,7 +144,7 @@ impl RequestCollector {
     fn service(&mut self, value: &Value) -> ServiceRequest {
         let image = self.image(value);
         let alias = text(value, "alias");
-        let is_long = alias.as_ref().is_some_and(|alias| alias.len() > limits::SERVICE_NAMES_BYTES);
+        let is_long = alias.as_ref().is_some_and(|alias| alias.len() > request::SERVICE_NAMES_BYTES);
         self.refuse_if(is_long, JobLimit::ServiceNames);
         let command = self.words(words(value, "command"));
         let variables: Vec<Variable> = objects(value, "variables").filter_map(variable).collect();
@@ -163,8 +162,8 @@ fn fits(variable: &Variable, room: &mut Room) -> Result<(), JobLimit> {
     let value = variable.value.expose().len();
     let had_entries = room.has_entries();
     match () {
-        () if name > limits::VARIABLE_NAME => Err(JobLimit::VariableName),
-        () if value > limits::VARIABLE_VALUE => Err(JobLimit::VariableValue),
+        () if name > request::VARIABLE_NAME => Err(JobLimit::VariableName),
+        () if value > request::VARIABLE_VALUE => Err(JobLimit::VariableValue),
         () if room.take(name + value) => Ok(()),
         () if had_entries => Err(JobLimit::VariablesBytes),
         () => Err(JobLimit::Variables),
@@ -319,24 +318,27 @@ mod tests {
         let named = |count: usize| (0..count).map(|n| json!({"key": format!("A{n}")})).collect::<Vec<_>>();
         let words = |count: usize| vec!["x"; count];
         for (parts, limit) in [
-            (json!({"variables": named(limits::VARIABLES)}), None),
-            (json!({"variables": named(limits::VARIABLES + 1)}), Some(JobLimit::Variables)),
-            (json!({"services": vec![json!({"name": "a"}); limits::SERVICES]}), None),
-            (json!({"services": vec![json!({"name": "a"}); limits::SERVICES + 1]}), Some(JobLimit::Services)),
+            (json!({"variables": named(request::VARIABLES)}), None),
+            (json!({"variables": named(request::VARIABLES + 1)}), Some(JobLimit::Variables)),
+            (json!({"services": vec![json!({"name": "a"}); request::SERVICES]}), None),
+            (
+                json!({"services": vec![json!({"name": "a"}); request::SERVICES + 1]}),
+                Some(JobLimit::Services),
+            ),
             (json!({"services": [{"name": "a", "command": words(1_000_000)}]}), Some(JobLimit::Words)),
-            (json!({"image": {"name": "a", "entrypoint": words(limits::WORDS)}}), None),
-            (json!({"image": {"name": "a", "entrypoint": words(limits::WORDS + 1)}}), Some(JobLimit::Words)),
+            (json!({"image": {"name": "a", "entrypoint": words(request::WORDS)}}), None),
+            (json!({"image": {"name": "a", "entrypoint": words(request::WORDS + 1)}}), Some(JobLimit::Words)),
             (json!({"image": {"name": "a", "pull_policy": words(100_000)}}), Some(JobLimit::PullPolicies)),
             (json!({"services": [{"name": "a", "variables": named(20_000)}]}), Some(JobLimit::Variables)),
         ] {
             assert_eq!(excess(parts), limit);
         }
-        let first = json!({"key": "LARGE", "value": "x".repeat(limits::VARIABLE_VALUE + 1)});
+        let first = json!({"key": "LARGE", "value": "x".repeat(request::VARIABLE_VALUE + 1)});
         let request = parse(&json!({"variables": [first, {"key": "CI_SERVER_URL", "value": "x"}]}));
         assert_eq!(request.excess, Some(JobLimit::VariableValue));
         assert_eq!(request.variables.len(), 1, "what is not too large stays");
-        let parts = json!({"services": vec![json!({"name": "a"}); 3 * limits::SERVICES]});
-        assert_eq!(parse(&parts).services.len(), limits::SERVICES + 1);
+        let parts = json!({"services": vec![json!({"name": "a"}); 3 * request::SERVICES]});
+        assert_eq!(parse(&parts).services.len(), request::SERVICES + 1);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use greenroom_core::container::variables::{ADDED_BY_RUNNER, Environment};
 use greenroom_core::ids::{AttemptName, NameError, PoolName};
 use greenroom_core::job_end::RunnerStatus;
-use greenroom_core::secret::Secret;
+use greenroom_core::text::Secret;
 
 use super::exit::{CodeFile, ExitCodes};
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use greenroom_core::container::request::ContainerRequest;
 use greenroom_core::ids::JobKey;
 use greenroom_core::job::JobFacts;
-use greenroom_core::secret::Secret;
+use greenroom_core::text::Secret;
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 

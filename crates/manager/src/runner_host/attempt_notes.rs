@@ -10,8 +10,7 @@ use std::path::Path;
 
 use greenroom_core::container::account::{ContainerAccount, FailureAccount};
 use greenroom_core::ids::AttemptName;
-use greenroom_core::job_end::StageFailure;
-use greenroom_core::summary::SummaryRow;
+use greenroom_core::job_end::{StageFailure, SummaryRow};
 use greenroom_ports::host_error::HostError;
 
 use super::files::{self, Durable, cannot};

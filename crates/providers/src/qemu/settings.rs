@@ -8,10 +8,9 @@ use greenroom_core::ids::PoolName;
 use greenroom_keys::Applies::{Launch, Pass};
 use greenroom_keys::Takes::{self, HostPath, Range, Size, Text, Texts, Word};
 use greenroom_keys::Unset::{Value, Words};
-use greenroom_keys::got::Got;
 use greenroom_keys::problem::Problems;
 use greenroom_keys::table::{self, Table};
-use greenroom_keys::value_error::ValueError;
+use greenroom_keys::value_error::{Got, ValueError};
 use greenroom_keys::{KeyTable, key};
 use serde::{Deserialize, Serialize};
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use greenroom_core::container::place::EnginePlace;
+use greenroom_core::container::engine::EnginePlace;
 use greenroom_core::ids::{InstanceId, PoolName};
 use greenroom_core::text::quoted;
 use greenroom_keys::problem::Problems;

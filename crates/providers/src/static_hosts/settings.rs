@@ -7,10 +7,9 @@ use greenroom_core::ids::PoolName;
 use greenroom_keys::Applies::{Pass, Within};
 use greenroom_keys::Takes::{self, Flag, HostPath, Range, Tables, Text};
 use greenroom_keys::Unset::{Required, Value, Words};
-use greenroom_keys::got::Got;
 use greenroom_keys::problem::{Place, Problem, Problems, join};
 use greenroom_keys::table::{self, Table};
-use greenroom_keys::value_error::ValueError;
+use greenroom_keys::value_error::{Got, ValueError};
 use greenroom_keys::{Key, KeyTable, key};
 
 pub(super) const TABLES: &[KeyTable] = &[

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::play::Cause;
 use super::record::{Call, CallRecord, Exit, Outcome, Sent};
-use super::scope::Cause;
 
 /// Marks an event in the output of a runner process, whose test harness prints lines of its own.
 pub(super) const MARK: &str = "@@event ";

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use super::play::Cause;
 use super::record::{Exit, Outcome};
-use super::scope::Cause;
 
 /// Why a call, a stage or a job failed.
 #[derive(Debug, Clone, PartialEq, Eq)]

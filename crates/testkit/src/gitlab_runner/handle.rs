@@ -1,21 +1,22 @@
 //! A running played job: what the test can do to it, and how it waits.
 
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
-use std::process::{Child, ChildStdin};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde::{Deserialize, Serialize};
+use tokio::signal::unix::{SignalKind, signal};
 
-use super::build::Build;
-use super::events::{Event, Phase, Shared, State};
+use super::attempt::Build;
+use super::events::{Event, MARK, Phase, Shared, State};
 use super::job::Job;
-use super::outside;
-use super::play::play;
+use super::play::{Cause, play};
 use super::process::LiveCall;
 use super::record::{CallRecord, JobResult, Outcome, story};
 use super::runner::Runner;
-use super::scope::Cause;
 
 /// Dropping it before `finish` kills the calls that are still running.
 #[derive(Debug)]
@@ -80,7 +81,8 @@ impl Order {
 
 impl Handle {
     fn new(runner: &Runner, shared: Arc<Shared>, place: Place) -> Self {
-        let (patience, shutdown) = (runner.patience, runner.pace.shutdown);
+        let patience = runner.patience;
+        let shutdown = runner.pace.shutdown;
         Self { shared, place, patience, shutdown, finished: false }
     }
 
@@ -93,10 +95,10 @@ impl Handle {
 
     pub(super) fn in_process(runner: &Runner, job: &Job) -> Self {
         let shared = Arc::new(Shared::new(false));
-        let mut child: Child = outside::start(runner, job);
+        let mut child: Child = start_process(runner, job);
         let orders = child.stdin.take();
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a process has an id");
-        outside::follow(child, &shared);
+        follow_process(child, &shared);
         Self::new(runner, shared, Place::Process { child: pid, orders })
     }
 
@@ -123,7 +125,7 @@ impl Handle {
     fn order(&mut self, order: Order) {
         match &mut self.place {
             Place::Thread => self.shared.tell(|state| order.apply(state)),
-            Place::Process { orders, .. } => outside::send(orders.as_mut(), order.name()),
+            Place::Process { orders, .. } => send_to_process(orders.as_mut(), order.name()),
         }
     }
 
@@ -182,7 +184,7 @@ impl Handle {
         self.wait_for_nth(name, 1)
     }
 
-    /// The same for its second, third … time.
+    /// Waits for the `nth` call of a stage.
     #[track_caller]
     pub fn wait_for_nth(&self, name: &str, nth: usize) -> LiveCall {
         let index = self.wait(&format!("call {nth} of `{name}`"), |state| {
@@ -210,7 +212,7 @@ impl Handle {
         self.finish_within(patience)
     }
 
-    /// The same with another deadline.
+    /// Waits for the end of the job, with another deadline.
     #[track_caller]
     pub fn finish_within(mut self, patience: Duration) -> JobResult {
         self.patience = patience;
@@ -223,7 +225,8 @@ impl Handle {
         let state = self.shared.lock();
         let (outcome, took) =
             state.finished.clone().unwrap_or((Outcome::None, state.gone.unwrap_or_default()));
-        let (log, runner_log) = (state.log.clone(), state.runner_log.clone());
+        let log = state.log.clone();
+        let runner_log = state.runner_log.clone();
         JobResult { outcome, log, runner_log, calls: state.calls.clone(), took }
     }
 
@@ -277,6 +280,121 @@ impl CallRecord {
         if let Some(pid) = self.pid.and_then(Pid::from_raw).filter(|_| self.is_running()) {
             // It may exit at this very moment, which is fine.
             let _ = kill_process_group(pid, Signal::KILL);
+        }
+    }
+}
+
+// The runner as a process of its own: the test executable, started again with a job in a file.
+//
+// The root of a test program that uses it has the line `greenroom_testkit::runner_process!();`.
+// Commands (`cancel`, …) go in by standard input, events come out by standard output; SIGTERM and SIGKILL are real.
+
+/// Path of the file with the job. Without it, the test of [`runner_process!`](crate::runner_process) does nothing.
+const WORK: &str = "RUNNER_PROCESS_WORK";
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Work {
+    runner: Runner,
+    job: Job,
+}
+
+/// The name of the test that [`runner_process!`](crate::runner_process) adds to a test program.
+const TEST: &str = "a_runner_process_plays_the_job_of_its_work_file";
+
+/// Adds the test to a test program that [`Runner::start_in_own_process`] starts again to play one job.
+#[macro_export]
+macro_rules! runner_process {
+    () => {
+        #[test]
+        fn a_runner_process_plays_the_job_of_its_work_file() {
+            greenroom_testkit::gitlab_runner::handle::play_work_file();
+        }
+    };
+}
+
+/// Starts this test executable with nothing but that test.
+fn start_process(runner: &Runner, job: &Job) -> Child {
+    let work = Work { runner: runner.clone(), job: job.clone() };
+    let file =
+        runner.temp_dir.join(format!("work-{}-{:?}.json", job.id, Instant::now()).replace([' ', ':'], ""));
+    let bytes = serde_json::to_vec(&work).expect("a job can be written as JSON");
+    std::fs::write(&file, bytes).expect("the work file can be written");
+    Command::new(std::env::current_exe().expect("this executable has a path"))
+        .args(["--exact", TEST, "--nocapture", "--quiet"])
+        .env_clear()
+        .envs(runner.environment.iter().cloned())
+        .env(WORK, &file)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("this executable starts")
+}
+
+/// Takes over the events of the process until it ends.
+fn follow_process(mut child: Child, shared: &Arc<Shared>) {
+    let output = child.stdout.take().expect("its output is a pipe");
+    let shared = Arc::clone(shared);
+    std::thread::spawn(move || {
+        for line in BufReader::new(output).split(b'\n') {
+            let Ok(line) = line else { break };
+            if let Some(json) = line.strip_prefix(MARK.as_bytes()) {
+                // Skips a line that was cut by the kill of its writer.
+                if let Ok(event) = serde_json::from_slice(json) {
+                    shared.emit(event);
+                }
+            }
+        }
+        shared.emit_with(|| {
+            drop(child.wait());
+            Event::Gone { at: shared.now() }
+        });
+    });
+}
+
+fn send_to_process(orders: Option<&mut ChildStdin>, order: &str) {
+    let orders = orders.expect("the process takes orders");
+    writeln!(orders, "{order}").expect("the runner process is alive");
+}
+
+/// Plays the job of the work file, if this process was started for one.
+pub fn play_work_file() {
+    let Some(file) = std::env::var_os(WORK) else { return };
+    let bytes = std::fs::read(file).expect("the work file can be read");
+    let work: Work = serde_json::from_slice(&bytes).expect("the work file is ours");
+    let shared = Arc::new(Shared::new(true));
+    let build = Arc::new(Build::new(&work.runner, &work.job, Arc::clone(&shared)));
+    let for_orders = Arc::clone(&shared);
+    let for_signals = Arc::clone(&shared);
+    std::thread::spawn(move || take_orders(&for_orders));
+    let grace = work.runner.pace.shutdown;
+    let (ready, listening) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let mut terminate = signal(SignalKind::terminate()).expect("SIGTERM can be caught");
+            ready.send(()).expect("the test waits for this");
+            terminate.recv().await;
+            for_signals.tell(|state| state.shutdown = Some(Instant::now() + grace));
+        });
+    });
+    listening.recv().expect("the signal handler is there before the first call");
+    std::thread::spawn(move || play(&build));
+    exit_when_over(&shared);
+}
+
+/// Returns when the job is reported or the shutdown time is over; the process ends with this test.
+fn exit_when_over(shared: &Shared) {
+    let over = |state: &State| state.finished.is_some().then_some(None);
+    let shutdown = shared.wait(None, |state| over(state).or_else(|| state.shutdown.map(Some)));
+    if let Some(Some(until)) = shutdown {
+        shared.wait(Some(until), over);
+    }
+}
+
+fn take_orders(shared: &Shared) {
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        if let Some(order) = Order::named(&line) {
+            shared.tell(|state| order.apply(state));
         }
     }
 }

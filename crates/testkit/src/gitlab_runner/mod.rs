@@ -27,24 +27,15 @@
 //! test program. A script that a test stops should sleep in short pieces: bash loses a SIGTERM for a child between its fork and exec.
 
 pub mod attempt;
-mod build;
 mod config_json;
-mod environment;
 mod events;
 pub mod exit_code;
-mod expand;
-mod feature_flags;
 pub mod handle;
 pub mod job;
-pub mod outside;
 mod play;
 pub mod process;
-mod quote;
 pub mod record;
 pub mod repository;
-mod response;
 pub mod runner;
-mod scope;
 mod script;
-mod stages;
 mod variables;

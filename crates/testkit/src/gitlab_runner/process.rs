@@ -10,8 +10,8 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::events::{Event, Shared, State, Stream};
 use super::exit_code::Failure;
+use super::play::Scope;
 use super::record::{CallRecord, Exit, Sent};
-use super::scope::Scope;
 
 /// A started call; it continues if this value is dropped.
 #[derive(Debug, Clone)]
@@ -54,7 +54,8 @@ impl LiveCall {
             child.stdout.take().map(|pipe| self.read(pipe, Stream::Out)),
             child.stderr.take().map(|pipe| self.read(pipe, Stream::Err)),
         ];
-        let (shared, index) = (Arc::clone(&self.shared), self.index);
+        let shared = Arc::clone(&self.shared);
+        let index = self.index;
         std::thread::spawn(move || {
             let status = child.wait().expect("a child of ours can be waited for");
             shared.emit(Event::Exited { index, exit: exit_of(status), at: shared.now() });
@@ -66,7 +67,8 @@ impl LiveCall {
     }
 
     fn read(&self, mut pipe: impl Read + Send + 'static, stream: Stream) -> std::thread::JoinHandle<()> {
-        let (shared, index) = (Arc::clone(&self.shared), self.index);
+        let shared = Arc::clone(&self.shared);
+        let index = self.index;
         std::thread::spawn(move || {
             let mut buffer = [0; 16 * 1024];
             while let Ok(count @ 1..) = pipe.read(&mut buffer) {
@@ -93,7 +95,8 @@ impl LiveCall {
     /// Sends a signal to the process alone.
     #[track_caller]
     pub fn signal(&self, signal: Signal) {
-        let (pid, exited) = (self.pid(), self.record().exited);
+        let pid = self.pid();
+        let exited = self.record().exited;
         // The ID may belong to another process once this one was reaped.
         assert!(exited.is_none(), "the call had ended before it was signalled\n{}", self.record().describe());
         kill_process(pid, signal).unwrap_or_else(|error| panic!("signalling the call: {error}"));

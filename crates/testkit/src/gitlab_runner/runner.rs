@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::attempt::Attempt;
-use super::build::Build;
+use super::attempt::{Attempt, Build};
 use super::events::Shared;
 use super::handle::Handle;
 use super::job::Job;

@@ -5,9 +5,8 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use serde_json::Value;
 
-use super::build::{Build, Places};
+use super::attempt::{Build, Places};
 use super::job::Variable;
-use super::quote::ansi_c;
 use super::variables;
 
 /// Head, one line with everything, tail.
@@ -98,7 +97,8 @@ fn get_sources(build: &Build, places: &Places) -> String {
         let clear = if strategy == "empty" { format!("rm -rf {project}\n") } else { String::new() };
         return format!("{clear}mkdir -p {project}\necho 'Skipping Git repository setup'\n");
     };
-    let (url, git_ref) = (ansi_c(repository.as_os_str().as_bytes()), quoted(&build.job.git_ref));
+    let url = ansi_c(repository.as_os_str().as_bytes());
+    let git_ref = quoted(&build.job.git_ref);
     let (clear, saying) = match strategy.as_str() {
         "clone" => (format!("rm -rf {project}\n"), "Cloning repository..."),
         _ => (String::new(), "Fetching changes..."),
@@ -182,7 +182,8 @@ fn cache(
 fn download(build: &Build, places: &Places) -> Option<String> {
     let mut commands = String::new();
     for job in &build.job.dependencies {
-        let (id, token) = (job.get("id")?.as_u64()?, job.get("token")?.as_str()?);
+        let id = job.get("id")?.as_u64()?;
+        let token = job.get("token")?.as_str()?;
         let url = quoted(&build.runner.url);
         let line =
             format!("gitlab-runner artifacts-downloader --url {url} --token {} --id {id}", quoted(token));
@@ -200,7 +201,8 @@ fn upload(build: &Build, places: &Places, fits: impl Fn(&str) -> bool) -> Option
             continue;
         }
         let paths = path_options(artifact)?;
-        let (url, token) = (quoted(&build.runner.url), quoted(&build.job.token));
+        let url = quoted(&build.runner.url);
+        let token = quoted(&build.job.token);
         let head = format!("gitlab-runner artifacts-uploader --url {url} --token {token}");
         add(&mut commands, format_args!("{head} --id {}{paths}", build.job.id));
     }
@@ -216,4 +218,28 @@ fn cleanup_file_variables(build: &Build, places: &Places) -> String {
     }
     add(&mut text, format_args!("rm -f -r {}", quoted(&format!("{temp}/gitlab_runner_env"))));
     text
+}
+
+// ANSI-C quoting, the way the runner writes scripts: `$'…'`.
+
+/// Quotes any bytes for bash; plain text stays as it is.
+pub(super) fn ansi_c(bytes: &[u8]) -> String {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-./:=,@%+".contains(byte);
+    if !bytes.is_empty() && bytes.iter().all(plain) {
+        return String::from_utf8_lossy(bytes).into_owned();
+    }
+    let mut quoted = String::from("$'");
+    for &byte in bytes {
+        match byte {
+            b'\n' => quoted.push_str("\\n"),
+            b'\r' => quoted.push_str("\\r"),
+            b'\t' => quoted.push_str("\\t"),
+            b'\\' => quoted.push_str("\\\\"),
+            b'\'' => quoted.push_str("\\'"),
+            0x20..=0x7e => quoted.push(byte.into()),
+            _ => write!(quoted, "\\x{byte:02X}").expect("a String takes everything"),
+        }
+    }
+    quoted.push('\'');
+    quoted
 }

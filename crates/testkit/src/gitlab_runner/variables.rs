@@ -2,13 +2,14 @@
 //! scripts.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::Path;
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::build::{Build, Places};
-use super::expand::expand;
-use super::feature_flags;
+use super::attempt::{Build, Places};
 use super::job::{Job, Variable};
 use super::runner::Runner;
 
@@ -83,9 +84,10 @@ pub(super) fn timeout_seconds(job: &Job) -> u64 {
 
 /// All variables of the job in the order of the runner, expanded; file variables keep their content.
 pub(super) fn all(build: &Build, places: &Places) -> Vec<Variable> {
-    let (runner, job) = (&build.runner, &build.job);
-    let flags = feature_flags::ON.map(|key| (key, "true")).into_iter();
-    let flags = flags.chain(feature_flags::OFF.map(|key| (key, "false")));
+    let runner = &build.runner;
+    let job = &build.job;
+    let flags = FEATURES_ON.map(|key| (key, "true")).into_iter();
+    let flags = flags.chain(FEATURES_OFF.map(|key| (key, "false")));
     let mut variables: Vec<Variable> = flags.map(|(key, value)| Variable::public(key, value)).collect();
     let mut add = |key: &str, value: &str| variables.push(Variable::public(key, value));
     if let Some(image) = &job.image {
@@ -167,4 +169,199 @@ fn service(service: &Value) -> String {
         text += &Value::Object(pairs).to_string();
     }
     text + "}"
+}
+
+// `$VAR` in the values of job variables, and Go's durations.
+
+/// Replaces `$NAME` and `${NAME}`; unknown names become empty, `$$` a dollar.
+pub(super) fn expand(value: &OsStr, get: &dyn Fn(&str) -> Option<OsString>) -> OsString {
+    let mut rest = value.as_bytes();
+    let mut expanded = Vec::new();
+    while let Some(at) = rest.iter().position(|byte| *byte == b'$') {
+        expanded.extend_from_slice(&rest[..at]);
+        let (name, used) = name_after_dollar(&rest[at + 1..]);
+        match name {
+            Some(name) if name != "$" => expanded.extend(get(name).unwrap_or_default().into_vec()),
+            _ => expanded.push(b'$'),
+        }
+        rest = &rest[at + 1 + used..];
+    }
+    expanded.extend_from_slice(rest);
+    OsString::from_vec(expanded)
+}
+
+/// The name, and its length after the dollar in bytes.
+fn name_after_dollar(rest: &[u8]) -> (Option<&str>, usize) {
+    let text = |bytes| std::str::from_utf8(bytes).ok();
+    match rest.first() {
+        Some(b'$') => (Some("$"), 1),
+        Some(b'{') => match rest.iter().position(|byte| *byte == b'}') {
+            Some(end) => (text(&rest[1..end]), end + 1),
+            None => (None, 0),
+        },
+        _ => {
+            let is_name = |byte: &&u8| byte.is_ascii_alphanumeric() || **byte == b'_';
+            let length = rest.iter().take_while(is_name).count();
+            (if length == 0 { None } else { text(&rest[..length]) }, length)
+        }
+    }
+}
+
+/// Reads `3s`, `1.5m`, `1h30m`, `250ms` as Go's `time.ParseDuration` does.
+pub(super) fn go_duration(text: &str) -> Option<Duration> {
+    let mut rest = text.trim();
+    let mut total = Duration::ZERO;
+    while !rest.is_empty() {
+        let digits = rest.find(|letter: char| !letter.is_ascii_digit() && letter != '.')?;
+        let number: f64 = rest[..digits].parse().ok()?;
+        let after = &rest[digits..];
+        let length = after.find(|letter: char| letter.is_ascii_digit()).unwrap_or(after.len());
+        let unit = match &after[..length] {
+            "ms" => 0.001,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            _ => return None,
+        };
+        total += Duration::try_from_secs_f64(number * unit).ok()?;
+        rest = &after[length..];
+    }
+    Some(total)
+}
+
+// The environment of a call: four environment_layers, where a later one wins.
+
+/// Lowest to highest: the runner process's own, the protocol's, `job_env`, `CUSTOM_ENV_*`.
+pub(super) fn environment_layers(
+    of_runner: &[(OsString, OsString)],
+    tmpdir: &Path,
+    job_env: &[(String, String)],
+    job_variables: &[(String, OsString)],
+) -> BTreeMap<OsString, OsString> {
+    let mut environment: BTreeMap<OsString, OsString> = of_runner.iter().cloned().collect();
+    let mut set = |key: &OsStr, value: &OsStr| environment.insert(key.into(), value.into());
+    set("TMPDIR".as_ref(), tmpdir.as_os_str());
+    set("BUILD_FAILURE_EXIT_CODE".as_ref(), "1".as_ref());
+    set("SYSTEM_FAILURE_EXIT_CODE".as_ref(), "2".as_ref());
+    set("BUILD_EXIT_CODE_FILE".as_ref(), tmpdir.join("build_exit_code").as_os_str());
+    set("JOB_RESPONSE_FILE".as_ref(), tmpdir.join("response.json").as_os_str());
+    for (key, value) in job_env {
+        set(key.as_ref(), value.as_ref());
+    }
+    for (key, value) in job_variables {
+        set(format!("CUSTOM_ENV_{key}").as_ref(), value);
+    }
+    environment
+}
+
+// The feature flags of GitLab Runner 19.4 and their defaults: each is a variable of every job.
+
+pub(super) const FEATURES_ON: [&str; 12] = [
+    "FF_ENABLE_JOB_INPUTS_INTERPOLATION",
+    "FF_MASK_ALL_DEFAULT_TOKENS",
+    "FF_SECRET_RESOLVING_FAILS_IF_MISSING",
+    "FF_TIMESTAMPS",
+    "FF_USE_ADAPTIVE_REQUEST_CONCURRENCY",
+    "FF_USE_DIRECT_DOWNLOAD",
+    "FF_USE_DOCKER_AUTOSCALER_DIAL_STDIO",
+    "FF_USE_EXPONENTIAL_BACKOFF_STAGE_RETRY",
+    "FF_USE_FASTZIP",
+    "FF_USE_GITALY_CORRELATION_ID",
+    "FF_USE_GIT_BUNDLE_URIS",
+    "FF_USE_POD_ACTIVE_DEADLINE_SECONDS",
+];
+
+pub(super) const FEATURES_OFF: [&str; 40] = [
+    "FF_CLEAN_UP_FAILED_CACHE_EXTRACT",
+    "FF_CONCRETE",
+    "FF_DISABLE_AUTOMATIC_TOKEN_ROTATION",
+    "FF_DISABLE_POWERSHELL_STDIN",
+    "FF_DISABLE_UMASK_FOR_DOCKER_EXECUTOR",
+    "FF_DISABLE_UMASK_FOR_KUBERNETES_EXECUTOR",
+    "FF_ENABLE_BASH_EXIT_CODE_CHECK",
+    "FF_ENABLE_JOB_CLEANUP",
+    "FF_EXPORT_HIGH_CARDINALITY_METRICS",
+    "FF_GIT_URLS_WITHOUT_TOKENS",
+    "FF_HASH_CACHE_KEYS",
+    "FF_KUBERNETES_HONOR_ENTRYPOINT",
+    "FF_LOG_IMAGES_CONFIGURED_FOR_JOB",
+    "FF_NETWORK_PER_BUILD",
+    "FF_POSIXLY_CORRECT_ESCAPES",
+    "FF_PRINT_POD_EVENTS",
+    "FF_RESOLVE_FULL_TLS_CHAIN",
+    "FF_SCRIPT_SECTIONS",
+    "FF_SCRIPT_TO_STEP_MIGRATION",
+    "FF_SUSPENDABLE_ENVIRONMENTS",
+    "FF_TEST_FEATURE",
+    "FF_USE_ADVANCED_POD_SPEC_CONFIGURATION",
+    "FF_USE_DUMB_INIT_WITH_KUBERNETES_EXECUTOR",
+    "FF_USE_DYNAMIC_TRACE_FORCE_SEND_INTERVAL",
+    "FF_USE_FLEETING_ACQUIRE_HEARTBEATS",
+    "FF_USE_GIT_NATIVE_CLONE",
+    "FF_USE_GIT_PROACTIVE_AUTH",
+    "FF_USE_INIT_WITH_DOCKER_EXECUTOR",
+    "FF_USE_JOB_ROUTER",
+    "FF_USE_LEGACY_BASH_EVAL",
+    "FF_USE_LEGACY_GCS_CACHE_ADAPTER",
+    "FF_USE_LEGACY_KUBERNETES_EXECUTION_STRATEGY",
+    "FF_USE_LEGACY_S3_CACHE_ADAPTER",
+    "FF_USE_NATIVE_CONTAINER_STOP",
+    "FF_USE_PARALLEL_ARTIFACT_TRANSFER",
+    "FF_USE_PARALLEL_CACHE_TRANSFER",
+    "FF_USE_POWERSHELL_PATH_RESOLVER",
+    "FF_USE_WINDOWS_JOB_OBJECT",
+    "FF_USE_WINDOWS_LEGACY_PROCESS_STRATEGY",
+    "FF_WAIT_FOR_POD_TO_BE_REACHABLE",
+];
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::{OsStr, OsString};
+    use std::path::Path;
+    use std::time::Duration;
+
+    use super::{environment_layers, expand, go_duration};
+
+    #[test]
+    fn variables_are_expanded_once_and_unknown_ones_vanish() {
+        let get = |name: &str| (name == "A").then(|| OsString::from("$B"));
+        for (value, expected) in
+            [("x$A", "x$B"), ("${A}y", "$By"), ("$B-", "-"), ("$$A", "$A"), ("5$", "5$"), ("$-", "$-")]
+        {
+            assert_eq!(expand(OsStr::new(value), &get), OsStr::new(expected), "{value}");
+        }
+    }
+
+    #[test]
+    fn durations_are_those_of_go() {
+        assert_eq!(go_duration("3s"), Some(Duration::from_secs(3)));
+        assert_eq!(go_duration("1h30m"), Some(Duration::from_mins(90)));
+        assert_eq!(go_duration("250ms"), Some(Duration::from_millis(250)));
+        assert_eq!(go_duration("3"), None);
+        assert_eq!(go_duration("x"), None);
+    }
+
+    #[test]
+    fn each_layer_of_the_environment_wins_over_the_one_below() {
+        let of_runner = [
+            ("PATH".into(), "/runner".into()),
+            ("TMPDIR".into(), "/runner".into()),
+            ("CUSTOM_ENV_A".into(), "runner".into()),
+        ];
+        let job_env = [
+            ("PATH".into(), "/job".into()),
+            ("SYSTEM_FAILURE_EXIT_CODE".into(), "9".into()),
+            ("CUSTOM_ENV_A".into(), "job".into()),
+            ("CUSTOM_ENV_B".into(), "job".into()),
+        ];
+        let variables = [("A".into(), "one".into()), ("A".into(), "two".into())];
+        let environment = environment_layers(&of_runner, Path::new("/t"), &job_env, &variables);
+        let value = |key: &str| environment.get(OsStr::new(key)).and_then(|value| value.to_str());
+        assert_eq!(value("PATH"), Some("/job"));
+        assert_eq!(value("TMPDIR"), Some("/t"));
+        assert_eq!(value("SYSTEM_FAILURE_EXIT_CODE"), Some("9"));
+        assert_eq!(value("CUSTOM_ENV_A"), Some("two"));
+        assert_eq!(value("CUSTOM_ENV_B"), Some("job"));
+        assert_eq!(value("HOME"), None, "nothing of the test's own environment gets through");
+    }
 }

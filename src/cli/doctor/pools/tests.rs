@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use greenroom_core::attempt::{Closed, End, Presence};
-use greenroom_core::early::EarlyFailures;
 use greenroom_core::event::Change;
 use greenroom_core::failure::{ErrorClass, Failure};
 use greenroom_core::ids::{JobKey, Location};
 use greenroom_core::instance::DrainReason;
 use greenroom_core::job::JobFacts;
 use greenroom_core::policy::IdlePolicy;
+use greenroom_core::unbegun::EarlyFailures;
 
 use super::*;
 use crate::cli::fixture::{EventFixture, at, attempt, id, pool, report, when};

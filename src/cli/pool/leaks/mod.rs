@@ -12,7 +12,7 @@ use greenroom_core::inventory::Resource;
 use greenroom_core::orphan::Ownership;
 use greenroom_core::time::Stamp;
 use greenroom_engine::Engine;
-use greenroom_engine::leaks::{Deleted, LookError};
+use greenroom_engine::reap::{Deleted, LookError};
 use greenroom_manager::runner_host::{Role, replace_told};
 use greenroom_ports::setup::PoolSetup;
 use serde::{Deserialize, Serialize};
@@ -24,8 +24,7 @@ use crate::cli::doctor::boot;
 use crate::cli::error::CliError;
 use crate::cli::ui;
 use crate::config::PoolConfig;
-use view::named;
-use view::{BootView, DeletionView, PoolView, StaysView};
+use view::{BootView, DeletionView, PoolView, StaysView, named};
 
 /// A cloud takes a minute or two to delete an instance, and a volume is not free before that.
 const DELETED_WITHIN: Duration = Duration::from_mins(10);

@@ -17,7 +17,7 @@ use greenroom_core::orphan::{OrphanReason, Ownership};
 use greenroom_core::policy::{Policy, Timing};
 use greenroom_core::time::{BootId, Stamp};
 use greenroom_engine::Engine;
-use greenroom_engine::leaks::LookError;
+use greenroom_engine::reap::LookError;
 use greenroom_manager::runner_host::{KeeperCommand, LocalHost, Role, Signals, StateDir};
 use greenroom_ports::clock::Clock as _;
 use greenroom_ports::leadership::Leadership as _;

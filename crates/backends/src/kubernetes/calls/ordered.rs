@@ -1,6 +1,6 @@
 //! The pod of a job's order: its image in the container `job`, and its services as sidecars.
 
-use greenroom_core::container::daemon::runs_docker;
+use greenroom_core::container::image::runs_docker;
 use greenroom_core::container::ordering::SERVICE;
 use greenroom_core::container::settings::PullPolicy;
 use greenroom_core::container::spec::starts_nothing;

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use greenroom_core::container::daemon::NEEDS;
 use greenroom_core::container::failure::short;
+use greenroom_core::container::image::NEEDS;
 use greenroom_core::failure::ErrorClass;
 use greenroom_core::ids::OwnerId;
 use greenroom_core::text::hex;

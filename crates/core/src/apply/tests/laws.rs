@@ -85,7 +85,8 @@ fn of_instances() -> impl Strategy<Value = Change> {
         3 => an_instance().prop_map(|instance| Change::ResumeIntended { instance }),
         2 => (prop::sample::select(vec!["h1", "h2"]), 1..3_u32, prop::option::of(0..3_u32)).prop_map(
             |(host, capacity, uses_left)| {
-                let (instance, endpoint) = (instance(host), endpoint());
+                let instance = instance(host);
+                let endpoint = endpoint();
                 Change::Adopted { instance, endpoint, capacity, uses_left }
             }
         ),

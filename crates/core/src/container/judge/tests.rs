@@ -1,5 +1,6 @@
 //! What a pool allows, and what a job gets.
 
+use PullPolicy::{Always, IfNotPresent, Never};
 use proptest::prelude::*;
 
 use super::*;
@@ -191,7 +192,8 @@ fn the_operators_user_wins_and_the_jobs_must_be_allowed() {
             (job.job.user, job.services[0].container.user.clone())
         })
     };
-    let (some, any) = (|text: &str| Some(text.to_owned()), ContainerSettings::default());
+    let some = |text: &str| Some(text.to_owned());
+    let any = ContainerSettings::default();
     assert_eq!(user(&any, "${UID_}:100"), Ok((some("1000:100"), some("1000:100"))));
     assert_eq!(user(&any, "$NONE"), Ok((None, None)));
     let few = ContainerSettings { allowed_users: Some(globs(&["1000*", "app"])), ..any.clone() };
@@ -373,7 +375,8 @@ fn entrypoints_and_commands_are_passed_on() {
 #[test]
 fn containers_share_a_pull_only_if_nothing_about_it_differs() {
     let job = accepted(&ContainerSettings::default(), &request("ruby", &["ruby", "ghcr.io/own/db"]));
-    let (ruby, same) = (job.job.clone(), job.services[0].container.clone());
+    let ruby = job.job.clone();
+    let same = job.services[0].container.clone();
     assert!(ruby.shares_pull(&same));
     assert!(!ruby.shares_pull(&job.services[1].container));
     let login = Login {
@@ -414,5 +417,48 @@ proptest! {
             Err(refused) => vec![refused.to_string()],
         };
         prop_assert!(messages.iter().all(|message| !message.contains(char::is_control)), "{messages:?}");
+    }
+}
+
+#[test]
+fn a_job_gets_its_own_policies_as_far_as_the_pool_allows_them() {
+    for (requested, pool, allowed, expected, refused) in [
+        (vec![], vec![Always, IfNotPresent], vec![], vec![Always, IfNotPresent], vec![]),
+        (vec![], vec![Never], vec![Always], vec![Never], vec![]),
+        (vec![], vec![], vec![], vec![Always], vec![]),
+        (vec!["if-not-present"], vec![Always], vec![Always, IfNotPresent], vec![IfNotPresent], vec![]),
+        (vec!["never", "always"], vec![Always], vec![Always], vec![Always], vec!["never"]),
+        (
+            vec!["if-not-present", "always"],
+            vec![Never],
+            PullPolicy::ALL.to_vec(),
+            vec![IfNotPresent, Always],
+            vec![],
+        ),
+        (vec!["always", "always"], vec![Never], vec![Always], vec![Always], vec![]),
+    ] {
+        let words: Vec<String> = requested.iter().map(|word| (*word).to_owned()).collect();
+        let refused: Vec<String> = refused.iter().map(|word| (*word).to_owned()).collect();
+        assert_eq!(effective_policies(&words, &pool, &allowed), Ok((expected, refused)), "{requested:?}");
+    }
+}
+
+#[test]
+fn only_an_empty_rest_is_an_error() {
+    for (words, allowed, message) in [
+        (
+            vec!["if-not-present"],
+            vec![Always],
+            "pull_policy ([if-not-present]) is not one of the allowed_pull_policies ([always])",
+        ),
+        (
+            vec!["never", "Always"],
+            vec![Always, IfNotPresent],
+            "pull_policy ([never Always]) is not one of the allowed_pull_policies ([always if-not-present])",
+        ),
+    ] {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        let refused = effective_policies(&words, &[Always], &allowed).unwrap_err();
+        assert_eq!(refused.to_string(), message);
     }
 }

@@ -78,8 +78,10 @@ fn an_attempt_that_holds_nothing_is_ended_only_when_nobody_is_at_it() {
 #[test]
 fn an_attempt_that_cannot_be_read_keeps_its_instance_until_its_record_says_that_it_is_over() {
     let unreadable = |s: &mut crate::attempt::AttemptSeen| {
-        (s.job, s.unreadable) = (None, Some("`job` is damaged".to_owned()));
-        (s.runner, s.tmpdir) = (Presence::Unknown, Presence::Unknown);
+        s.job = None;
+        s.unreadable = Some("`job` is damaged".to_owned());
+        s.runner = Presence::Unknown;
+        s.tmpdir = Presence::Unknown;
         s.begun = s.lease_at;
     };
     let with = |text: &str, change: fn(&mut crate::attempt::AttemptSeen)| {
@@ -114,8 +116,11 @@ fn an_attempt_that_cannot_be_read_is_as_old_as_its_request() {
     let unreadable = |text: &str, requested_in: BootId| {
         changed(text, |w| {
             let seen = w.seen(7);
-            (seen.job, seen.unreadable) = (None, Some("`job` is damaged".to_owned()));
-            (seen.begun, seen.lease_at, seen.lease_held) = (NOW, NOW, false);
+            seen.job = None;
+            seen.unreadable = Some("`job` is damaged".to_owned());
+            seen.begun = NOW;
+            seen.lease_at = NOW;
+            seen.lease_held = false;
             let grant = w.state.granted.get_mut(&attempt(7)).expect("it has a grant");
             Arc::make_mut(&mut grant.reservation).requested_at.boot = requested_in;
         })
@@ -153,7 +158,8 @@ fn a_pass_that_goes_on_for_a_dead_call_records_why_the_attempt_was_closed() {
         for how in [End::CleanedUp, End::Superseded, End::RunnerGone] {
             let mut world = world(text);
             let seen = world.seen(job);
-            (seen.closed, seen.lease_held) = (Some(Closed::new(ago(Duration::from_secs(1)), how)), false);
+            seen.closed = Some(Closed::new(ago(Duration::from_secs(1)), how));
+            seen.lease_held = false;
             let recorded = world.plan().events.iter().find_map(|event| {
                 if let Change::Released { release, .. } = &event.change {
                     return Some(release.how);

@@ -227,7 +227,8 @@ fn a_host_that_answers_for_the_first_time_is_cleaned_before_a_job_gets_it() {
 #[test]
 fn a_host_that_is_clean_goes_to_the_first_waiting_jobs_of_its_domain() {
     let cleaned = |text: &str| {
-        let (world, host) = (world(text), instance("h1"));
+        let world = world(text);
+        let host = instance("h1");
         let begun = world.state.instances[&host].since;
         render_events(&request::cleaned(&world.state, &host, begun, &[], NOW))
     };
@@ -241,7 +242,8 @@ fn a_host_that_is_clean_goes_to_the_first_waiting_jobs_of_its_domain() {
 #[test]
 fn a_cleaning_that_began_before_the_host_was_unbound_does_not_make_it_ready() {
     let mut world = world("bound | static cleaning 5s of b; waits 8");
-    let (host, begun) = (instance("h1"), world.state.instances[&instance("h1")].since);
+    let host = instance("h1");
+    let begun = world.state.instances[&instance("h1")].since;
     let cleaned =
         |world: &World, begun| render_events(&request::cleaned(&world.state, &host, begun, &[], NOW));
     assert_eq!(cleaned(&world, begun), "h1 cleaned");

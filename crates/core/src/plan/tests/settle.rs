@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::random::a_world;
 use crate::attempt::{Closed, End};
 use crate::event::Change;
 use crate::images::{FoundImage, SeenImages};
@@ -12,7 +11,7 @@ use crate::instance::{Answer, Instance, Phase, Release};
 use crate::invariants::check;
 use crate::inventory::{Listed, Status, Tags};
 use crate::notation::{World, cleaned, endpoint, render, world};
-use crate::plan::{Effect, Plan, recheck, request, seen, stages};
+use crate::plan::{Effect, Plan, checks, request, warm};
 use crate::report::WaitingOn;
 
 /// How many passes may act before the plan must have settled.
@@ -70,7 +69,8 @@ impl World {
         match effect {
             Effect::Launch { instance, .. } => {
                 let launch = self.state.instance(instance).and_then(|i| i.launch.clone()).expect("intended");
-                let (instance, attempt) = (instance.clone(), launch.attempt);
+                let instance = instance.clone();
+                let attempt = launch.attempt;
                 let tags = Tags {
                     pool: crate::ids::PoolName::new("p"),
                     owner: self.observed.owner.clone(),
@@ -78,7 +78,9 @@ impl World {
                     number: launch.number,
                 };
                 if let Ok(listing) = &mut self.observed.listing {
-                    let (id, tags, status) = (instance.clone(), Some(tags), Status::Running);
+                    let id = instance.clone();
+                    let tags = Some(tags);
+                    let status = Status::Running;
                     listing.instances.retain(|l| l.id != id);
                     listing.instances.push(Listed {
                         id,
@@ -114,23 +116,24 @@ impl World {
                 self.carry(&request::ready(&self.state, instance, now));
             }
             Effect::Adopt { instance, capacity } => {
-                let (instance, endpoint) = (instance.clone(), endpoint());
+                let instance = instance.clone();
+                let endpoint = endpoint();
                 let capacity = capacity.unwrap_or(self.policy.capacity_per_instance);
                 let uses_left = self.policy.max_use_count;
                 self.tell(now, Change::Adopted { instance, endpoint, capacity, uses_left });
             }
             Effect::CheckHealth { instance } => drop(self.observed.healthy.insert(instance.clone(), now)),
             Effect::Check { instance, kind } => {
-                self.carry(&stages::begun(&self.state, instance, *kind, now));
+                self.carry(&checks::begun(&self.state, instance, *kind, now));
             }
             Effect::Recheck { instance } => {
                 let left = self.state.instance(instance).and_then(|i| i.released).expect("a job has left");
-                self.carry(&recheck::passed(&self.state, instance, left, now));
+                self.carry(&checks::recheck_passed(&self.state, instance, left, now));
             }
             Effect::Warm { instance, image } => {
                 let found = vec![FoundImage { name: image.clone(), digest: None, bytes: 1 }];
                 let seen = SeenImages { found, removed: Vec::new() };
-                self.carry(&seen::by_keeper(&self.state, instance, &seen, now));
+                self.carry(&warm::seen_by_keeper(&self.state, instance, &seen, now));
             }
             Effect::Clean { instance } => {
                 let begun = self.state.instance(instance).map_or(now, |host| host.since);
@@ -152,7 +155,8 @@ impl World {
             }
             Effect::DropRequest { attempt } => {
                 if self.state.waiting_for(attempt).is_some() {
-                    let (attempt, how) = (attempt.clone(), End::GivenBack);
+                    let attempt = attempt.clone();
+                    let how = End::GivenBack;
                     self.tell(now, Change::Withdrawn { attempt, how });
                 }
             }
@@ -196,7 +200,8 @@ proptest! {
     #[test]
     fn in_a_world_without_faults_every_plan_comes_to_rest(line in a_world()) {
         let mut world = world(&line);
-        let (held, recorded) = (world.state.granted.len(), world.state.instances.len());
+        let held = world.state.granted.len();
+        let recorded = world.state.instances.len();
         let jobs = held + world.state.waiting.len();
         let (launches, plan) = run(&mut world, 30).map_err(TestCaseError::fail)?;
         // No churn: each launch is for a job, for the target, or replaces a lost instance.
@@ -233,9 +238,180 @@ fn a_full_pool_serves_waiting_projects_one_after_the_other() {
         assert!(world.state.granted.contains_key(&attempt), "job {job}");
         let now = world.now;
         let seen = world.seen(job);
-        (seen.closed, seen.used, seen.lease_held) = (Some(cleaned(now)), true, false);
+        seen.closed = Some(cleaned(now));
+        seen.used = true;
+        seen.lease_held = false;
         let rest = world.settle().unwrap();
         assert_eq!(rest.effects, []);
     }
     assert!(world.state.granted.is_empty() && world.state.waiting.is_empty());
+}
+
+// Random worlds, written as lines: a failing case prints as one.
+
+fn span() -> impl Strategy<Value = String> {
+    prop_oneof![(0..90_u32).prop_map(|s| format!("{s}s")), (1..40_u32).prop_map(|m| format!("{m}m")),]
+}
+
+fn project() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec!["a", "b", "c"])
+}
+
+fn protection() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec!["", "", " protected"])
+}
+
+fn one_of(words: &'static [&'static str]) -> impl Strategy<Value = &'static str> {
+    prop::sample::select(words)
+}
+
+/// Something after an item; usually nothing.
+fn maybe(text: impl Strategy<Value = String>) -> impl Strategy<Value = String> {
+    prop::option::weighted(0.25, text).prop_map(|t| t.map_or_else(String::new, |t| format!(" {t}")))
+}
+
+fn status() -> impl Strategy<Value = String> {
+    prop_oneof![
+        one_of(&["starting", "stopping", "running", "suspended", "gone", "denied"]).prop_map(str::to_owned),
+        span().prop_map(|s| format!("missing {s}")),
+        span().prop_map(|s| format!("missing {s} denied")),
+    ]
+}
+
+fn hindrance() -> impl Strategy<Value = String> {
+    prop_oneof![
+        Just("old".to_owned()),
+        Just("busy".to_owned()),
+        Just("announced".to_owned()),
+        (1..20_u32).prop_map(|s| format!("failing {s}s")),
+        (200..210_u32, one_of(&["named", "user"])).prop_map(|(job, word)| format!("{word} {job}")),
+    ]
+}
+
+/// `number` gives the jobs of different items different IDs.
+fn item(number: usize) -> impl Strategy<Value = String> {
+    let empty = one_of(&[
+        "requested",
+        "unknown",
+        "refused",
+        "booting",
+        "checking",
+        "idle",
+        "idle",
+        "idle",
+        "suspending",
+        "stopped",
+        "resuming",
+        "draining",
+    ]);
+    let host = one_of(&["static checking", "static idle", "static cleaning", "static out-of-service"]);
+    let held = one_of(&["held", "held", "draining", "static held", "static out-of-service"]);
+    let uses = (1..4_u32).prop_map(|uses| format!("uses {uses}"));
+    let row = one_of(&["", "", "", " unbegun", " unbegun twice", " unchecked", " unbegun twice unchecked"]);
+    let bound = (project(), protection(), row)
+        .prop_map(|(project, protection, row)| format!("of {project}{protection}{row}"));
+    let job = 10 * (number + 1);
+    let word = one_of(&["by", "by", "by", "closing"]);
+    let other = one_of(&["orphan", "stranger", "foreign", "host", "orphan"]);
+    let waits = (project(), protection(), one_of(&["10m", "1h", "2h"]), any::<bool>());
+    prop_oneof![
+        6 => (prop_oneof![4 => empty, 1 => host], span(), maybe(uses.clone()), maybe(bound), maybe(status()), maybe(hindrance()))
+            .prop_map(|(phase, age, uses, bound, status, hindrance)| {
+                let bound = if phase.ends_with("idle") { bound } else { String::new() };
+                format!("{phase} {age}{uses}{bound}{status}{hindrance}")
+            }),
+        4 => (held, span(), word, 1..3_usize, maybe(uses), (project(), protection()), maybe(status()), maybe(hindrance()))
+            .prop_map(move |(phase, age, word, jobs, uses, (project, protection), status, hindrance)| {
+                let jobs: Vec<String> = (0..jobs).map(|n| (job + n).to_string()).collect();
+                let jobs = jobs.join(",");
+                format!("{phase} {age} {word} {jobs} cap 3{uses} of {project}{protection}{status}{hindrance}")
+            }),
+        1 => (other, span()).prop_map(|(kind, age)| format!("{kind} {age}")),
+        4 => (waits, span()).prop_map(move |((project, protection, timeout, dead), age)| {
+            let dead = if dead && timeout == "2h" { " dead" } else { "" };
+            format!("waits {job} {age} of {project}{protection} timeout {timeout}{dead}")
+        }),
+    ]
+}
+
+fn settings() -> impl Strategy<Value = String> {
+    let limits = (0..9_u32, 0..5_u32, 1..4_u32, prop::option::of(1..4_u32));
+    let reuse = one_of(&["", ", any", ", namespace"]);
+    let more = one_of(&[
+        "",
+        "",
+        "",
+        ", lifetime 1h",
+        ", lifetime 20m",
+        ", launching 1",
+        ", rate 2, recent 1 20s",
+        ", drained",
+        ", bound",
+        ", hosts",
+        ", failures 2 3s",
+        ", failures 6 2m",
+        ", failures 6 6m",
+        ", idle_time 0s",
+        ", tier 1",
+        ", tier 2",
+        ", tier 3, unsuspended 2 3s",
+        ", tier 2, unsuspended 6 6m",
+        ", tier 2, idle_time 0s",
+        ", tier 2 no",
+        ", tier 2 unknown",
+        ", tier 2, drained",
+        ", tier 2, lifetime 20m",
+        ", repeats",
+        ", factor 0.7",
+        ", offerings 2",
+        ", offerings 2, out c1 20s",
+        ", offerings 2, out c1 20s, quota c2 1m",
+    ]);
+    let listing =
+        one_of(&["", "", "", "", ", partial", ", nowhere", ", unlisted", ", list 20s", ", reap", ", full"]);
+    (limits, reuse, more, listing).prop_map(|((max, target, cap, uses), reuse, more, listing)| {
+        let uses = uses.map_or_else(String::new, |uses| format!(", uses {uses}"));
+        format!("max {max}, target {target}, cap {cap}{uses}{reuse}{more}{listing}")
+    })
+}
+
+/// A whole world, as a line.
+pub(super) fn a_world() -> impl Strategy<Value = String> {
+    let items = (0..9_usize).prop_flat_map(|count| (0..count).map(item).collect::<Vec<_>>());
+    (settings(), items).prop_map(|(settings, items)| format!("{settings} | {}", items.join("; ")))
+}
+
+/// Jobs with orders, and instances that were launched for a job. `number` as in `item`.
+fn order(number: usize) -> impl Strategy<Value = String> {
+    const PHASES: &[&str] = &["requested", "unknown", "refused", "booting", "checking", "idle"];
+    let job = 1_000 + number;
+    let waits = move |age: String| format!("waits {job} {age} orders ruby");
+    let instance = move |(phase, age, status, hindrance): (&str, String, String, String)| {
+        format!("{phase} {age} for {job}{status}{hindrance}")
+    };
+    let instances = || (one_of(PHASES), span(), maybe(status()), maybe(hindrance())).prop_map(instance);
+    prop_oneof![
+        3 => span().prop_map(waits),
+        2 => instances(),
+        4 => (instances(), span()).prop_map(move |(instance, age)| format!("{instance}; {}", waits(age))),
+        1 => span().prop_map(move |age| format!("held {age} by {job} for {job}")),
+    ]
+}
+
+/// A whole world, as a line, of a provider that makes orders.
+pub(super) fn a_world_with_orders() -> impl Strategy<Value = String> {
+    let items = (0..4_usize).prop_flat_map(|count| (0..count).map(item).collect::<Vec<_>>());
+    let orders = (1..5_usize).prop_flat_map(|count| (0..count).map(order).collect::<Vec<_>>());
+    (settings(), items, orders).prop_map(|(settings, items, orders)| {
+        let all: Vec<String> = items.into_iter().chain(orders).collect();
+        format!("orders, {settings} | {}", all.join("; "))
+    })
+}
+
+#[test]
+fn every_random_world_can_be_built() {
+    use crate::notation::world;
+    proptest!(ProptestConfig::with_cases(200), |(line in a_world())| {
+        prop_assert_eq!(crate::invariants::check(&world(&line).state), vec![]);
+    });
 }

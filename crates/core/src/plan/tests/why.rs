@@ -178,9 +178,10 @@ fn the_record_alone_tells_most_reasons() {
 
 #[test]
 fn a_job_that_no_host_may_ever_serve_is_told_so() {
-    let (never, wait) =
-        ("a8: all 2 hosts of the pool are bound to other trust domains", "a8: no static host is free");
-    let (one, other) = ("static idle 5m of b", "static idle 5m of c");
+    let never = "a8: all 2 hosts of the pool are bound to other trust domains";
+    let wait = "a8: no static host is free";
+    let one = "static idle 5m of b";
+    let other = "static idle 5m of c";
     let with = |settings: &str, items: &str| {
         waits(&format!("hosts, bound{settings} | {one}; {items}; waits 8 of a"))
     };

@@ -4,20 +4,21 @@
 //! them would double the pool. So before such a list proves an absence, the idle instances are probed: it does not count as
 //! long as they answer. One that does not answer is absent as always.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::Effect;
-use super::builder::PlanBuilder;
 use super::health::HOLD;
 use super::observed::Observed;
 use super::reconcile::{act, is_ready_since};
-use super::whereabouts::{Coverage, coverage};
-use crate::ids::InstanceId;
+use super::table::Unrecorded;
+use super::{Effect, PlanBuilder};
+use crate::attempt::AttemptSeen;
+use crate::ids::{AttemptName, Generation, InstanceId, Location, OwnerId};
 use crate::instance::{Instance, Phase};
-use crate::inventory::Listing;
+use crate::inventory::{Listing, Tags};
 use crate::policy::Policy;
 use crate::pool::PoolState;
-use crate::report::Note;
+use crate::report::{Note, WaitingOn};
 use crate::time::Stamp;
 
 /// How long an absence waits for a probe that tells nothing, as during a fault on the runner host.
@@ -87,7 +88,8 @@ impl Implausible {
     /// What operators read about it.
     pub(super) fn note(&self) -> Option<Note> {
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let (missing, answering) = (count(self.missing), count(self.answering.len()));
+        let missing = count(self.missing);
+        let answering = count(self.answering.len());
         (answering > 0).then_some(Note::ListImplausible { missing, answering })
     }
 
@@ -116,4 +118,116 @@ fn is_untried(instance: &Instance, observed: &Observed) -> bool {
 /// True if the list is of the instance's location, and was begun after its launch.
 fn is_covered(instance: &Instance, listing: &Listing) -> bool {
     coverage(instance, listing) == Coverage::Covered
+}
+
+// Whether a list covers an instance's location.
+//
+// Credentials, a profile or a region can change. Then the provider answers with complete lists of another location,
+// and lacks every instance that was launched before. Those instances still exist, and cost money.
+
+/// What a list can say about an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Coverage {
+    Covered,
+    /// The list was taken in another location.
+    Elsewhere,
+    /// The location of the list is unknown.
+    Unknown,
+}
+
+pub(super) fn coverage(instance: &Instance, listing: &Listing) -> Coverage {
+    match &listing.location {
+        None => Coverage::Unknown,
+        Some(here) if instance.is_outside(here) => Coverage::Elsewhere,
+        Some(_) => Coverage::Covered,
+    }
+}
+
+/// True if the provider now answers for another location than the instance's: no call of its concerns the instance.
+pub(super) fn is_elsewhere(instance: &Instance, observed: &Observed) -> bool {
+    observed.listing.as_ref().is_ok_and(|listing| coverage(instance, listing) == Coverage::Elsewhere)
+}
+
+/// The pool's instances in another location.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Elsewhere {
+    instances: u32,
+    /// The location of the first of them.
+    location: Location,
+    /// The location of the list; without one, that of the last list or launch.
+    here: Location,
+}
+
+impl Elsewhere {
+    pub(super) fn find(state: &PoolState, observed: &Observed) -> Option<Self> {
+        let listed = observed.listing.as_ref().ok().and_then(|listing| listing.location.as_ref());
+        let here = listed.or(state.location.as_ref())?;
+        let mut outside = state.instances.values().filter(|instance| instance.is_outside(here));
+        let location = outside.next()?.location.clone()?;
+        let instances = u32::try_from(outside.count()).unwrap_or(u32::MAX).saturating_add(1);
+        Some(Self { instances, location, here: here.clone() })
+    }
+
+    /// What launches wait for.
+    pub(super) fn waiting_on(&self) -> WaitingOn {
+        let Self { instances, location, here } = self.clone();
+        WaitingOn::Elsewhere { instances, location, here }
+    }
+
+    /// What operators read about it.
+    pub(super) fn note(&self) -> Note {
+        let Self { instances, location, here } = self.clone();
+        Note::Elsewhere { instances, location, here }
+    }
+}
+
+/// What operators read about a list whose location is unknown.
+pub(super) fn unknown(state: &PoolState, observed: &Observed) -> Option<Note> {
+    let listing = observed.listing.as_ref().ok().filter(|listing| listing.location.is_none())?;
+    let listed = |id: &InstanceId| listing.instances.binary_search_by(|l| l.id.cmp(id)).is_ok();
+    let missing = state.instances.keys().filter(|id| !listed(id)).count();
+    let instances = u32::try_from(missing).unwrap_or(u32::MAX);
+    (instances > 0).then_some(Note::LocationUnknown { instances })
+}
+
+// Classifies listed instances without a record by their owner.
+
+/// The launches that this state directory has recorded.
+#[derive(Debug, Clone, Copy)]
+pub struct KnownLaunches<'a> {
+    pub recorded: &'a PoolState,
+    pub owner: &'a OwnerId,
+    /// Generations that began in this directory.
+    pub generations: &'a BTreeSet<Generation>,
+    pub attempts: &'a BTreeMap<AttemptName, AttemptSeen>,
+}
+
+impl<'a> KnownLaunches<'a> {
+    pub(super) fn seen_by(recorded: &'a PoolState, observed: &'a Observed) -> Self {
+        let Observed { owner, generations, attempts, .. } = observed;
+        Self { recorded, owner, generations, attempts }
+    }
+
+    /// Classifies an instance without a record by its tags.
+    pub fn classify(&self, id: &InstanceId, tags: Option<&Tags>) -> Unrecorded {
+        let Some(tags) = tags else { return Unrecorded::Static };
+        if tags.owner != *self.owner {
+            return Unrecorded::Foreign;
+        }
+        let highest = match self.recorded.generations.get(&tags.generation) {
+            Some(highest) => *highest,
+            // Begun here, but not yet in this pool's journal: no number was issued.
+            None if self.generations.contains(&tags.generation) => 0,
+            None => return Unrecorded::Stranger,
+        };
+        if tags.number > highest {
+            return Unrecorded::Stranger;
+        }
+        if self.is_named(id) { Unrecorded::OursHeld } else { Unrecorded::Ours }
+    }
+
+    /// True if an open attempt's directory names it. Then it is in use, whatever the journal contains.
+    fn is_named(&self, id: &InstanceId) -> bool {
+        self.attempts.values().any(|a| a.closed.is_none() && a.instance.as_ref() == Some(id))
+    }
 }

@@ -3,6 +3,7 @@
 //! Keeps its own record of refusals: what Greenroom recorded does not count here.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use greenroom_core::event::{Change, Event};
 use greenroom_core::failure::ErrorClass;
@@ -11,8 +12,10 @@ use greenroom_core::instance::Answer;
 use greenroom_core::report::{Report, WaitingOn};
 use greenroom_core::time::Stamp;
 
-use super::orders;
-use super::world::World;
+use crate::fault::Fault;
+use crate::orders;
+use crate::rng::Rng;
+use crate::world::World;
 
 /// The provider's answers to the launches of one pool.
 #[derive(Debug, Default)]
@@ -127,5 +130,66 @@ pub(super) fn records_lost(world: &mut World) {
         {
             answers.refused.entry(offering.clone()).or_insert(0);
         }
+    }
+}
+
+// The offerings of a simulated provider, and when each of them is unavailable.
+
+/// A stretch of virtual time in which one offering is refused.
+#[derive(Debug, Clone)]
+struct Outage {
+    offering: OfferingName,
+    from: u64,
+    to: u64,
+    fault: Fault,
+}
+
+/// The offerings of a scenario.
+#[derive(Debug, Clone, Default)]
+pub struct Stock {
+    /// The preferred one first; empty in two of five seeds.
+    pub offerings: Arc<[OfferingName]>,
+    outages: Vec<Outage>,
+}
+
+impl Stock {
+    /// Draws offerings, and outages between the beginning and `calm`.
+    pub fn draw(seed: u64, calm: u64) -> Self {
+        let mut rng = Rng::new(seed, "stock");
+        if rng.chance(400) {
+            return Self::default();
+        }
+        let names = ["zone-a small spot", "zone-b small spot", "zone-a small", "zone-b large"];
+        let count = rng.within(1..5);
+        let offerings: Vec<OfferingName> =
+            names.into_iter().zip(0..count).map(|(n, _)| OfferingName::new(n)).collect();
+        let mut outages = Vec::new();
+        for offering in &offerings {
+            for _ in 0..rng.below(12) {
+                let fault = rng.pick(&[
+                    Fault::OfferingOut,
+                    Fault::OfferingOut,
+                    Fault::OfferingOut,
+                    Fault::OfferingQuota,
+                    Fault::OfferingInvalid,
+                ]);
+                let from = rng.below(calm * 9 / 10);
+                let to = (from + rng.within(20_000..600_000)).min(calm);
+                outages.push(Outage { offering: offering.clone(), from, to, fault });
+            }
+        }
+        Self { offerings: offerings.into(), outages }
+    }
+
+    /// The refusal of a launch of this offering now, if it is unavailable.
+    pub fn refuses(&self, offering: &OfferingName, now: u64) -> Option<(Fault, ErrorClass)> {
+        let is_open = |o: &&Outage| o.offering == *offering && o.from <= now && now < o.to;
+        let fault = self.outages.iter().find(is_open)?.fault;
+        let class = match fault {
+            Fault::OfferingQuota => ErrorClass::Quota,
+            Fault::OfferingInvalid => ErrorClass::Invalid,
+            _ => ErrorClass::NoCapacity { scope: offering.to_string() },
+        };
+        Some((fault, class))
     }
 }
