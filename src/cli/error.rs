@@ -57,17 +57,7 @@ impl CliError {
     }
 
     fn of(blame: Blame, error: impl Into<Box<dyn Error>>) -> Self {
-        let error = error.into();
-        let mut lines = vec![error.to_string()];
-        let mut source = error.source();
-        while let Some(cause) = source {
-            let line = cause.to_string();
-            // Transparent wrappers repeat what they wrap.
-            if lines.last() != Some(&line) {
-                lines.push(line);
-            }
-            source = cause.source();
-        }
+        let lines = chain(&*error.into());
         Self { blame, lines, remedies: Vec::new(), rendered: None }
     }
 
@@ -82,16 +72,7 @@ impl CliError {
 
     /// An error with its chain, in one line.
     pub fn message(error: &dyn Error) -> String {
-        let mut text = error.to_string();
-        let mut source = error.source();
-        while let Some(cause) = source {
-            let line = cause.to_string();
-            if !text.ends_with(&line) {
-                text = format!("{text}: {line}");
-            }
-            source = cause.source();
-        }
-        text
+        chain(error).join(": ")
     }
 
     #[must_use]
@@ -132,6 +113,21 @@ impl CliError {
             ),
         }
     }
+}
+
+/// The sentences of an error and its causes. A cause that the sentence before it ends with adds nothing: transparent wrappers repeat
+/// what they wrap, and some sentences quote their cause.
+fn chain(error: &dyn Error) -> Vec<String> {
+    let mut lines = vec![error.to_string()];
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let line = cause.to_string();
+        if !lines.last().is_some_and(|last| last.ends_with(&line)) {
+            lines.push(line);
+        }
+        source = cause.source();
+    }
+    lines
 }
 
 impl<E: Error + 'static> From<E> for CliError {

@@ -62,7 +62,7 @@ fn no_keeper() -> KeeperCommand {
 }
 
 fn host(root: &Path, role: Role) -> LocalHost {
-    let state = StateDir::open(root).unwrap();
+    let state = StateDir::open(root).unwrap_or_else(|error| panic!("{error}"));
     LocalHost::open(state, role, no_keeper(), Signals::default_actions()).unwrap()
 }
 

@@ -145,7 +145,9 @@ fn provider_codes() -> BTreeSet<String> {
         let quoted = source.split('"').filter(|text| text.starts_with(&kind));
         let is_code =
             |text: &&str| text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
-        codes.extend(quoted.filter(is_code).map(str::to_owned));
+        // `mod.rs` has the kind itself, too.
+        let is_kind = |text: &&str| crate::provider::find(text).is_ok();
+        codes.extend(quoted.filter(is_code).filter(|text| !is_kind(text)).map(str::to_owned));
     }
     codes
 }

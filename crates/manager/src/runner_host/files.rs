@@ -117,16 +117,17 @@ pub(super) fn own_uid() -> u32 {
 
 /// A file operation that failed.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {operation} `{}`: {}", .path.display(), reason(.source))]
+#[error("cannot {operation} `{}`: {}", .path.display(), reason(.cause))]
 pub struct FileError {
     operation: &'static str,
     path: PathBuf,
-    source: io::Error,
+    /// The sentence says it in its own words, so it is no source of it.
+    cause: io::Error,
 }
 
 impl FileError {
     pub(super) fn new(operation: &'static str, path: &Path, source: impl Into<io::Error>) -> Self {
-        Self { operation, path: path.to_owned(), source: source.into() }
+        Self { operation, path: path.to_owned(), cause: source.into() }
     }
 }
 
