@@ -128,17 +128,19 @@ fn the_documentation_lists_the_same_codes() {
     assert_eq!(rows, code::ALL.len() + of_providers.len(), "docs/doctor.md lists a code that nobody reports");
 }
 
-/// Codes that providers report, read from their sources: `"KIND-…"` in `doctor.rs`, `findings.rs` and `mod.rs` of KIND's folder. A
-/// folder's name may be longer than its kind (`static_hosts`: `static` is a keyword of Rust).
+/// The files of a provider's folder and its parts that have codes.
+const CODE_FILES: [&str; 5] = ["doctor.rs", "findings.rs", "examine.rs", "cheap.rs", "mod.rs"];
+
+/// Codes that providers report, read from their sources: `"KIND-…"` in the [`CODE_FILES`] of KIND's folder. A folder's name may be
+/// longer than its kind (`static_hosts`: `static` is a keyword of Rust).
 fn provider_codes() -> BTreeSet<String> {
     let crates = ["backends", "providers"].map(|name| format!("{REPOSITORY}/crates/{name}/src"));
     let folders = crates.iter().flat_map(|path| std::fs::read_dir(path).unwrap());
     let mut codes = BTreeSet::new();
     for folder in folders.map(|entry| entry.unwrap().path()) {
-        // `findings.rs` has what a provider reports after calls. A part of a provider may have its own `doctor.rs`.
         let parts = std::fs::read_dir(&folder).into_iter().flatten().map(|entry| entry.unwrap().path());
-        let files = parts.map(|part| part.join("doctor.rs"));
-        let files = files.chain(["doctor.rs", "findings.rs", "mod.rs"].map(|name| folder.join(name)));
+        let dirs = parts.chain([folder.clone()]);
+        let files = dirs.flat_map(|dir| CODE_FILES.map(|name| dir.join(name)));
         let source: String = files.map(|file| std::fs::read_to_string(file).unwrap_or_default()).collect();
         let name = folder.file_name().unwrap().to_string_lossy().into_owned();
         let kind = format!("{}-", name.split('_').next().unwrap());
