@@ -19,7 +19,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("providers", &["core", "keys", "ports", "ssh", "system"]),
     ("backends", &["core", "keys", "ports", "providers", "ssh", "system"]),
     ("testkit", &["core", "keys", "ports"]),
-    ("harness", &["core", "manager", "ports", "providers", "ssh", "testkit"]),
+    ("harness", &["core", "manager", "ports", "providers", "ssh", "system", "testkit"]),
     ("sim", &["core", "engine", "ports", "testkit"]),
     ("xtask", &[]),
     // The test kit is optional there: only the tests' own plugin needs it, which no package contains.

@@ -19,6 +19,7 @@ use greenroom_harness::here::{command_lines, kill};
 use greenroom_harness::processes::is_gone;
 use greenroom_harness::provider::{leave_nothing, request, until};
 use greenroom_ports::setup::{PublicPull, Pulls, Traces};
+use greenroom_system::process::Stat;
 use greenroom_testkit::skipped::skipped;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -154,9 +155,8 @@ fn pulling_guest(images: &Path) -> Option<u32> {
 
 /// The process that has started another one; `None` if that is gone.
 fn parent(pid: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name stands in parentheses, and may have spaces and parentheses itself.
-    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok().filter(|parent| *parent > 0)
+    let stat = Stat::of(i32::try_from(pid).ok()?).ok()?;
+    u32::try_from(stat.parent).ok().filter(|parent| *parent > 0)
 }
 
 #[tokio::test]

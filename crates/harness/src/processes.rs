@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use greenroom_system::process::Stat;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// The purpose of a process.
@@ -45,9 +46,7 @@ pub struct Process {
 impl Process {
     /// Its present state; `None`: it is gone, or a zombie.
     fn started(pid: i32) -> Option<u64> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split_ascii_whitespace().collect();
-        if matches!(*fields.first()?, "Z" | "X") { None } else { fields.get(19)?.parse().ok() }
+        Stat::of(pid).ok().filter(|stat| !stat.has_exited()).map(|stat| stat.start)
     }
 
     pub fn is_alive(&self) -> bool {
@@ -99,18 +98,16 @@ impl Process {
 
 /// True if a signal has stopped the process.
 pub fn is_stopped(pid: u32) -> bool {
-    state(pid) == Some('T')
+    stat(pid).is_some_and(|stat| stat.state == 'T')
 }
 
 /// True if the process has exited, also as a zombie.
 pub fn is_gone(pid: u32) -> bool {
-    matches!(state(pid), None | Some('Z' | 'X'))
+    stat(pid).is_none_or(|stat| stat.has_exited())
 }
 
-/// The letter in /proc.
-fn state(pid: u32) -> Option<char> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.chars().next()
+fn stat(pid: u32) -> Option<Stat> {
+    Stat::of(i32::try_from(pid).ok()?).ok()
 }
 
 fn contains(haystack: &[u8], needle: &[u8]) -> bool {

@@ -3,6 +3,7 @@
 use std::io;
 
 use fs_err as fs;
+use greenroom_system::process::Stat;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 /// One line of the process table.
@@ -18,20 +19,11 @@ pub struct Process {
 }
 
 impl Process {
-    /// Field numbers as in proc(5); the name in brackets may contain anything, brackets included.
-    fn parse(stat: &str) -> Option<Self> {
-        let pid = stat.split(' ').next()?.parse().ok()?;
-        let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split_ascii_whitespace().collect();
-        let zombie = matches!(*fields.first()?, "Z" | "X");
-        let parent = fields.get(1)?.parse().ok()?;
-        let session = fields.get(3)?.parse().ok()?;
-        let started = fields.get(19)?.parse().ok()?;
-        Some(Self { pid, parent, session, started, zombie })
-    }
-
     /// The process with a pid; `None`: it does not exist.
     pub fn of(pid: i32) -> Option<Self> {
-        Self::parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+        let stat = Stat::of(pid).ok()?;
+        let Stat { parent, session, start, .. } = stat;
+        Some(Self { pid, parent, session, started: start, zombie: stat.has_exited() })
     }
 
     /// Everything in the process table.
@@ -66,12 +58,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_full_of_brackets_confuses_nobody() {
-        let rest = "S 1 41 40 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 987 1 2 3";
-        let process = Process::parse(&format!("42 (a) b (c) {rest}")).unwrap();
-        assert_eq!(process, Process { pid: 42, parent: 1, session: 40, started: 987, zombie: false });
-        assert_eq!(Process::parse("42 (a"), None);
+    fn the_own_process_is_in_the_table() {
         let own = Process::of(i32::try_from(std::process::id()).unwrap()).unwrap();
         assert!(!own.zombie && own.started > 0);
+        assert!(Process::all().unwrap().contains(&own));
     }
 }

@@ -30,6 +30,8 @@ const CLOSE_ON_EXEC: u32 = 0o2_000_000;
 /// The fields of `/proc/PID/stat` that Greenroom uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
+    /// Its letter in proc(5).
+    pub state: char,
     /// Zero if it is outside this process's namespace; so are the next two.
     pub parent: i32,
     pub group: i32,
@@ -48,12 +50,18 @@ impl Stat {
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not in the format of proc(5)"))
     }
 
+    /// True if the process has exited, although its parent may not have waited for it yet.
+    pub fn has_exited(&self) -> bool {
+        matches!(self.state, 'Z' | 'X')
+    }
+
     /// The name in parentheses may contain blanks and parentheses itself, so fields are counted from the last parenthesis.
     fn parse(text: &str) -> Option<Self> {
         let (_, fields) = text.rsplit_once(')')?;
         let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
         let number = |n: usize| fields.get(n).and_then(|field| field.parse::<i32>().ok());
         Some(Self {
+            state: fields.first()?.chars().next()?,
             parent: number(1)?,
             group: number(2)?,
             session: number(3)?,
@@ -197,11 +205,21 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn a_name_full_of_brackets_confuses_nobody() {
+        let rest = "S 1 41 40 0 -1 4194560 1 0 0 0 0 0 0 0 0 20 0 1 0 987 1 2 3";
+        let stat = Stat::parse(&format!("42 (a) b (c) {rest}")).unwrap();
+        assert_eq!(stat, Stat { state: 'S', parent: 1, group: 41, session: 40, start: 987 });
+        assert!(!stat.has_exited());
+        assert!(Stat::parse(&format!("42 (a) Z{}", &rest[1..])).unwrap().has_exited());
+        assert_eq!(Stat::parse("42 (a"), None);
+    }
+
     proptest! {
         #[test]
         fn any_name_a_process_gives_itself_is_read_over(name in "\\PC{0,15}") {
             let text = format!("42 ({name}) S 7 42 5 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 1 2 3\n");
-            prop_assert_eq!(Stat::parse(&text), Some(Stat { parent: 7, group: 42, session: 5, start: 98765 }));
+            prop_assert_eq!(Stat::parse(&text), Some(Stat { state: 'S', parent: 7, group: 42, session: 5, start: 98765 }));
         }
     }
 }
