@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt::Write as _;
 
 use greenroom_core::ids::PoolName;
+use greenroom_core::text::sentences;
 use greenroom_keys::near::nearest_or_all;
 
 use super::ui;
@@ -57,7 +58,7 @@ impl CliError {
     }
 
     fn of(blame: Blame, error: impl Into<Box<dyn Error>>) -> Self {
-        let lines = chain(&*error.into());
+        let lines = sentences(&*error.into());
         Self { blame, lines, remedies: Vec::new(), rendered: None }
     }
 
@@ -68,11 +69,6 @@ impl CliError {
             ConfigError::Read(_) => None,
         };
         Self { rendered, ..Self::of(Blame::System, error) }
-    }
-
-    /// An error with its chain, in one line.
-    pub fn message(error: &dyn Error) -> String {
-        chain(error).join(": ")
     }
 
     #[must_use]
@@ -113,21 +109,6 @@ impl CliError {
             ),
         }
     }
-}
-
-/// The sentences of an error and its causes. A cause that the sentence before it ends with adds nothing: transparent wrappers repeat
-/// what they wrap, and some sentences quote their cause.
-fn chain(error: &dyn Error) -> Vec<String> {
-    let mut lines = vec![error.to_string()];
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let line = cause.to_string();
-        if !lines.last().is_some_and(|last| last.ends_with(&line)) {
-            lines.push(line);
-        }
-        source = cause.source();
-    }
-    lines
 }
 
 impl<E: Error + 'static> From<E> for CliError {

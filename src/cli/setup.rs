@@ -10,6 +10,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use greenroom_core::execution::StageShell;
 use greenroom_core::ids::PoolName;
+use greenroom_core::text::with_causes;
 use greenroom_keys::problem::{Place, Problems};
 use greenroom_ports::clock::Clock;
 use greenroom_ports::host_keys::HostKeys;
@@ -153,7 +154,7 @@ impl FileSetup {
 enum SetupError {
     #[error(transparent)]
     Read(io::Error),
-    #[error("{}", CliError::message(.0))]
+    #[error("{}", with_causes(.0))]
     Config(ConfigError),
     #[error("pool `{0}` is no longer in the configuration")]
     NotConfigured(PoolName),

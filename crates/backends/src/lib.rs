@@ -9,7 +9,6 @@
 pub mod as_json;
 pub mod authorities;
 pub mod aws_ec2;
-pub mod causes;
 pub mod cloud;
 pub mod external;
 pub mod fleeting;

@@ -1,5 +1,6 @@
 //! Makes data and foreign text fit for messages and shells; a [`Secret`] is shown in neither.
 
+use std::error::Error;
 use std::fmt;
 
 const MIB: u64 = 1 << 20;
@@ -12,6 +13,24 @@ pub fn size(bytes: u64) -> String {
 /// A moment in a table, to the minute.
 pub fn minute(at: jiff::Timestamp) -> String {
     at.strftime("%Y-%m-%d %H:%MZ").to_string()
+}
+
+/// The sentences of an error and its causes, without those that an earlier sentence contains: transparent wrappers repeat what they
+/// wrap, and some messages quote their causes.
+pub fn sentences(error: &dyn Error) -> Vec<String> {
+    let mut sentences = vec![error.to_string()];
+    for cause in std::iter::successors(error.source(), |cause| (*cause).source()) {
+        let sentence = cause.to_string();
+        if sentences.iter().all(|known| !known.contains(&sentence)) {
+            sentences.push(sentence);
+        }
+    }
+    sentences
+}
+
+/// An error with its causes in one line, as [`sentences`] has them.
+pub fn with_causes(error: &dyn Error) -> String {
+    sentences(error).join(": ")
 }
 
 /// Two digits for each byte.
@@ -137,6 +156,31 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    enum Failed {
+        #[error("disk full")]
+        Disk,
+        #[error("cannot write `x`: {0}")]
+        Quoting(#[source] Box<Failed>),
+        #[error("cannot boot `vm`")]
+        Boot(#[source] Box<Failed>),
+        #[error(transparent)]
+        Wrapper(Box<Failed>),
+    }
+
+    #[test]
+    fn a_cause_that_a_sentence_contains_is_not_said_again() {
+        let quoting = || Box::new(Failed::Quoting(Box::new(Failed::Disk)));
+        for (error, expected) in [
+            (Failed::Disk, "disk full"),
+            (Failed::Boot(Box::new(Failed::Disk)), "cannot boot `vm`: disk full"),
+            (Failed::Boot(quoting()), "cannot boot `vm`: cannot write `x`: disk full"),
+            (Failed::Wrapper(quoting()), "cannot write `x`: disk full"),
+        ] {
+            assert_eq!(with_causes(&error), expected);
+        }
+    }
 
     #[test]
     fn an_amount_of_data_has_one_unit() {

@@ -73,11 +73,11 @@ pub(in crate::cli) mod process {
     use std::process::ExitCode;
 
     use greenroom_backends::https::{self, causes};
+    use greenroom_core::text::with_causes;
     use reqwest::header::CONTENT_TYPE;
     use reqwest::redirect::Policy;
 
     use super::PostOrder;
-    use crate::cli::error::CliError;
     use crate::cli::notify::deliver::DeliveryError;
     use crate::cli::ui;
 
@@ -90,7 +90,7 @@ pub(in crate::cli) mod process {
         match posted(order) {
             Ok(()) => ExitCode::SUCCESS,
             Err(problem) => {
-                ui::out(&CliError::message(&problem));
+                ui::out(&with_causes(&problem));
                 ExitCode::from(1)
             }
         }

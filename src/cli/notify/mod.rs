@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use greenroom_core::ids::{InstanceId, PoolName};
 use greenroom_core::notice::{Condition, Notice, Notices, conditions};
+use greenroom_core::text::with_causes;
 use greenroom_core::time::Stamp;
 use greenroom_manager::runner_host::{KeeperStarts, OnReport, SystemClock, replace_alone};
 use greenroom_ports::clock::Clock as _;
@@ -21,7 +22,6 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::context::{self, StoreOptions};
-use super::error::CliError;
 use crate::config::Notify;
 use deliver::DeliveryError;
 
@@ -189,7 +189,7 @@ impl Watch {
                 return;
             }
             Some(Err(error)) => {
-                let problem = CliError::message(&error);
+                let problem = with_causes(&error);
                 tracing::warn!("notice {} ({event}) is not delivered: {problem}", notice.number);
                 if self.notices.failed(self.now(), &problem).is_some() {
                     tracing::error!("notice {} ({event}) is given up", notice.number);

@@ -1,6 +1,5 @@
 //! The port of a cloud's API: one call each, no decisions.
 
-use std::error::Error;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -204,18 +203,4 @@ impl CallKind {
             Self::Existing => ErrorClass::Transient,
         }
     }
-}
-
-/// An error of a library and its causes, each once: the libraries' messages often end with those of their causes.
-pub fn chain(error: &dyn Error) -> String {
-    let mut causes = vec![error.to_string()];
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let text = cause.to_string();
-        if causes.iter().all(|known| !known.contains(&text)) {
-            causes.push(text);
-        }
-        source = cause.source();
-    }
-    causes.join(": ")
 }

@@ -8,11 +8,11 @@ use super::artifact::Digest;
 use super::artifact::lock_file::LockFile;
 use super::locate::{Installed, LocateError, Located, PluginPlaces, locate, versions};
 use super::settings::{HostKeyCheck, Settings};
-use crate::causes::with_causes;
 use crate::cloud::delegated;
 use crate::program::environment::{
     ProgramCodes, environment_findings, exposed_secret, program_finding, unreadable_secret,
 };
+use greenroom_core::text::with_causes;
 
 const CODES: ProgramCodes = ProgramCodes {
     program: "fleeting-program",

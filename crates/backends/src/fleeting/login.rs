@@ -237,7 +237,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-    use crate::causes::with_causes;
+    use greenroom_core::text::with_causes;
 
     fn info(key: &[u8], password: &str) -> ConnectInfo {
         ConnectInfo {

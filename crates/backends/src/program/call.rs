@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::child::{GuardedProgram, ProgramEnd, SpawnError};
 use super::environment::{ProgramEnvironment, SecretError};
 use super::guard;
-use crate::causes::with_causes;
+use greenroom_core::text::with_causes;
 
 /// How much longer than the program's limit the guard process may take.
 const ENDING: Duration = Duration::from_secs(5);

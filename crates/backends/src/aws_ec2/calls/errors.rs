@@ -7,10 +7,8 @@ use aws_credential_types::provider::error::CredentialsError;
 use aws_sdk_ec2::error::{ProvideErrorMetadata, SdkError};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use greenroom_core::failure::ErrorClass;
-use greenroom_core::text::clean_line;
+use greenroom_core::text::{clean_line, with_causes};
 use greenroom_ports::provider::ProviderError;
-
-use crate::cloud::api::chain;
 
 /// Maximum length of a reported message, in characters: a denial contains a kilobyte of encoded reasons.
 const MAX_MESSAGE: usize = 300;
@@ -37,7 +35,7 @@ where
         };
         return ProviderError::new(class(code, status, place), clean_line(line.as_bytes(), MAX_MESSAGE));
     }
-    let line = clean_line(chain(error).as_bytes(), MAX_MESSAGE);
+    let line = clean_line(with_causes(error).as_bytes(), MAX_MESSAGE);
     if has_no_credentials(error) {
         return ProviderError::new(ErrorClass::Denied, format!("no credentials for EC2: {line}"));
     }

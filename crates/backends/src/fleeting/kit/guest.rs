@@ -8,11 +8,11 @@ use greenroom_core::ids::InstanceId;
 use greenroom_ports::connector::ConnectError;
 
 use super::Kit;
-use crate::causes::with_causes;
 use crate::fleeting::group::{CallErrorKind, ConnectInfo, InstanceGroup as _};
 use crate::fleeting::login;
 use crate::fleeting::reach::{self, ReachError};
 use crate::program::kit::{CheckVerdict, Judged, failed, poll, skipped};
+use greenroom_core::text::with_causes;
 
 /// Limit of one login.
 const LOGIN_WITHIN: Duration = Duration::from_secs(20);

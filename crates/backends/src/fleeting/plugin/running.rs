@@ -15,12 +15,12 @@ use super::answers::{
 use super::log::Log;
 use super::process::{PluginEnd, PluginProcess};
 use super::settings::{PluginSettings, config_bytes};
-use crate::causes::with_causes;
 use crate::fleeting::group::{CallError, CallErrorKind, GroupInfo, PluginStart, SeenInstance};
 use crate::fleeting::wire::{
     self, HealthCheckRequest, HealthCheckResponse, InitRequest, InitResponse, PluginClient, StdioData,
     UpdateResponse,
 };
+use greenroom_core::text::with_causes;
 
 const INIT: &str = "/proto.InstanceGroup/Init";
 const UPDATE: &str = "/proto.InstanceGroup/Update";

@@ -26,7 +26,7 @@ use super::own_keys::{Denials, KeyMaker, Offered, OwnKeys};
 use super::queue::PluginQueue;
 use super::reach::{self, ReachError, Trust};
 use super::settings::Settings;
-use crate::causes::with_causes;
+use greenroom_core::text::with_causes;
 
 #[cfg(test)]
 mod fake;

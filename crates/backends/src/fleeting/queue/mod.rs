@@ -22,7 +22,7 @@ use greenroom_ports::provider::ProviderError;
 use super::book::Book;
 use super::group::{GroupInfo, InstanceGroup, call_failure};
 use super::record::{Books, PoolRecord, RecordError};
-use crate::causes::with_causes;
+use greenroom_core::text::with_causes;
 
 mod changes;
 mod launches;

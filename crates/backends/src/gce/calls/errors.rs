@@ -8,10 +8,10 @@ use google_cloud_compute_v1::model::Operation;
 use google_cloud_gax::error::CredentialsError;
 use google_cloud_gax::error::rpc::StatusDetails;
 use greenroom_core::failure::ErrorClass;
-use greenroom_core::text::clean_line;
+use greenroom_core::text::{clean_line, with_causes};
 use greenroom_ports::provider::ProviderError;
 
-use crate::cloud::api::{CallKind, chain};
+use crate::cloud::api::CallKind;
 
 /// Maximum length of a reported message, in characters.
 const MAX_MESSAGE: usize = 300;
@@ -20,7 +20,10 @@ const MAX_MESSAGE: usize = 300;
 pub(super) fn read(error: &Error, kind: CallKind, place: &str) -> ProviderError {
     let line = |message: &str| clean_line(message.as_bytes(), MAX_MESSAGE);
     if error.is_authentication() {
-        return no_credentials(error.source().and_then(|source| source.downcast_ref()), &line(&chain(error)));
+        return no_credentials(
+            error.source().and_then(|source| source.downcast_ref()),
+            &line(&with_causes(error)),
+        );
     }
     if let Some(status) = error.http_status_code() {
         let reason = reason(error);
@@ -36,7 +39,7 @@ pub(super) fn read(error: &Error, kind: CallKind, place: &str) -> ProviderError 
     } else {
         kind.unanswered()
     };
-    ProviderError::new(class, line(&chain(error)))
+    ProviderError::new(class, line(&with_causes(error)))
 }
 
 /// The error of an operation that is done; `None` if it succeeded.

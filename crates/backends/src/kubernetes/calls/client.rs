@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use greenroom_core::failure::ErrorClass;
+use greenroom_core::text::with_causes;
 use greenroom_ports::clock::Clock;
 use greenroom_ports::provider::ProviderError;
 use http::{Method, Request};
@@ -15,7 +16,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use serde_json::Value;
 
 use super::errors::{self, FailedCall};
-use crate::cloud::api::{CallKind, chain};
+use crate::cloud::api::CallKind;
 use crate::cloud::findings;
 use crate::kubernetes::settings::Settings;
 
@@ -186,7 +187,7 @@ pub(super) fn server(config: &Config) -> String {
 }
 
 pub(super) fn no_client(server: &str, error: &kube::Error) -> ProviderError {
-    let why = format!("no connection to `{server}` can be made: {}", chain(error));
+    let why = format!("no connection to `{server}` can be made: {}", with_causes(error));
     ProviderError::new(ErrorClass::Denied, why)
 }
 
@@ -216,20 +217,20 @@ pub(super) async fn config(context: Option<&str>, files: &[PathBuf]) -> Result<C
         None => Config::incluster().map_err(|error| {
             denied(format!(
                 "no `context` is set, and this is not a pod with a service account: {}",
-                chain(&error)
+                with_causes(&error)
             ))
         })?,
         Some(context) => {
             let mut all = files.iter().map(Kubeconfig::read_from);
             let first = all.next().unwrap_or(Err(KubeconfigError::FindPath));
             let read = first.and_then(|first| all.try_fold(first, |merged, next| merged.merge(next?)));
-            let kubeconfig =
-                read.map_err(|error| denied(format!("the kubeconfig cannot be read: {}", chain(&error))))?;
+            let kubeconfig = read
+                .map_err(|error| denied(format!("the kubeconfig cannot be read: {}", with_causes(&error))))?;
             let options =
                 KubeConfigOptions { context: Some(context.to_owned()), ..KubeConfigOptions::default() };
-            Config::from_custom_kubeconfig(kubeconfig, &options)
-                .await
-                .map_err(|error| denied(format!("context `{context}` cannot be used: {}", chain(&error))))?
+            Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| {
+                denied(format!("context `{context}` cannot be used: {}", with_causes(&error)))
+            })?
         }
     };
     config.connect_timeout = Some(CONNECT);

@@ -4,13 +4,13 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use greenroom_core::failure::ErrorClass;
-use greenroom_core::text::clean_line;
+use greenroom_core::text::{clean_line, with_causes};
 use greenroom_core::time::Stamp;
 use greenroom_ports::provider::ProviderError;
 use hyper_util::client::legacy;
 use kube::core::Status;
 
-use crate::cloud::api::{CallKind, chain};
+use crate::cloud::api::CallKind;
 
 /// Maximum length of a reported message, in characters.
 const MAX_MESSAGE: usize = 400;
@@ -85,7 +85,7 @@ pub(super) fn of_transport(error: &kube::Error, kind: CallKind) -> ProviderError
         _ if was_not_sent(error) => ErrorClass::Transient,
         _ => kind.unanswered(),
     };
-    let line = format!("no answer of the API server: {}", chain(error));
+    let line = format!("no answer of the API server: {}", with_causes(error));
     ProviderError::new(class, clean_line(line.as_bytes(), MAX_MESSAGE))
 }
 

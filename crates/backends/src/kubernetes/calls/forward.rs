@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
-use greenroom_core::text::clean_line;
+use greenroom_core::text::{clean_line, with_causes};
 use greenroom_ports::forward::{LONGEST, OPEN, Refusal, Request};
 use greenroom_ports::provider::ProviderError;
 use hyper_util::client::legacy;
@@ -29,7 +29,7 @@ use tower::ServiceBuilder;
 
 use super::client::{config, encoded, no_client, server};
 use super::errors::of_transport;
-use crate::cloud::api::{CallKind, chain};
+use crate::cloud::api::CallKind;
 
 /// Limit to connect, including credentials from a program that the kubeconfig names.
 const CONNECT_WITHIN: Duration = Duration::from_secs(40);
@@ -143,7 +143,7 @@ async fn open(
     }
     let path = format!("/api/v1/namespaces/{}/pods", encoded(&to.namespace));
     let forward = kube::core::Request::new(path).portforward(&to.pod, &[*port]);
-    let forward = forward.map_err(|error| Refusal::Way(chain(&error)))?;
+    let forward = forward.map_err(|error| Refusal::Way(with_causes(&error)))?;
     let connection = client.connect(forward).await.map_err(|error| match &error {
         // The API server answers for a node that it cannot reach, and for a pod that is gone.
         kube::Error::Api(status) if status.code == 404 || status.code >= 500 => {
@@ -167,8 +167,8 @@ async fn beginning(
     let mut data = false;
     let mut errors = false;
     while let Some(message) = frames.next().await {
-        let message =
-            message.map_err(|error| Refusal::Way(format!("the port-forward broke: {}", chain(&error))))?;
+        let message = message
+            .map_err(|error| Refusal::Way(format!("the port-forward broke: {}", with_causes(&error))))?;
         match message {
             Message::Binary(frame) => match frame.split_first() {
                 Some((&DATA, bytes)) if data => return Ok(bytes.to_vec()),
