@@ -1,6 +1,7 @@
 //! The overall result, and that no code is untested or undocumented.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use greenroom_testkit::REPOSITORY;
 
@@ -128,28 +129,43 @@ fn the_documentation_lists_the_same_codes() {
     assert_eq!(rows, code::ALL.len() + of_providers.len(), "docs/doctor.md lists a code that nobody reports");
 }
 
-/// The files of a provider's folder and its parts that have codes.
-const CODE_FILES: [&str; 5] = ["doctor.rs", "findings.rs", "examine.rs", "cheap.rs", "mod.rs"];
+/// Words in the sources of providers that look like codes: a program.
+const NO_CODES: [&str; 1] = ["qemu-img"];
 
-/// Codes that providers report, read from their sources: `"KIND-…"` in the [`CODE_FILES`] of KIND's folder. A folder's name may be
-/// longer than its kind (`static_hosts`: `static` is a keyword of Rust).
+/// Codes that providers report, read from their sources without tests: each `"KIND-…"` in KIND's folder. A folder's name may be longer
+/// than its kind (`static_hosts`: `static` is a keyword of Rust).
 fn provider_codes() -> BTreeSet<String> {
-    let crates = ["backends", "providers"].map(|name| format!("{REPOSITORY}/crates/{name}/src"));
-    let folders = crates.iter().flat_map(|path| std::fs::read_dir(path).unwrap());
     let mut codes = BTreeSet::new();
-    for folder in folders.map(|entry| entry.unwrap().path()) {
-        let parts = std::fs::read_dir(&folder).into_iter().flatten().map(|entry| entry.unwrap().path());
-        let dirs = parts.chain([folder.clone()]);
-        let files = dirs.flat_map(|dir| CODE_FILES.map(|name| dir.join(name)));
-        let source: String = files.map(|file| std::fs::read_to_string(file).unwrap_or_default()).collect();
-        let name = folder.file_name().unwrap().to_string_lossy().into_owned();
-        let kind = format!("{}-", name.split('_').next().unwrap());
-        let quoted = source.split('"').filter(|text| text.starts_with(&kind));
-        let is_code =
-            |text: &&str| text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
-        // `mod.rs` has the kind itself, too.
-        let is_kind = |text: &&str| crate::provider::find(text).is_ok();
-        codes.extend(quoted.filter(is_code).filter(|text| !is_kind(text)).map(str::to_owned));
+    for family in ["backends", "providers"].map(|name| format!("{REPOSITORY}/crates/{name}/src")) {
+        for folder in std::fs::read_dir(family).unwrap().map(|entry| entry.unwrap()) {
+            let name = folder.file_name().into_string().unwrap();
+            let kind = format!("{}-", name.split('_').next().unwrap());
+            if !crate::provider::all().iter().any(|known| format!("{}-", known.kind).starts_with(&kind)) {
+                continue;
+            }
+            for source in sources(&folder.path()) {
+                let code = source.split("#[cfg(test)]\nmod ").next().unwrap();
+                codes.extend(code.split('"').filter(|text| is_code(text, &kind)).map(str::to_owned));
+            }
+        }
     }
     codes
+}
+
+fn is_code(text: &str, kind: &str) -> bool {
+    text.strip_prefix(kind).is_some_and(|rest| !rest.is_empty() && !rest.ends_with('-'))
+        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && crate::provider::find(text).is_err()
+        && !NO_CODES.contains(&text)
+}
+
+/// The sources in a folder and below it; those of tests have a name of their own.
+fn sources(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path());
+    let read = |path: PathBuf| match path.extension() {
+        Some(_) if path.ends_with("tests.rs") => Vec::new(),
+        Some(extension) if extension == "rs" => vec![std::fs::read_to_string(&path).unwrap()],
+        _ => sources(&path),
+    };
+    entries.flat_map(read).collect()
 }
