@@ -17,6 +17,7 @@ env -u RUSTC_WORKSPACE_WRAPPER -u CARGO_INCREMENTAL -u CARGO_TARGET_DIR CARGO_HO
 pub const STEPS: &[Step] = &[
     Step::program("format", First, &["cargo", "fmt", "--all", "--check"]),
     Step::lint("shell and Python", First),
+    Step::unittest("benchmark tools", First, &["scripts/bench", "--self-test"]),
     Step::build("build and lints", First, Build::Plain),
     // What the default build is enough for, then what needs the two others, which are ready by then.
     Step::suite(
