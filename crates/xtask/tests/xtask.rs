@@ -19,7 +19,7 @@ fn a_step_that_does_not_exist_is_wrong_usage() {
 fn the_steps_are_listed_in_their_order() {
     let output = Command::new(XTASK).arg("steps").output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.starts_with("format\nshell and Python\nbuild and lints\n"), "{text}");
+    assert!(text.starts_with("format\nshell and Python\nbenchmark tools\nbuild and lints\n"), "{text}");
     assert!(output.status.success() && text.ends_with("\nmutants of the core\n"), "{text}");
 }
 
