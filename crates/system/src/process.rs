@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_name_full_of_brackets_confuses_nobody() {
-        let rest = "S 1 41 40 0 -1 4194560 1 0 0 0 0 0 0 0 0 20 0 1 0 987 1 2 3";
+        let rest = "S 1 41 40 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 987 1 2 3";
         let stat = Stat::parse(&format!("42 (a) b (c) {rest}")).unwrap();
         assert_eq!(stat, Stat { state: 'S', parent: 1, group: 41, session: 40, start: 987 });
         assert!(!stat.has_exited());
