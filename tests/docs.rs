@@ -20,7 +20,7 @@ use greenroom::config;
 use greenroom::provider;
 use greenroom_core::metrics::{Metric, catalogue};
 use greenroom_core::plan::table::ROWS;
-use greenroom_keys::Applies;
+use greenroom_keys::TakesEffect;
 use greenroom_keys::page;
 use greenroom_xtask::steps::STEPS;
 
@@ -106,9 +106,9 @@ fn every_key_is_explained_in_short_sentences() {
         assert!(table.about.ends_with('.') && !table.keys.is_empty(), "{}", table.header);
         for key in table.keys {
             let at = format!("`{}` of {}", key.name, table.header);
-            assert!(!key.means.is_empty(), "{at}: nothing says what it means");
-            assert_eq!(key.applies == Applies::Within, key.opens_table(), "{at}");
-            let text = [key.means, key.interacts].join(" ");
+            assert!(!key.doc.is_empty(), "{at}: nothing says what it means");
+            assert_eq!(key.takes_effect == TakesEffect::Within, key.opens_table(), "{at}");
+            let text = [key.doc, key.notes].join(" ");
             assert!(
                 text.trim_end().ends_with('.') && !text.contains("  ") && !text.contains('\n'),
                 "{at}: {text}"

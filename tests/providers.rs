@@ -7,15 +7,15 @@ use std::path::Path;
 use greenroom::provider;
 use greenroom::provider::WITHOUT_BACKENDS;
 use greenroom_keys::problem::Problem;
-use greenroom_keys::{Applies, Key, KeyTable, Takes, Unset, key, page, table};
+use greenroom_keys::{DefaultValue, KeySpec, KeyTable, TakesEffect, ValueType, key, page, table};
 use greenroom_providers::first_pool::{FirstPool, Nothing};
 use greenroom_providers::registration::{BuildContext, Built, Calls, Registration};
 
 /// The keys of the table.
 const KEYS: &[KeyTable] =
     &[KeyTable { header: "[pool.NAME.provider]", about: "Sheets of paper.", keys: &[SHEETS] }];
-const SHEETS: Key =
-    key("sheets", Takes::Count(1), Unset::Required, Applies::Launch).means("Sheets per instance.");
+const SHEETS: KeySpec = key("sheets", ValueType::Count(1), DefaultValue::Required, TakesEffect::Launch)
+    .doc("Sheets per instance.");
 
 const PAPER: Registration = Registration {
     kind: "paper",

@@ -23,7 +23,7 @@ use super::args::{DEFAULT_CONFIG, GlobalOptions};
 use super::error::CliError;
 use super::program;
 use super::setup::{FileSetup, ProviderContext};
-use crate::config::{Config, DEFAULT_STATE_DIR, PoolConfig};
+use crate::config::{Config, PoolConfig, default_state_dir};
 use crate::provider;
 
 /// The configuration, the state directory and the host of a command.
@@ -213,7 +213,7 @@ pub(super) fn locate(place: &GlobalOptions) -> Result<(PathBuf, Option<Config>),
     }
     let read = read_config(place)?;
     let path =
-        read.as_ref().map_or_else(|| PathBuf::from(DEFAULT_STATE_DIR), |config| config.state_dir.clone());
+        read.as_ref().map_or_else(|| default_state_dir().to_owned(), |config| config.state_dir.clone());
     Ok((path, read))
 }
 

@@ -37,6 +37,16 @@ pub(super) struct IdleDraft {
 }
 
 impl IdleDraft {
+    /// The given values, or the declared defaults: of a pool.
+    pub(super) fn or_declared(&self) -> IdlePolicy {
+        IdlePolicy {
+            idle_count: self.idle_count.or_declared(),
+            idle_time: self.idle_time.or_declared(),
+            scale_factor: self.scale_factor.or_declared(),
+            scale_factor_limit: self.scale_factor_limit.or_declared(),
+        }
+    }
+
     /// Takes missing keys from `below`.
     pub(super) fn over(&self, below: &IdlePolicy) -> IdlePolicy {
         IdlePolicy {
@@ -117,7 +127,7 @@ pub(super) fn idle(pool: &PoolDraft, entry: &IdleDraft, table: &Table<'_>) {
         && let Got::Good(most, limit_at) = &pool.max_instances
         && !pool.capacity_per_instance.is_bad()
     {
-        let capacity = pool.capacity_per_instance.or(1);
+        let capacity = pool.capacity_per_instance.or_declared();
         let slots = u64::from(*most) * u64::from(capacity);
         if u64::from(*wanted) > slots {
             let title =
@@ -128,7 +138,7 @@ pub(super) fn idle(pool: &PoolDraft, entry: &IdleDraft, table: &Table<'_>) {
     }
     if let (Got::Good(floor, at), Got::Good(ceiling, limit_at)) = (count, limit)
         && (own(&entry.idle_count) || own(&entry.scale_factor_limit))
-        && factor.or(0.0) > 0.0
+        && factor.effective().is_some_and(|factor| *factor > 0.0)
         && *ceiling != 0
         && ceiling < floor
     {

@@ -16,7 +16,7 @@ use greenroom_keys::problem::{Place, Problem, join};
 use greenroom_keys::table::Table;
 use greenroom_keys::value_error::{Got, ValueError};
 
-use super::keys::{ENGINE, MODE, UMASK};
+use super::keys::{MODE, UMASK};
 
 /// In place of names: those that jobs use.
 const LEARN: &str = "learn";
@@ -40,11 +40,9 @@ pub(super) fn read(pool: &Table<'_>, around: &ContainerContext<'_>) -> Option<Co
         let problem = Problem::new("containers need `shell` \"bash\" or \"sh\"").at(place.clone(), "here");
         pool.report(problem.at(table.place(), "this pool has containers"));
     }
-    let default = ContainerSettings::default();
     let policies = policies(&table, around.policy);
     let (images_warm, images_learned) = images_warm(&table);
-    let wait = table.duration("wait_for_services").value().copied();
-    let engine = table.word("engine").or(ENGINE[0]);
+    let engine = table.word("engine").or_declared();
     Some(ContainerSettings {
         engine: ContainerEngine::ALL.into_iter().find(|known| known.program() == engine).unwrap_or_default(),
         mode: mode(&table),
@@ -56,13 +54,14 @@ pub(super) fn read(pool: &Table<'_>, around: &ContainerContext<'_>) -> Option<Co
         allowed_pull_policies: policies.1,
         mirrors: mirrors(&table).into_iter().collect(),
         registry_auth: table.text("registry_auth").into_value().map(PathBuf::from),
-        registry_auth_shared: table.flag("registry_auth_shared").or(false),
+        registry_auth_shared: table.flag("registry_auth_shared").or_declared(),
         ca: table.text("ca").into_value().map(PathBuf::from),
         privileged: privileged(&table),
-        volumes: volumes(&table, &around.dirs).unwrap_or(default.volumes),
-        wait_for_services: wait.map_or(default.wait_for_services, |wait| (!wait.is_zero()).then_some(wait)),
-        pull_timeout: table.duration("pull_timeout").or(default.pull_timeout),
-        min_free_space: table.size("min_free_space").or(default.min_free_space),
+        volumes: volumes(&table, &around.dirs),
+        wait_for_services: Some(table.duration("wait_for_services").or_declared())
+            .filter(|wait| !wait.is_zero()),
+        pull_timeout: table.duration("pull_timeout").or_declared(),
+        min_free_space: table.size("min_free_space").or_declared(),
         images_warm,
         images_learned,
         umask: umask(&table),
@@ -93,7 +92,7 @@ pub(super) fn beyond_static_hosts(settings: &ContainerSettings) -> Option<(&'sta
 
 fn mode(table: &Table<'_>) -> Mode {
     let got = table.word("mode");
-    let mode = if got.or(MODE[0]) == MODE[1] { Mode::Always } else { Mode::Image };
+    let mode = if got.or_declared() == MODE[1] { Mode::Always } else { Mode::Image };
     if let Got::Good(_, place) = got
         && mode == Mode::Always
         && !table.has("default_image")
@@ -159,11 +158,11 @@ fn policies(table: &Table<'_>, policy: &Policy) -> (Vec<PullPolicy>, Vec<PullPol
 }
 
 fn privileged(table: &Table<'_>) -> Privileged {
-    match table.choice("privileged").into_value() {
-        None | Some(Chosen::Word(_)) => Privileged::SingleUse,
-        Some(Chosen::Flag(true)) => Privileged::All,
-        Some(Chosen::Flag(false)) => Privileged::None,
-        Some(Chosen::Globs(texts)) => {
+    match table.choice("privileged").or_declared() {
+        Chosen::Word(_) => Privileged::SingleUse,
+        Chosen::Flag(true) => Privileged::All,
+        Chosen::Flag(false) => Privileged::None,
+        Chosen::Globs(texts) => {
             for (at, text) in texts.iter().enumerate() {
                 let place = Place::value_of(join(&table.path("privileged"), &at.to_string()));
                 table.parsed("privileged", Got::Good(text.as_str(), place), glob::pattern);
@@ -174,7 +173,7 @@ fn privileged(table: &Table<'_>) -> Privileged {
 }
 
 fn umask(table: &Table<'_>) -> Umask {
-    let word = table.word("umask").or(UMASK[0]);
+    let word = table.word("umask").or_declared();
     match UMASK.iter().position(|known| *known == word) {
         Some(1) => Umask::Open,
         Some(2) => Umask::Closed,
@@ -198,8 +197,8 @@ fn user(text: &str) -> Result<(), ValueError> {
 }
 
 /// Volumes with absolute paths, each path once.
-fn volumes(table: &Table<'_>, dirs: &[&str]) -> Option<Vec<String>> {
-    let texts = table.texts("volumes").into_value()?;
+fn volumes(table: &Table<'_>, dirs: &[&str]) -> Vec<String> {
+    let texts = table.texts("volumes").or_declared();
     let mut inside: Vec<&str> = Vec::new();
     for (text, place) in &texts {
         let volume = table.parsed("volumes", Got::Good(text.as_str(), place.clone()), volume);
@@ -213,7 +212,7 @@ fn volumes(table: &Table<'_>, dirs: &[&str]) -> Option<Vec<String>> {
             inside.push(path);
         }
     }
-    Some(texts.iter().map(|(text, _)| text.clone()).collect())
+    texts.into_iter().map(|(text, _)| text).collect()
 }
 
 fn options(table: &Table<'_>) -> EngineOptions {

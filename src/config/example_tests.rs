@@ -1,6 +1,6 @@
 //! The example is valid and shows true defaults, and the tables of keys are complete.
 
-use greenroom_keys::{Key, KeyTable, Takes, Unset};
+use greenroom_keys::{DefaultValue, KeySpec, KeyTable, ValueType};
 
 use super::keys::{CONTAINERS, NOTIFY, POLICY, POOL, PROVIDER, RULE, TIMING, TOP};
 use super::*;
@@ -17,7 +17,7 @@ fn example_of(section: &KeyTable) -> (&'static str, &'static str) {
 }
 
 /// Every key with the kind of table that it belongs to.
-fn all() -> impl Iterator<Item = (&'static KeyTable, &'static Key)> {
+fn all() -> impl Iterator<Item = (&'static KeyTable, &'static KeySpec)> {
     KEYS.iter().flat_map(|table| table.keys.iter().map(move |key| (table, key)))
 }
 
@@ -125,7 +125,7 @@ fn mentioned(text: &str) -> Vec<(KeyTable, String)> {
 #[test]
 fn the_example_mentions_every_key_but_most_of_timing() {
     let mentioned = EXAMPLES.map(|(_, text)| mentioned(text)).concat();
-    let is_there = |place: &KeyTable, key: &Key| {
+    let is_there = |place: &KeyTable, key: &KeySpec| {
         mentioned.iter().any(|(section, name)| section == place && name == key.name)
     };
     for (section, key) in all().filter(|(section, _)| **section != TIMING) {
@@ -139,7 +139,7 @@ fn the_example_mentions_every_key_but_most_of_timing() {
 #[test]
 fn the_commented_defaults_of_the_example_are_the_true_ones() {
     // A key that is commented out and has no default shows a sensible value, and its comment describes it.
-    let shown = |place: &KeyTable, key: &Key| {
+    let shown = |place: &KeyTable, key: &KeySpec| {
         let mut section = TOP;
         example_of(place).1.lines().find_map(|line| {
             if line.starts_with('[') {
@@ -151,7 +151,7 @@ fn the_commented_defaults_of_the_example_are_the_true_ones() {
     };
     let mut compared = 0;
     for (section, key) in all() {
-        if let (Some(default), Some(shown)) = (key.default(), shown(section, key)) {
+        if let (Some(default), Some(shown)) = (key.default_text(), shown(section, key)) {
             assert_eq!(shown, default, "{}", key.name);
             compared += 1;
         }
@@ -186,7 +186,7 @@ fn every_key_is_really_read() {
 #[test]
 fn every_default_is_the_true_one() {
     for (section, key) in all() {
-        let Some(default) = key.default() else { continue };
+        let Some(default) = key.default_text() else { continue };
         let given = with(section, &format!("{} = {default}", key.name));
         let given = Config::parse(&given, "x").unwrap_or_else(|wrong| panic!("{wrong}"));
         let absent = with(section, "#");
@@ -203,7 +203,8 @@ fn every_default_is_the_true_one() {
 
 #[test]
 fn every_required_key_is_missed() {
-    for (section, key) in all().filter(|(_, key)| key.unset == Unset::Required && !key.opens_table()) {
+    for (section, key) in all().filter(|(_, key)| key.default == DefaultValue::Required && !key.opens_table())
+    {
         let set = format!("{} = ", key.name);
         let text = with(section, "#");
         let without: Vec<&str> = text.lines().filter(|line| !line.starts_with(&set)).collect();
@@ -215,18 +216,18 @@ fn every_required_key_is_missed() {
 #[test]
 fn every_key_changes_something() {
     for (section, key) in all() {
-        let Some(default) = key.default() else { continue };
-        let other = match key.takes {
-            Takes::Count(_) => "7".to_owned(),
-            Takes::Factor => "0.7".to_owned(),
-            Takes::Duration(_) => "\"7s\"".to_owned(),
-            Takes::Flag => if default == "true" { "false" } else { "true" }.to_owned(),
-            Takes::Word(words) => format!("\"{}\"", words[words.len() - 1]),
-            Takes::HostPath | Takes::GuestPath => "\"/elsewhere\"".to_owned(),
-            Takes::Text => "\"Europe/Paris\"".to_owned(),
-            Takes::Texts => "[\"/elsewhere\"]".to_owned(),
-            Takes::Size => "\"7M\"".to_owned(),
-            Takes::Choice(_) => "[\"a\"]".to_owned(),
+        let Some(default) = key.default_text() else { continue };
+        let other = match key.ty {
+            ValueType::Count(_) => "7".to_owned(),
+            ValueType::Factor => "0.7".to_owned(),
+            ValueType::Duration(_) => "\"7s\"".to_owned(),
+            ValueType::Flag => if default == "true" { "false" } else { "true" }.to_owned(),
+            ValueType::Word(words) => format!("\"{}\"", words[words.len() - 1]),
+            ValueType::HostPath | ValueType::GuestPath => "\"/elsewhere\"".to_owned(),
+            ValueType::Text => "\"Europe/Paris\"".to_owned(),
+            ValueType::Texts => "[\"/elsewhere\"]".to_owned(),
+            ValueType::Size => "\"7M\"".to_owned(),
+            ValueType::Choice(_) => "[\"a\"]".to_owned(),
             takes => panic!("{takes:?} has no default"),
         };
         let extra = match key.name {

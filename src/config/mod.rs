@@ -27,7 +27,7 @@ use greenroom_core::ids::PoolName;
 use greenroom_core::policy::Timing;
 use greenroom_keys::problem::{Place, Problem, Problems, join};
 use greenroom_keys::table;
-pub use keys::TABLES as KEYS;
+pub use keys::{TABLES as KEYS, default_state_dir};
 pub use pool::{PoolConfig, ProviderTable};
 pub use reporting::{MetricsAddress, Notify, Webhook};
 pub use rule::{JobTraits, NoPool};
@@ -35,15 +35,12 @@ use rule::{NamedPools, Rules};
 use syntax::Origins;
 pub use timing::HostTiming;
 
-/// The state directory, unless the configuration or the command line names another.
-pub const DEFAULT_STATE_DIR: &str = "/var/lib/greenroom";
-
 /// All settings of the operator.
 #[derive(Clone, PartialEq)]
 pub struct Config {
-    /// The state directory. Absolute. Default [`DEFAULT_STATE_DIR`].
+    /// The state directory. Absolute.
     pub state_dir: PathBuf,
-    /// Days for which old journal segments are kept. Default 30; 0 keeps none.
+    /// Days for which old journal segments are kept; 0 keeps none.
     pub history_days: u32,
     /// Where keepers serve metrics, unless `keep --metrics` says otherwise.
     pub metrics: Option<MetricsAddress>,
@@ -94,10 +91,10 @@ impl Config {
                 top.report(no_pool());
             }
             let rules = rule::read(top, &named);
-            let state_dir = top.text("state_dir").or(DEFAULT_STATE_DIR.to_owned());
+            let state_dir = top.text("state_dir").or_declared();
             let metrics = top.parsed("metrics", top.text("metrics"), |text| text.parse()).value().cloned();
             let notify = top.table("notify").value().map(reporting::notify);
-            let days = top.count("history_days").or(30);
+            let days = top.count("history_days").or_declared();
             (PathBuf::from(state_dir), days, (metrics, notify), timing, pools, rules)
         });
         let (state_dir, history_days, (metrics, notify), (timing, host_timing), pools, rules) =

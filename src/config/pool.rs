@@ -134,7 +134,6 @@ pub(super) fn read_all(top: &Table<'_>, timing: &Timing) -> BTreeMap<PoolName, P
 }
 
 fn read(table: &Table<'_>, name: PoolName, timing: &Timing) -> Option<PoolConfig> {
-    let default = Policy::default();
     let draft = PoolDraft {
         max_instances: table.required(
             "max_instances",
@@ -150,37 +149,37 @@ fn read(table: &Table<'_>, name: PoolName, timing: &Timing) -> Option<PoolConfig
         cache_dir: table.text("cache_dir"),
     };
     check::pool(&draft, table);
-    let idle_policy = draft.idle.over(&default.idle);
+    let idle_policy = draft.idle.or_declared();
     let mut timing = timing.clone();
     timing.acquire_timeout = table.duration("acquire_timeout").or(timing.acquire_timeout);
-    let reuse = match table.word("reuse").or("project") {
+    let reuse = match table.word("reuse").or_declared() {
         "namespace" => Reuse::Namespace,
         "any" => Reuse::Any,
         _ => Reuse::Project,
     };
     let shell_key = table.word("shell");
-    let shell = shell_key.or(Shell::Bash.as_str());
+    let shell = shell_key.or_declared();
     let uses = draft.max_use_count.value().copied();
     let lifetime = draft.max_lifetime.value().copied();
     let clean_unbinds = table.flag("clean_unbinds").into_value();
     let mut policy = Policy {
-        max_instances: draft.max_instances.or(default.max_instances),
-        capacity_per_instance: draft.capacity_per_instance.or(default.capacity_per_instance),
-        max_use_count: uses.map_or(default.max_use_count, |count| (count > 0).then_some(count)),
-        max_launching: table.count("max_launching").or(default.max_launching),
-        launches_per_minute: table.count("launches_per_minute").or(default.launches_per_minute),
+        max_instances: draft.max_instances.or_default(),
+        capacity_per_instance: draft.capacity_per_instance.or_declared(),
+        max_use_count: Some(draft.max_use_count.or_declared()).filter(|count| *count > 0),
+        max_launching: table.count("max_launching").or_declared(),
+        launches_per_minute: table.count("launches_per_minute").or_declared(),
         max_lifetime: lifetime.filter(|limit| !limit.is_zero()).map(Lifetime),
         extends_lifetime: false,
         reuse,
         clean_unbinds: clean_unbinds.unwrap_or(false),
         schedules: schedules(table, &draft, &idle_policy),
-        idle_stopped: draft.idle_stopped.or(default.idle_stopped),
+        idle_stopped: draft.idle_stopped.or_declared(),
         idle: idle_policy,
         timing,
         warm: WarmPolicy::default(),
     };
-    let builds_dir = draft.builds_dir.or("/builds".to_owned());
-    let cache_dir = draft.cache_dir.or("/cache".to_owned());
+    let builds_dir = draft.builds_dir.or_declared();
+    let cache_dir = draft.cache_dir.or_declared();
     let around = ContainerContext { policy: &policy, shell: &shell_key, dirs: [&builds_dir, &cache_dir] };
     let containers = containers::read(table, &around);
     policy.warm = containers.as_ref().map(ContainerSettings::warm).unwrap_or_default();
@@ -192,16 +191,16 @@ fn read(table: &Table<'_>, name: PoolName, timing: &Timing) -> Option<PoolConfig
         uses_given: uses.is_some(),
         lifetime_given: lifetime.is_some(),
         clean_unbinds,
-        keep_builds: table.flag("keep_builds").or(false),
+        keep_builds: table.flag("keep_builds").or_declared(),
         shell: Shell::ALL.into_iter().find(|known| known.as_str() == shell).unwrap_or(Shell::Bash),
         login_shell: table.flag("login_shell").into_value(),
-        separate_stderr: table.flag("separate_stderr").or(false),
+        separate_stderr: table.flag("separate_stderr").or_declared(),
         builds_dir,
         cache_dir,
         ready_command: table.text("ready_command").into_value(),
         recheck_command: table.text("recheck_command").into_value(),
         clean_command: table.text("clean_command").into_value(),
-        summary: table.flag("summary").or(false),
+        summary: table.flag("summary").or_declared(),
         provider: provider(table)?,
     })
 }

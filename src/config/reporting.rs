@@ -54,8 +54,6 @@ impl fmt::Display for MetricsAddress {
     }
 }
 
-const MIN_INTERVAL: Duration = Duration::from_mins(10);
-
 /// How operators get notices: by a command, a webhook, or both.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Notify {
@@ -156,7 +154,7 @@ pub(super) fn notify(table: &Table<'_>) -> Notify {
     if command.as_ref().and_then(|words| words.first()).is_some_and(|program| !program.starts_with('/')) {
         table.refuse("command", "must begin with the absolute path of a program");
     }
-    let min_interval = table.duration("min_interval").or(MIN_INTERVAL);
+    let min_interval = table.duration("min_interval").or_declared();
     Notify { command, webhook: webhook.into_value(), min_interval }
 }
 

@@ -152,9 +152,9 @@ pub(super) fn read(top: &Table<'_>, pools: &NamedPools) -> Rules {
     }
     rules.default = match default {
         Got::Good(name, place) => pools.find(&name, place, top),
-        Got::Bad => None,
-        Got::Absent if top.has("rule") => None,
-        Got::Absent => {
+        Got::Bad(_) => None,
+        Got::Absent(_) if top.has("rule") => None,
+        Got::Absent(_) => {
             if pools.0.len() > 1 {
                 let mut problem =
                     Problem::new("there are several pools, but neither rules nor a default pool");

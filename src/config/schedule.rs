@@ -19,7 +19,7 @@ pub(super) fn schedule(entry: &Table<'_>) -> Option<Schedule> {
     let zone = entry.text("timezone");
     let help = "set `periods`, such as `[\"* 9-17 * * mon-fri\"]` (minute, hour, day, month, weekday)";
     let periods = entry.required("periods", entry.texts("periods"), help);
-    let mut timezone = zone.or("UTC".to_owned());
+    let mut timezone = zone.or_declared();
     let mut readable = !zone.is_bad();
     if let Got::Good(_, place) = zone {
         // Checked separately, so that a wrong time zone is not reported as a wrong period.

@@ -23,6 +23,14 @@ pub(super) fn fails_with(text: &str, expected: &str) {
     assert!(found == expected.trim_start_matches('\n'), "found:\n{found}\nexpected:{expected}");
 }
 
+/// The simulation and the tests of the core have that policy without a configuration.
+#[test]
+fn the_core_assumes_the_declared_defaults_of_a_pool() {
+    let config = good("[pool.a]\nmax_instances = 9\nprovider.kind = \"local\"\n");
+    let policy = &config.pools[&PoolName::new("a")].policy;
+    assert_eq!(*policy, Policy { max_instances: 9, ..Policy::default() });
+}
+
 #[test]
 fn an_unknown_key_is_named_with_what_was_probably_meant() {
     fails_with(

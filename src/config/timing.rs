@@ -3,49 +3,55 @@
 use std::time::Duration;
 
 use greenroom_core::policy::Timing;
-use greenroom_keys::table::Table;
+use greenroom_keys::KeyTable;
+use greenroom_keys::table::{self, Table};
 use greenroom_keys::value_error::Got;
 
 use super::check;
+use super::keys::TIMING;
 
 /// Durations that no decision depends on: how long processes on the runner host wait for each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostTiming {
-    /// How long a call waits for the lock of a pool's state. Default 10 s.
+    /// How long a call waits for the lock of a pool's state.
     pub lock_timeout: Duration,
-    /// How long a call waits for a lease that the keeper holds. Default 10 s.
+    /// How long a call waits for a lease that the keeper holds.
     pub lease_lock_timeout: Duration,
-    /// How often a long call writes the time into its lease. Default 1 min.
+    /// How often a long call writes the time into its lease.
     pub lease_renew_interval: Duration,
-    /// How long a starting keeper may take, and waits for the previous one to exit. Default 3 s.
+    /// How long a starting keeper may take, and waits for the previous one to exit.
     pub keeper_start_timeout: Duration,
-    /// How often background processes check whether their state directory and the configuration have changed. Default 5
-    /// s.
+    /// How often background processes check whether their state directory and the configuration have changed.
     pub self_check_interval: Duration,
-    /// Half-written files of killed calls are removed at this age. Default 1 h.
+    /// Half-written files of killed calls are removed at this age.
     pub half_made_retention: Duration,
-    /// Attempts without a `prepare` are removed at this age. Default 1 day.
+    /// Attempts without a `prepare` are removed at this age.
     pub unprepared_retention: Duration,
 }
 
 impl Default for HostTiming {
+    /// The declared defaults.
     fn default() -> Self {
-        Self {
-            lock_timeout: Duration::from_secs(10),
-            lease_lock_timeout: Duration::from_secs(10),
-            lease_renew_interval: Duration::from_mins(1),
-            keeper_start_timeout: Duration::from_secs(3),
-            self_check_interval: Duration::from_secs(5),
-            half_made_retention: Duration::from_hours(1),
-            unprepared_retention: Duration::from_hours(24),
-        }
+        let read = table::read(ALONE, "", &toml::Table::new(), |table| read(table).1);
+        read.expect("an empty table has no mistakes; a test reads it")
     }
 }
 
-/// Reads the table; missing keys keep their defaults.
+/// The table without those around it.
+static ALONE: &[KeyTable] = &[TIMING];
+
+/// Reads the table.
 pub(super) fn read(table: &Table<'_>) -> (Timing, HostTiming) {
     let mut timing = Timing::default();
-    let mut host = HostTiming::default();
+    let mut host = HostTiming {
+        lock_timeout: Duration::ZERO,
+        lease_lock_timeout: Duration::ZERO,
+        lease_renew_interval: Duration::ZERO,
+        keeper_start_timeout: Duration::ZERO,
+        self_check_interval: Duration::ZERO,
+        half_made_retention: Duration::ZERO,
+        unprepared_retention: Duration::ZERO,
+    };
     let fields: [(&str, &mut Duration); 38] = [
         ("acquire_timeout", &mut timing.acquire_timeout),
         ("launch_timeout", &mut timing.launch_timeout),
@@ -89,10 +95,23 @@ pub(super) fn read(table: &Table<'_>) -> (Timing, HostTiming) {
     let mut given: Vec<(&str, Got<Duration>)> = Vec::with_capacity(fields.len());
     for (name, field) in fields {
         let got = table.duration(name);
-        *field = got.or(*field);
+        *field = got.or_declared();
         given.push((name, got));
     }
-    timing.breaker_failures = table.count("breaker_failures").or(timing.breaker_failures);
+    timing.breaker_failures = table.count("breaker_failures").or_declared();
     check::timing(&given, table);
     (timing, host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The simulation and the tests of the core have these values without a configuration.
+    #[test]
+    fn the_core_assumes_the_declared_defaults() {
+        let read = table::read(ALONE, "", &toml::Table::new(), read).unwrap();
+        assert_eq!(read, (Timing::default(), HostTiming::default()));
+        assert_eq!(read.1.lock_timeout, Duration::from_secs(10));
+    }
 }

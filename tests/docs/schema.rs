@@ -4,7 +4,7 @@ use boon::{Compiler, Draft, SchemaIndex, Schemas};
 use greenroom::config::{self, Config};
 use greenroom::provider;
 use greenroom_core::ids::PoolName;
-use greenroom_keys::{Key, KeyTable, Takes, Unset, duration, schema, size};
+use greenroom_keys::{DefaultValue, KeySpec, KeyTable, ValueType, duration, schema, size};
 use serde_json::{Value, json};
 
 use super::{path, read};
@@ -135,13 +135,14 @@ fn with(base: &Value, table: &KeyTable, name: &str, value: Value) -> Value {
             at = at.as_object_mut().expect("a table").entry(part).or_insert(json!({}));
         }
     }
-    let required = table.keys.iter().filter(|key| key.unset == Unset::Required && !key.opens_table());
+    let required =
+        table.keys.iter().filter(|key| key.default == DefaultValue::Required && !key.opens_table());
     let at = at.as_object_mut().expect("a table");
     for key in required {
-        let any = match key.takes {
-            Takes::Texts => json!(["* * * * *"]),
-            Takes::Count(_) | Takes::Range(..) => json!(1),
-            Takes::Word(words) => json!(words[0]),
+        let any = match key.ty {
+            ValueType::Texts => json!(["* * * * *"]),
+            ValueType::Count(_) | ValueType::Range(..) => json!(1),
+            ValueType::Word(words) => json!(words[0]),
             _ => json!("/linux"),
         };
         at.entry(key.name).or_insert(any);
@@ -151,31 +152,31 @@ fn with(base: &Value, table: &KeyTable, name: &str, value: Value) -> Value {
 }
 
 /// Values that a key refuses.
-fn refused(takes: Takes) -> Vec<Value> {
+fn refused(takes: ValueType) -> Vec<Value> {
     let beyond = match takes {
-        Takes::Count(least) => vec![json!(i64::from(least) - 1), json!(1_000_001), json!(1.5)],
-        Takes::Range(least, most) => vec![json!(i64::from(least) - 1), json!(i64::from(most) + 1)],
-        Takes::Factor => vec![json!(-1), json!(1_000_000.5)],
-        Takes::Duration(_) => {
+        ValueType::Count(least) => vec![json!(i64::from(least) - 1), json!(1_000_001), json!(1.5)],
+        ValueType::Range(least, most) => vec![json!(i64::from(least) - 1), json!(i64::from(most) + 1)],
+        ValueType::Factor => vec![json!(-1), json!(1_000_000.5)],
+        ValueType::Duration(_) => {
             vec![json!("soon"), json!(5), json!("-1s"), json!("30"), json!("1y"), json!("")]
         }
-        Takes::Size => vec![json!("0G"), json!("8"), json!(8), json!("1.5G"), json!("2 G")],
-        Takes::Text => vec![json!(" "), json!("")],
-        Takes::Word(_) => vec![json!("0000")],
-        Takes::Choice(_) => vec![json!("0000"), json!([])],
-        Takes::Words(_) => vec![json!("0000"), json!([]), json!(["0000"])],
-        Takes::Texts | Takes::Globs => vec![json!([]), json!([1])],
-        Takes::TextOrTexts => vec![json!([]), json!([1]), json!(""), json!(["a", " "])],
-        Takes::HostPath | Takes::GuestPath => vec![json!("a/b")],
-        Takes::Map => vec![json!({ "a": 1 })],
-        Takes::Flag | Takes::Values | Takes::Table => vec![json!("true")],
-        Takes::Tables => vec![json!({}), json!([1])],
+        ValueType::Size => vec![json!("0G"), json!("8"), json!(8), json!("1.5G"), json!("2 G")],
+        ValueType::Text => vec![json!(" "), json!("")],
+        ValueType::Word(_) => vec![json!("0000")],
+        ValueType::Choice(_) => vec![json!("0000"), json!([])],
+        ValueType::Words(_) => vec![json!("0000"), json!([]), json!(["0000"])],
+        ValueType::Texts | ValueType::Globs => vec![json!([]), json!([1])],
+        ValueType::TextOrTexts => vec![json!([]), json!([1]), json!(""), json!(["a", " "])],
+        ValueType::HostPath | ValueType::GuestPath => vec![json!("a/b")],
+        ValueType::Map => vec![json!({ "a": 1 })],
+        ValueType::Flag | ValueType::Values | ValueType::Table => vec![json!("true")],
+        ValueType::Tables => vec![json!({}), json!([1])],
     };
-    let inner = (takes != Takes::Values).then(|| json!({ "a": { "b": 0 } }));
+    let inner = (takes != ValueType::Values).then(|| json!({ "a": { "b": 0 } }));
     [json!(null)].into_iter().chain(inner).chain(beyond).collect()
 }
 
-fn each_key(mut check: impl FnMut(&Value, &KeyTable, &Key)) {
+fn each_key(mut check: impl FnMut(&Value, &KeyTable, &KeySpec)) {
     let base = of_provider("qemu");
     for table in config::KEYS {
         for key in table.keys.iter().filter(|key| key.name != "kind") {
@@ -196,7 +197,7 @@ fn the_schema_refuses_for_each_key_what_greenroom_refuses() {
     let validator = Validator::new();
     let mut refusals = 0;
     each_key(|base, table, key| {
-        for value in refused(key.takes) {
+        for value in refused(key.ty) {
             let whole = with(base, table, key.name, value.clone());
             let taken = validator.check_value(&whole).is_ok();
             assert!(!taken, "`{}` of {} may be {value}", key.name, table.header);
@@ -212,7 +213,7 @@ fn the_schema_refuses_for_each_key_what_greenroom_refuses() {
 fn the_schema_takes_the_default_of_each_key() {
     let validator = Validator::new();
     each_key(|base, table, key| {
-        let Some(default) = key.default() else { return };
+        let Some(default) = key.default_text() else { return };
         let table_of_one: toml::Table = format!("it = {default}").parse().expect(default);
         let whole = with(base, table, key.name, json!(table_of_one["it"]));
         let taken = validator.check_value(&whole);

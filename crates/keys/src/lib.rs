@@ -1,7 +1,8 @@
 //! Configuration keys as data: for the reader of tables and for docs/configuration.md.
 //!
-//! `config` and each provider have tables of their keys in this form, and one reader for them: `table`. Tests show that
-//! every declared key is read, and has its true default.
+//! `config` and each provider declare their keys once, in tables of this form: name, type, unit, default, meaning, and when a
+//! change takes effect. One reader, [`table`], takes type and default from there. Tests show that every declared key is read,
+//! and has its true default.
 
 pub mod duration;
 pub mod near;
@@ -23,7 +24,7 @@ pub struct KeyTable {
     /// Its purpose, as Markdown.
     pub about: &'static str,
     /// In the order of the page.
-    pub keys: &'static [Key],
+    pub keys: &'static [KeySpec],
 }
 
 impl KeyTable {
@@ -33,24 +34,24 @@ impl KeyTable {
     }
 }
 
-/// One key.
+/// The declaration of a key. The [reader](table::Table), the [reference page](page) and the [schema] follow from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Key {
+pub struct KeySpec {
     pub name: &'static str,
-    pub takes: Takes,
-    pub unset: Unset,
-    pub applies: Applies,
+    pub ty: ValueType,
+    pub default: DefaultValue,
+    pub takes_effect: TakesEffect,
     /// The unit of a number; empty if it has none.
     pub unit: &'static str,
     /// The meaning of the key: a sentence, as Markdown.
-    pub means: &'static str,
+    pub doc: &'static str,
     /// Interactions with other keys, GitLab Runner's keys, the provider. Sentences; may be empty.
-    pub interacts: &'static str,
+    pub notes: &'static str,
 }
 
 /// The type of a key's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Takes {
+pub enum ValueType {
     /// A whole number, this or more, and at most a million.
     Count(u32),
     /// A whole number from this one to that one.
@@ -99,18 +100,18 @@ pub enum Chosen {
 
 /// The default of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unset {
+pub enum DefaultValue {
     /// No default: the key is required.
     Required,
-    /// A value, as written in the file.
+    /// A value, as written in the file. [`Got::or_declared`](value_error::Got::or_declared) reads it.
     Value(&'static str),
-    /// A description, as Markdown.
-    Words(&'static str),
+    /// A description, as Markdown: the default depends on something else than the table.
+    Described(&'static str),
 }
 
 /// When a change takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Applies {
+pub enum TakesEffect {
     /// With the keeper's next pass, for instances and waiting jobs.
     Pass,
     /// For instances that are launched after the keeper's next pass.
@@ -125,48 +126,53 @@ pub enum Applies {
     Within,
 }
 
-/// A key; `means` has to follow.
-pub const fn key(name: &'static str, takes: Takes, unset: Unset, applies: Applies) -> Key {
-    Key { name, takes, unset, applies, unit: "", means: "", interacts: "" }
+/// A key without a unit and notes; [`KeySpec::doc`] has to follow.
+pub const fn key(
+    name: &'static str,
+    ty: ValueType,
+    default: DefaultValue,
+    takes_effect: TakesEffect,
+) -> KeySpec {
+    KeySpec { name, ty, default, takes_effect, unit: "", doc: "", notes: "" }
 }
 
-impl Key {
+impl KeySpec {
     #[must_use]
     pub const fn unit(self, unit: &'static str) -> Self {
         Self { unit, ..self }
     }
 
     #[must_use]
-    pub const fn means(self, means: &'static str) -> Self {
-        Self { means, ..self }
+    pub const fn doc(self, doc: &'static str) -> Self {
+        Self { doc, ..self }
     }
 
     #[must_use]
-    pub const fn interacts(self, interacts: &'static str) -> Self {
-        Self { interacts, ..self }
+    pub const fn notes(self, notes: &'static str) -> Self {
+        Self { notes, ..self }
     }
 
-    /// This key in another table, with another default.
+    /// The same key for another table, with another default.
     #[must_use]
-    pub const fn or(self, unset: Unset) -> Self {
-        Self { unset, ..self }
+    pub const fn with_default(self, default: DefaultValue) -> Self {
+        Self { default, ..self }
     }
 
     /// The default as written in the file; `None` if the key is required or its default is only described.
-    pub const fn default(&self) -> Option<&'static str> {
-        match self.unset {
-            Unset::Value(value) => Some(value),
-            Unset::Required | Unset::Words(_) => None,
+    pub const fn default_text(&self) -> Option<&'static str> {
+        match self.default {
+            DefaultValue::Value(value) => Some(value),
+            DefaultValue::Required | DefaultValue::Described(_) => None,
         }
     }
 
     /// True if the value is a table or a list of tables.
     pub const fn opens_table(&self) -> bool {
-        matches!(self.takes, Takes::Table | Takes::Tables)
+        matches!(self.ty, ValueType::Table | ValueType::Tables)
     }
 }
 
-impl fmt::Display for Takes {
+impl fmt::Display for ValueType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quoted = |words: &[&str]| {
             let quoted: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();

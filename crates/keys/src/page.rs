@@ -1,6 +1,6 @@
 //! docs/configuration.md, generated from the tables of keys.
 
-use super::{Applies, Key, KeyTable, Takes, Unset};
+use super::{DefaultValue, KeySpec, KeyTable, TakesEffect, ValueType};
 
 /// The whole page: the tables of the file, then those of the providers by their kinds.
 pub fn render(file: &[KeyTable], providers: &[(&str, &[KeyTable])]) -> String {
@@ -48,35 +48,40 @@ fn section(heading: &str, table: &KeyTable) -> String {
     format!("{heading}\n\n{}\n\n{head}\n{}", table.about, rows.join("\n"))
 }
 
-fn row(key: &Key) -> String {
-    let meaning = [key.means, key.interacts].join(" ").trim_end().to_owned();
-    let cells =
-        [format!("`{}`", key.name), takes(key), unset(key.unset), applies(key.applies).to_owned(), meaning];
+fn row(key: &KeySpec) -> String {
+    let meaning = [key.doc, key.notes].join(" ").trim_end().to_owned();
+    let cells = [
+        format!("`{}`", key.name),
+        takes(key),
+        unset(key.default),
+        applies(key.takes_effect).to_owned(),
+        meaning,
+    ];
     format!("| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "))
 }
 
-fn takes(key: &Key) -> String {
-    let kind = match key.takes {
-        Takes::Count(least) | Takes::Range(least, u32::MAX) => format!("integer ≥ {least}"),
-        Takes::Range(least, most) => format!("integer, {least} to {most}"),
-        Takes::Factor => "number ≥ 0".to_owned(),
-        Takes::Duration(0 | 1) => "duration".to_owned(),
-        Takes::Duration(ms) if ms.is_multiple_of(1000) => format!("duration ≥ {} s", ms / 1000),
-        Takes::Duration(ms) => format!("duration ≥ {ms} ms"),
-        Takes::Size => "size".to_owned(),
-        Takes::Text => "string".to_owned(),
-        Takes::Flag => "`true`, `false`".to_owned(),
-        Takes::Word(words) => coded(words),
-        Takes::Words(words) => format!("{}, or a list", coded(words)),
-        Takes::Texts => "list of strings".to_owned(),
-        Takes::TextOrTexts => "string, or a list".to_owned(),
-        Takes::Globs => "pattern, or a list".to_owned(),
-        Takes::Choice(words) => format!("`true`, `false`, {}, or a list of patterns", coded(words)),
-        Takes::HostPath => "absolute path".to_owned(),
-        Takes::GuestPath => "absolute path on the instance".to_owned(),
-        Takes::Map => "table of strings".to_owned(),
-        Takes::Values | Takes::Table => "table".to_owned(),
-        Takes::Tables => "list of tables".to_owned(),
+fn takes(key: &KeySpec) -> String {
+    let kind = match key.ty {
+        ValueType::Count(least) | ValueType::Range(least, u32::MAX) => format!("integer ≥ {least}"),
+        ValueType::Range(least, most) => format!("integer, {least} to {most}"),
+        ValueType::Factor => "number ≥ 0".to_owned(),
+        ValueType::Duration(0 | 1) => "duration".to_owned(),
+        ValueType::Duration(ms) if ms.is_multiple_of(1000) => format!("duration ≥ {} s", ms / 1000),
+        ValueType::Duration(ms) => format!("duration ≥ {ms} ms"),
+        ValueType::Size => "size".to_owned(),
+        ValueType::Text => "string".to_owned(),
+        ValueType::Flag => "`true`, `false`".to_owned(),
+        ValueType::Word(words) => coded(words),
+        ValueType::Words(words) => format!("{}, or a list", coded(words)),
+        ValueType::Texts => "list of strings".to_owned(),
+        ValueType::TextOrTexts => "string, or a list".to_owned(),
+        ValueType::Globs => "pattern, or a list".to_owned(),
+        ValueType::Choice(words) => format!("`true`, `false`, {}, or a list of patterns", coded(words)),
+        ValueType::HostPath => "absolute path".to_owned(),
+        ValueType::GuestPath => "absolute path on the instance".to_owned(),
+        ValueType::Map => "table of strings".to_owned(),
+        ValueType::Values | ValueType::Table => "table".to_owned(),
+        ValueType::Tables => "list of tables".to_owned(),
     };
     if key.unit.is_empty() { kind } else { format!("{kind} ({})", key.unit) }
 }
@@ -85,23 +90,23 @@ fn coded(words: &[&str]) -> String {
     words.iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<String>>().join(", ")
 }
 
-fn unset(unset: Unset) -> String {
+fn unset(unset: DefaultValue) -> String {
     match unset {
-        Unset::Required => "**required**".to_owned(),
-        Unset::Value(value) => format!("`{value}`"),
-        Unset::Words(words) => words.to_owned(),
+        DefaultValue::Required => "**required**".to_owned(),
+        DefaultValue::Value(value) => format!("`{value}`"),
+        DefaultValue::Described(words) => words.to_owned(),
     }
 }
 
 /// As the page's introduction (page.md) explains them.
-fn applies(applies: Applies) -> &'static str {
+fn applies(applies: TakesEffect) -> &'static str {
     match applies {
-        Applies::Pass => "next pass",
-        Applies::Launch => "next launch",
-        Applies::Request => "next pass, new jobs",
-        Applies::Job => "new jobs",
-        Applies::Start => "next start",
-        Applies::Within => "by key",
+        TakesEffect::Pass => "next pass",
+        TakesEffect::Launch => "next launch",
+        TakesEffect::Request => "next pass, new jobs",
+        TakesEffect::Job => "new jobs",
+        TakesEffect::Start => "next start",
+        TakesEffect::Within => "by key",
     }
 }
 
@@ -112,19 +117,21 @@ mod tests {
 
     #[test]
     fn a_row_has_type_unit_default_and_all_that_is_said_of_a_key() {
-        let count = key("max", Takes::Count(1), Unset::Required, Applies::Pass).unit("instances");
-        let count = count.means("The most.").interacts("At least a | b.");
+        let count =
+            key("max", ValueType::Count(1), DefaultValue::Required, TakesEffect::Pass).unit("instances");
+        let count = count.doc("The most.").notes("At least a | b.");
         assert_eq!(
             row(&count),
             "| `max` | integer ≥ 1 (instances) | **required** | next pass | The most. At least a \\| b. |"
         );
-        let word = key("a", Takes::Word(&["x", "y"]), Unset::Value("\"x\""), Applies::Start).means("Which.");
+        let word = key("a", ValueType::Word(&["x", "y"]), DefaultValue::Value("\"x\""), TakesEffect::Start)
+            .doc("Which.");
         assert_eq!(row(&word), "| `a` | `\"x\"`, `\"y\"` | `\"x\"` | next start | Which. |");
     }
 
     #[test]
     fn durations_say_their_least_value_where_it_matters() {
-        let of = |ms| takes(&key("a", Takes::Duration(ms), Unset::Required, Applies::Pass));
+        let of = |ms| takes(&key("a", ValueType::Duration(ms), DefaultValue::Required, TakesEffect::Pass));
         assert_eq!(
             [of(0), of(1), of(10), of(1000)],
             ["duration", "duration", "duration ≥ 10 ms", "duration ≥ 1 s"]
@@ -144,9 +151,14 @@ mod tests {
 
     #[test]
     fn every_word_for_when_a_change_applies_is_explained() {
-        for when in
-            [Applies::Pass, Applies::Launch, Applies::Request, Applies::Job, Applies::Start, Applies::Within]
-        {
+        for when in [
+            TakesEffect::Pass,
+            TakesEffect::Launch,
+            TakesEffect::Request,
+            TakesEffect::Job,
+            TakesEffect::Start,
+            TakesEffect::Within,
+        ] {
             let row = format!("| {} | ", applies(when));
             assert!(include_str!("page.md").contains(&row), "{row}");
         }

@@ -11,7 +11,7 @@ use toml::Value;
 use super::problem::{Place, Problem, Problems, Sink, join};
 use super::value::{self, Wrong};
 use crate::value_error::Got;
-use crate::{Chosen, Key, KeyTable, Takes, near};
+use crate::{Chosen, KeySpec, KeyTable, ValueType, near};
 
 /// A list of strings with their places.
 pub type Texts = Vec<(String, Place)>;
@@ -126,7 +126,7 @@ impl<'a> Table<'a> {
 
     /// Any values by names of the operator's choosing.
     pub fn any(&self, name: &str) -> Got<&'a toml::Table> {
-        self.take(name, value::values)
+        self.take_inside(name, value::values)
     }
 
     /// An inner table.
@@ -137,12 +137,12 @@ impl<'a> Table<'a> {
     /// An inner table in which other keys belong to another reader.
     pub fn open_table(&self, name: &str) -> Got<Table<'a>> {
         let header = format!("[{}]", join(self.inner_header(), name));
-        self.take(name, value::table).map(|values| self.inner(name, self.path(name), header, values))
+        self.take_inside(name, value::table).map(|values| self.inner(name, self.path(name), header, values))
     }
 
     /// An inner table whose keys are names of the operator's choosing: `named_table` opens what they name.
     pub fn names(&self, name: &str) -> Got<&'a toml::Table> {
-        self.take(name, value::table)
+        self.take_inside(name, value::table)
     }
 
     /// One of the tables behind `names`.
@@ -160,7 +160,7 @@ impl<'a> Table<'a> {
             let path = join(&self.path(name), &at.to_string());
             self.inner(name, path, header.clone(), values).refuse_unknown()
         };
-        self.take(name, value::tables).map(|tables| tables.into_iter().enumerate().map(open).collect())
+        self.take_inside(name, value::tables).map(|tables| tables.into_iter().enumerate().map(open).collect())
     }
 
     /// A value as another type. The sentence of an error follows the key, as those of [`ValueError`](crate::value_error::ValueError).
@@ -174,10 +174,10 @@ impl<'a> Table<'a> {
             Got::Good(Ok(parsed), place) => Got::Good(parsed, place),
             Got::Good(Err(why), place) => {
                 self.report(Problem::new(format!("`{name}` {why}")).at(place, "here"));
-                Got::Bad
+                Got::Bad(None)
             }
-            Got::Absent => Got::Absent,
-            Got::Bad => Got::Bad,
+            Got::Absent(default) => Got::Absent(default.and_then(Result::ok)),
+            Got::Bad(default) => Got::Bad(default.and_then(Result::ok)),
         }
     }
 
@@ -200,7 +200,7 @@ impl<'a> Table<'a> {
         }
         let title = format!("`{name}` is missing in `{}`", self.header);
         self.report(Problem::new(title).at(self.place(), "in this table").help(help));
-        Got::Bad
+        Got::Bad(None)
     }
 
     /// Reports a mistake that is more than a wrong value. `why` ends the sentence that the key begins.
@@ -217,30 +217,51 @@ impl<'a> Table<'a> {
         self.sink.push(problem);
     }
 
-    /// The common part of all getters.
-    fn take<T>(&self, name: &str, read: impl FnOnce(&'a Value, Takes) -> Result<T, Wrong>) -> Got<T> {
-        let key = self.key(name);
-        let Some(value) = self.values.get(name) else { return Got::Absent };
-        match read(value, key.takes) {
+    /// The common part of the getters of values, with the declared default.
+    fn take<T>(&self, name: &str, read: impl Fn(&Value, ValueType) -> Result<T, Wrong>) -> Got<T> {
+        let spec = self.key(name);
+        let default = || {
+            let value = value::written(spec.default_text()?);
+            Some(
+                read(&value, spec.ty)
+                    .expect("a declared default is a value of its key; tests read all of them"),
+            )
+        };
+        match self.take_inside(name, &read) {
+            Got::Absent(_) => Got::Absent(default()),
+            Got::Bad(_) => Got::Bad(default()),
+            good @ Got::Good(..) => good,
+        }
+    }
+
+    /// The common part of all getters. What it reads may borrow from the table.
+    fn take_inside<T>(
+        &self,
+        name: &str,
+        read: impl FnOnce(&'a Value, ValueType) -> Result<T, Wrong>,
+    ) -> Got<T> {
+        let spec = self.key(name);
+        let Some(value) = self.values.get(name) else { return Got::Absent(None) };
+        match read(value, spec.ty) {
             Ok(read) => Got::Good(read, Place::value_of(self.path(name))),
             Err(wrong) => {
-                self.report(self.wrong(key, wrong));
-                Got::Bad
+                self.report(self.wrong(spec, wrong));
+                Got::Bad(None)
             }
         }
     }
 
-    fn key(&self, name: &str) -> &'static Key {
+    fn key(&self, name: &str) -> &'static KeySpec {
         let key = self.kind.keys.iter().find(|key| key.name == name);
         key.expect("getters are called with declared keys; tests read all of them")
     }
 
-    fn wrong(&self, key: &Key, wrong: Wrong) -> Problem {
+    fn wrong(&self, key: &KeySpec, wrong: Wrong) -> Problem {
         let Wrong { entry, label, help } = wrong;
         let inside = if self.header.is_empty() { String::new() } else { format!(" in `{}`", self.header) };
         let path = self.path(key.name);
         let place = if entry.is_empty() { path } else { join(&path, &entry) };
-        let problem = Problem::new(format!("`{}`{inside} must be {}", key.name, key.takes));
+        let problem = Problem::new(format!("`{}`{inside} must be {}", key.name, key.ty));
         let opened = || Some(format!("write it as `{}`", opened_by(self.tables, self.kind, key)?.header));
         Problem { help: help.or_else(opened), ..problem.at(Place::value_of(place), label) }
     }
@@ -273,7 +294,7 @@ impl<'a> Table<'a> {
 }
 
 /// The kind of table behind a key, if it is one.
-pub fn opened_by(tables: &'static [KeyTable], kind: &KeyTable, key: &Key) -> Option<&'static KeyTable> {
+pub fn opened_by(tables: &'static [KeyTable], kind: &KeyTable, key: &KeySpec) -> Option<&'static KeyTable> {
     let path = join(kind.path(), key.name);
     let opens = |table: &&KeyTable| table.path().strip_suffix(".NAME").unwrap_or(table.path()) == path;
     tables.iter().find(opens)

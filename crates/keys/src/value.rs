@@ -5,12 +5,13 @@ use std::time::Duration;
 use toml::Value;
 
 use super::near::nearest;
-use super::{Chosen, Takes, duration, size};
+use super::{Chosen, ValueType, duration, size};
 
 /// Any larger number is a typo, unless its key says otherwise.
 pub(super) const MOST: u32 = 1_000_000;
 
 /// What is wrong with a value; that it must be what its key takes is said elsewhere.
+#[derive(Debug)]
 pub(super) struct Wrong {
     /// The entry that is wrong in a list or a table; empty: the whole value.
     pub(super) entry: String,
@@ -44,15 +45,32 @@ impl Wrong {
     }
 }
 
+/// A value of a key, from its text in the file: that of a declared default. Plain values, the most, need no parser.
+pub(super) fn written(text: &str) -> Value {
+    let plain = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+    match (plain.filter(|text| !text.contains(['\\', '"'])), text.parse(), text.parse()) {
+        (Some(plain), _, _) => Value::String(plain.to_owned()),
+        (_, Ok(flag), _) => Value::Boolean(flag),
+        (_, _, Ok(number)) => Value::Integer(number),
+        _ => {
+            let table = format!("it = {text}").parse::<toml::Table>();
+            table
+                .ok()
+                .and_then(|mut table| table.remove("it"))
+                .expect("a declared default is written as in the file")
+        }
+    }
+}
+
 /// A key whose getter reads another type: a mistake in the program, which the tests of all keys find.
-fn mismatch(takes: Takes) -> ! {
+fn mismatch(takes: ValueType) -> ! {
     unreachable!("a key that takes {takes} is read as something else")
 }
 
-pub(super) fn count<T: TryFrom<i64>>(value: &Value, takes: Takes) -> Checked<T> {
+pub(super) fn count<T: TryFrom<i64>>(value: &Value, takes: ValueType) -> Checked<T> {
     let (least, most) = match takes {
-        Takes::Count(least) => (least, MOST),
-        Takes::Range(least, most) => (least, most),
+        ValueType::Count(least) => (least, MOST),
+        ValueType::Range(least, most) => (least, most),
         _ => mismatch(takes),
     };
     let Value::Integer(number) = value else { return Err(Wrong::kind(value)) };
@@ -63,8 +81,8 @@ pub(super) fn count<T: TryFrom<i64>>(value: &Value, takes: Takes) -> Checked<T> 
     count.ok_or_else(|| Wrong::of(format!("found {number}")))
 }
 
-pub(super) fn factor(value: &Value, takes: Takes) -> Checked<f64> {
-    let Takes::Factor = takes else { mismatch(takes) };
+pub(super) fn factor(value: &Value, takes: ValueType) -> Checked<f64> {
+    let ValueType::Factor = takes else { mismatch(takes) };
     let whole = || value.as_integer()?.to_string().parse().ok();
     match value.as_float().or_else(whole) {
         Some(number) if (0.0..=f64::from(MOST)).contains(&number) => Ok(number),
@@ -74,8 +92,8 @@ pub(super) fn factor(value: &Value, takes: Takes) -> Checked<f64> {
     }
 }
 
-pub(super) fn duration(value: &Value, takes: Takes) -> Checked<Duration> {
-    let Takes::Duration(least) = takes else { mismatch(takes) };
+pub(super) fn duration(value: &Value, takes: ValueType) -> Checked<Duration> {
+    let ValueType::Duration(least) = takes else { mismatch(takes) };
     match value {
         Value::String(text) => match duration::parse(text) {
             Ok(duration) if duration >= Duration::from_millis(least) => Ok(duration),
@@ -93,8 +111,8 @@ pub(super) fn duration(value: &Value, takes: Takes) -> Checked<Duration> {
 }
 
 /// In bytes.
-pub(super) fn size(value: &Value, takes: Takes) -> Checked<u64> {
-    let Takes::Size = takes else { mismatch(takes) };
+pub(super) fn size(value: &Value, takes: ValueType) -> Checked<u64> {
+    let ValueType::Size = takes else { mismatch(takes) };
     match value {
         Value::String(text) => match size::parse(text) {
             Some(0) => Err(Wrong::of("not more than nothing")),
@@ -108,20 +126,20 @@ pub(super) fn size(value: &Value, takes: Takes) -> Checked<u64> {
     }
 }
 
-pub(super) fn flag(value: &Value, takes: Takes) -> Checked<bool> {
-    let Takes::Flag = takes else { mismatch(takes) };
+pub(super) fn flag(value: &Value, takes: ValueType) -> Checked<bool> {
+    let ValueType::Flag = takes else { mismatch(takes) };
     value.as_bool().ok_or_else(|| Wrong::kind(value))
 }
 
 /// A string that is not empty, or a path.
-pub(super) fn text(value: &Value, takes: Takes) -> Checked<String> {
+pub(super) fn text(value: &Value, takes: ValueType) -> Checked<String> {
     let check: fn(&str) -> Result<&str, &str> = match takes {
-        Takes::Text => |text| if text.trim().is_empty() { Err("empty") } else { Ok(text) },
-        Takes::HostPath => |text| {
+        ValueType::Text => |text| if text.trim().is_empty() { Err("empty") } else { Ok(text) },
+        ValueType::HostPath => |text| {
             let wrong = "a relative path: GitLab Runner starts each call in a new directory";
             text.starts_with('/').then_some(text).ok_or(wrong)
         },
-        Takes::GuestPath => |text| {
+        ValueType::GuestPath => |text| {
             let path = is_absolute_in_guest(text).then_some(text).ok_or("not an absolute path")?;
             Ok(path.trim_end_matches(['/', '\\']))
         },
@@ -141,8 +159,8 @@ fn is_absolute_in_guest(path: &str) -> bool {
     }
 }
 
-pub(super) fn word(value: &Value, takes: Takes) -> Checked<&'static str> {
-    let Takes::Word(words) = takes else { mismatch(takes) };
+pub(super) fn word(value: &Value, takes: ValueType) -> Checked<&'static str> {
+    let ValueType::Word(words) = takes else { mismatch(takes) };
     one_of(words, value)
 }
 
@@ -157,8 +175,8 @@ fn one_of(words: &[&'static str], value: &Value) -> Checked<&'static str> {
     })
 }
 
-pub(super) fn words(value: &Value, takes: Takes) -> Checked<Vec<&'static str>> {
-    let Takes::Words(words) = takes else { mismatch(takes) };
+pub(super) fn words(value: &Value, takes: ValueType) -> Checked<Vec<&'static str>> {
+    let ValueType::Words(words) = takes else { mismatch(takes) };
     match value {
         Value::Array(list) => entries(list, |one| one_of(words, one)),
         _ => Ok(vec![one_of(words, value)?]),
@@ -166,11 +184,11 @@ pub(super) fn words(value: &Value, takes: Takes) -> Checked<Vec<&'static str>> {
 }
 
 /// Strings, at least one. Patterns and texts in a list may be empty where their keys give that a meaning.
-pub(super) fn texts(value: &Value, takes: Takes) -> Checked<Vec<String>> {
+pub(super) fn texts(value: &Value, takes: ValueType) -> Checked<Vec<String>> {
     let (may_be_one, may_be_empty) = match takes {
-        Takes::Texts => (false, true),
-        Takes::Globs => (true, true),
-        Takes::TextOrTexts => (true, false),
+        ValueType::Texts => (false, true),
+        ValueType::Globs => (true, true),
+        ValueType::TextOrTexts => (true, false),
         _ => mismatch(takes),
     };
     let text = |one: &Value| match one.as_str() {
@@ -185,11 +203,11 @@ pub(super) fn texts(value: &Value, takes: Takes) -> Checked<Vec<String>> {
     }
 }
 
-pub(super) fn choice(value: &Value, takes: Takes) -> Checked<Chosen> {
-    let Takes::Choice(known) = takes else { mismatch(takes) };
+pub(super) fn choice(value: &Value, takes: ValueType) -> Checked<Chosen> {
+    let ValueType::Choice(known) = takes else { mismatch(takes) };
     match value {
         Value::Boolean(flag) => Ok(Chosen::Flag(*flag)),
-        Value::Array(_) => texts(value, Takes::Globs).map(Chosen::Globs),
+        Value::Array(_) => texts(value, ValueType::Globs).map(Chosen::Globs),
         _ => one_of(known, value).map(Chosen::Word),
     }
 }
@@ -202,8 +220,8 @@ fn entries<T>(list: &[Value], read: impl Fn(&Value) -> Checked<T>) -> Checked<Ve
 }
 
 /// Strings by names of the operator's choosing.
-pub(super) fn map(value: &Value, takes: Takes) -> Checked<Vec<(String, String)>> {
-    let Takes::Map = takes else { mismatch(takes) };
+pub(super) fn map(value: &Value, takes: ValueType) -> Checked<Vec<(String, String)>> {
+    let ValueType::Map = takes else { mismatch(takes) };
     let table = value.as_table().ok_or_else(|| Wrong::kind(value))?;
     let entry = |(name, value): (&String, &Value)| match value {
         Value::String(text) => Ok((name.clone(), text.clone())),
@@ -217,21 +235,21 @@ pub(super) fn map(value: &Value, takes: Takes) -> Checked<Vec<(String, String)>>
 }
 
 /// Any values by names of the operator's choosing.
-pub(super) fn values(value: &Value, takes: Takes) -> Checked<&toml::Table> {
-    let Takes::Values = takes else { mismatch(takes) };
+pub(super) fn values(value: &Value, takes: ValueType) -> Checked<&toml::Table> {
+    let ValueType::Values = takes else { mismatch(takes) };
     value.as_table().ok_or_else(|| Wrong::kind(value))
 }
 
-pub(super) fn table(value: &Value, takes: Takes) -> Checked<&toml::Table> {
-    let Takes::Table = takes else { mismatch(takes) };
+pub(super) fn table(value: &Value, takes: ValueType) -> Checked<&toml::Table> {
+    let ValueType::Table = takes else { mismatch(takes) };
     value.as_table().ok_or_else(|| Wrong::kind(value))
 }
 
-pub(super) fn tables(value: &Value, takes: Takes) -> Checked<Vec<&toml::Table>> {
-    let Takes::Tables = takes else { mismatch(takes) };
+pub(super) fn tables(value: &Value, takes: ValueType) -> Checked<Vec<&toml::Table>> {
+    let ValueType::Tables = takes else { mismatch(takes) };
     let list = value.as_array().ok_or_else(|| Wrong::kind(value))?;
     let table =
-        |(at, one): (usize, _)| table(one, Takes::Table).map_err(|wrong| wrong.entry(&at.to_string()));
+        |(at, one): (usize, _)| table(one, ValueType::Table).map_err(|wrong| wrong.entry(&at.to_string()));
     list.iter().enumerate().map(table).collect()
 }
 
@@ -256,8 +274,34 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_default_is_read_as_the_file_is() {
+        for text in [
+            "\"a b\"",
+            "\"\"",
+            "\"\\u0041\\\"\"",
+            "true",
+            "false",
+            "0",
+            "-1",
+            "07.5",
+            "0.5",
+            "[\"a\", 1]",
+            "1_000",
+        ] {
+            let parsed =
+                format!("it = {text}").parse::<toml::Table>().ok().and_then(|mut table| table.remove("it"));
+            let Some(parsed) = parsed else { continue };
+            assert_eq!(written(text), parsed, "{text}");
+        }
+    }
+
     /// What a value becomes, or its label.
-    fn read<T: std::fmt::Debug>(text: &str, takes: Takes, read: fn(&Value, Takes) -> Checked<T>) -> String {
+    fn read<T: std::fmt::Debug>(
+        text: &str,
+        takes: ValueType,
+        read: fn(&Value, ValueType) -> Checked<T>,
+    ) -> String {
         let value = format!("it = {text}").parse::<toml::Table>().unwrap().remove("it").unwrap();
         let entry =
             |wrong: Wrong| format!("{}: {}", wrong.entry, wrong.label).trim_start_matches(": ").to_owned();
@@ -267,16 +311,16 @@ mod tests {
     #[test]
     fn numbers_end_at_their_limits() {
         for (text, takes, expected) in [
-            ("0", Takes::Count(0), "0"),
-            ("0", Takes::Count(1), "found 0"),
-            ("-1", Takes::Count(0), "found -1"),
-            ("1000001", Takes::Count(0), "more than 1000000"),
-            ("9223372036854775807", Takes::Count(0), "more than 1000000"),
-            ("4294967295", Takes::Range(0, u32::MAX), "4294967295"),
-            ("65535", Takes::Range(1, 65535), "65535"),
-            ("65536", Takes::Range(1, 65535), "more than 65535"),
-            ("\"1\"", Takes::Range(1, 65535), "found a string"),
-            ("1.0", Takes::Count(0), "found a floating-point number"),
+            ("0", ValueType::Count(0), "0"),
+            ("0", ValueType::Count(1), "found 0"),
+            ("-1", ValueType::Count(0), "found -1"),
+            ("1000001", ValueType::Count(0), "more than 1000000"),
+            ("9223372036854775807", ValueType::Count(0), "more than 1000000"),
+            ("4294967295", ValueType::Range(0, u32::MAX), "4294967295"),
+            ("65535", ValueType::Range(1, 65535), "65535"),
+            ("65536", ValueType::Range(1, 65535), "more than 65535"),
+            ("\"1\"", ValueType::Range(1, 65535), "found a string"),
+            ("1.0", ValueType::Count(0), "found a floating-point number"),
         ] {
             assert_eq!(read(text, takes, count::<u32>), expected, "{text}");
         }
@@ -291,7 +335,7 @@ mod tests {
             ("nan", "found nan"),
             ("\"2\"", "found a string"),
         ] {
-            assert_eq!(read(text, Takes::Factor, factor), expected, "{text}");
+            assert_eq!(read(text, ValueType::Factor, factor), expected, "{text}");
         }
     }
 
@@ -307,9 +351,9 @@ mod tests {
             ("9223372036854775807", "found a whole number"),
             ("true", "found true or false"),
         ] {
-            assert_eq!(read(text, Takes::Duration(10), duration), expected, "{text}");
+            assert_eq!(read(text, ValueType::Duration(10), duration), expected, "{text}");
         }
-        assert_eq!(read("0", Takes::Duration(0), duration), "0ns");
+        assert_eq!(read("0", ValueType::Duration(0), duration), "0ns");
         for (text, expected) in [
             ("\"512M\"", "536870912"),
             ("\"0G\"", "not more than nothing"),
@@ -318,30 +362,30 @@ mod tests {
             ("2048", "a size needs its unit: \"2048M\" or \"2048G\""),
             ("0", "found a whole number"),
         ] {
-            assert_eq!(read(text, Takes::Size, size), expected, "{text}");
+            assert_eq!(read(text, ValueType::Size, size), expected, "{text}");
         }
     }
 
     #[test]
     fn the_wrong_entry_of_a_list_is_named() {
         for (text, takes, expected) in [
-            ("[]", Takes::TextOrTexts, "the list is empty"),
-            ("\" \"", Takes::TextOrTexts, "empty"),
-            ("[\"a\", \" \"]", Takes::TextOrTexts, "1: empty"),
-            ("[1]", Takes::TextOrTexts, "0: found a whole number"),
-            ("\"a\"", Takes::TextOrTexts, "[\"a\"]"),
-            ("\"a\"", Takes::Texts, "found a string"),
-            ("[\"\"]", Takes::Texts, "[\"\"]"),
-            ("\"\"", Takes::Globs, "[\"\"]"),
-            ("[]", Takes::Globs, "the list is empty"),
+            ("[]", ValueType::TextOrTexts, "the list is empty"),
+            ("\" \"", ValueType::TextOrTexts, "empty"),
+            ("[\"a\", \" \"]", ValueType::TextOrTexts, "1: empty"),
+            ("[1]", ValueType::TextOrTexts, "0: found a whole number"),
+            ("\"a\"", ValueType::TextOrTexts, "[\"a\"]"),
+            ("\"a\"", ValueType::Texts, "found a string"),
+            ("[\"\"]", ValueType::Texts, "[\"\"]"),
+            ("\"\"", ValueType::Globs, "[\"\"]"),
+            ("[]", ValueType::Globs, "the list is empty"),
         ] {
             assert_eq!(read(text, takes, texts), expected, "{text}");
         }
-        let market = Takes::Words(&["spot", "on-demand"]);
+        let market = ValueType::Words(&["spot", "on-demand"]);
         assert_eq!(read("[\"on-demand\", \"spot\"]", market, words), "[\"on-demand\", \"spot\"]");
         assert_eq!(read("[\"spot\", \"spto\"]", market, words), "1: found \"spto\"");
         assert_eq!(read("[]", market, words), "the list is empty");
-        let choice_of = |text| read(text, Takes::Choice(&["single-use"]), choice);
+        let choice_of = |text| read(text, ValueType::Choice(&["single-use"]), choice);
         assert_eq!(choice_of("true"), "Flag(true)");
         assert_eq!(choice_of("\"single-use\""), "Word(\"single-use\")");
         assert_eq!(choice_of("\"singel-use\""), "found \"singel-use\"");
@@ -349,12 +393,12 @@ mod tests {
         assert_eq!(choice_of("[\"docker:*\", 1]"), "1: found a whole number");
         assert_eq!(choice_of("[]"), "the list is empty");
         assert_eq!(choice_of("1"), "found a whole number");
-        assert_eq!(read("{ a = \"\", b = 1 }", Takes::Map, map), "b: found a whole number");
-        assert_eq!(read("[{}, 1]", Takes::Tables, tables_count), "1: found a whole number");
-        assert_eq!(read("[]", Takes::Tables, tables_count), "0");
+        assert_eq!(read("{ a = \"\", b = 1 }", ValueType::Map, map), "b: found a whole number");
+        assert_eq!(read("[{}, 1]", ValueType::Tables, tables_count), "1: found a whole number");
+        assert_eq!(read("[]", ValueType::Tables, tables_count), "0");
     }
 
-    fn tables_count(value: &Value, takes: Takes) -> Checked<usize> {
+    fn tables_count(value: &Value, takes: ValueType) -> Checked<usize> {
         tables(value, takes).map(|tables| tables.len())
     }
 }

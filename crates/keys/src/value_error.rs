@@ -49,44 +49,55 @@ impl ValueError {
     }
 }
 
-/// The value of a key.
+/// The value of a key in a table.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Got<T> {
-    Absent,
-    /// Not what the key takes; already reported.
-    Bad,
+    /// The key is missing. Its declared default, if it has one.
+    Absent(Option<T>),
+    /// The value is not what the key takes; the mistake is already reported. The declared default of the key, if it has one.
+    Bad(Option<T>),
     Good(T, Place),
 }
 
 impl<T> Got<T> {
+    /// The given value.
     pub fn value(&self) -> Option<&T> {
         match self {
             Self::Good(value, _) => Some(value),
-            Self::Absent | Self::Bad => None,
+            Self::Absent(_) | Self::Bad(_) => None,
         }
     }
 
+    /// The given value.
     pub fn into_value(self) -> Option<T> {
         match self {
             Self::Good(value, _) => Some(value),
-            Self::Absent | Self::Bad => None,
+            Self::Absent(_) | Self::Bad(_) => None,
+        }
+    }
+
+    /// The given value, or the declared default if the key has one.
+    pub fn effective(&self) -> Option<&T> {
+        match self {
+            Self::Good(value, _) => Some(value),
+            Self::Absent(default) | Self::Bad(default) => default.as_ref(),
         }
     }
 
     pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Got<U> {
         match self {
-            Self::Absent => Got::Absent,
-            Self::Bad => Got::Bad,
+            Self::Absent(default) => Got::Absent(default.map(change)),
+            Self::Bad(default) => Got::Bad(default.map(change)),
             Self::Good(value, place) => Got::Good(change(value), place),
         }
     }
 
     pub fn is_absent(&self) -> bool {
-        matches!(self, Self::Absent)
+        matches!(self, Self::Absent(_))
     }
 
     pub fn is_bad(&self) -> bool {
-        matches!(self, Self::Bad)
+        matches!(self, Self::Bad(_))
     }
 
     /// This one, or if it is missing, the one below it.
@@ -96,13 +107,21 @@ impl<T> Got<T> {
 }
 
 impl<T: Clone + Default> Got<T> {
+    /// The given value, or that of its type.
     pub fn or_default(&self) -> T {
         self.or(T::default())
     }
 }
 
 impl<T: Clone> Got<T> {
+    /// The given value, or this one: for a key whose default depends on something else than its table.
     pub fn or(&self, default: T) -> T {
         self.value().cloned().unwrap_or(default)
+    }
+
+    /// The given value, or the declared default of the key, which must have one.
+    pub fn or_declared(&self) -> T {
+        let value = self.effective().cloned();
+        value.expect("only keys with a declared default are read this way; tests read each without a value")
     }
 }

@@ -56,7 +56,7 @@ pub struct Registration {
     pub engines: bool,
     /// True if its instances may still be set up by cloud-init when their SSH server answers.
     pub cloud_init: bool,
-    /// The dedicated instances that jobs may order in a pool; the result is `None` if the table does not allow it. Takes
+    /// The dedicated instances that jobs may order in a pool; the result is `None` if the table does not allow it. ValueType
     /// a table that builds.
     pub orders: Option<fn(&PoolName, &toml::Table) -> Option<OrderSettings>>,
     /// Why jobs on its instances reach an address of the runner host, such as `they run as processes of the runner host`; the

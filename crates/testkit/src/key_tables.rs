@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use greenroom_keys::problem::{Place, Problem, Problems, join};
 use greenroom_keys::table::opened_by;
-use greenroom_keys::{Key, KeyTable, Takes, Unset};
+use greenroom_keys::{DefaultValue, KeySpec, KeyTable, ValueType};
 use toml::{Table, Value};
 
 /// A name that no key has or resembles.
@@ -29,22 +29,22 @@ pub fn hold<T: Debug + PartialEq>(
             let what = format!("`{}` of {}", key.name, table.header);
             assert!(table.keys[..index].iter().all(|other| other.name != key.name), "{what} stands twice");
             assert_eq!(opened_by(tables, table, key).is_some(), key.opens_table(), "{what}");
-            for value in refused(key.takes) {
+            for value in refused(key.ty) {
                 let place = Place::value_of(at.path(key.name));
                 let problem = mistake(&read, &at.with(&least, key.name, value), &place);
-                let title = format!("`{}` in `{}` must be {}", key.name, at.header, key.takes);
+                let title = format!("`{}` in `{}` must be {}", key.name, at.header, key.ty);
                 assert_eq!(problem.title, title, "{what}");
             }
-            match key.unset {
-                Unset::Required => {
+            match key.default {
+                DefaultValue::Required => {
                     let wrong = read(&at.without(&least, key.name)).expect_err(&what).to_string();
                     assert!(wrong.contains(&format!("`{}` is missing in `", key.name)), "{what}: {wrong}");
                 }
-                Unset::Value(default) => {
+                DefaultValue::Value(default) => {
                     let given = read(&at.with(&least, key.name, value(default)));
                     assert_eq!(given.as_ref(), Ok(&plain), "{what}");
                 }
-                Unset::Words(_) => {}
+                DefaultValue::Described(_) => {}
             }
         }
     }
@@ -62,24 +62,24 @@ fn mistake<T: Debug>(read: impl Fn(&Table) -> Result<T, Problems>, table: &Table
 }
 
 /// Values that a key refuses: one of another type, and those beyond its limits.
-fn refused(takes: Takes) -> Vec<Value> {
+fn refused(takes: ValueType) -> Vec<Value> {
     let beyond = match takes {
-        Takes::Count(least) => vec![(i64::from(least) - 1).into(), value("1000001")],
-        Takes::Range(least, most) => vec![(i64::from(least) - 1).into(), (i64::from(most) + 1).into()],
-        Takes::Factor => vec![value("-1"), value("1000000.5")],
-        Takes::Duration(0) => vec![value("\"soon\""), value("5"), value("\"-1s\"")],
-        Takes::Duration(least) => vec![format!("{}ms", least - 1).into()],
-        Takes::Size => vec![value("\"0G\""), value("\"8\""), value("8")],
-        Takes::Text => vec![value("\" \"")],
-        Takes::Word(_) => vec![value("\"0000\"")],
-        Takes::Choice(_) => vec![value("\"0000\""), value("1"), value("[]")],
-        Takes::Words(_) => vec![value("\"0000\""), value("[]"), value("[\"0000\"]")],
-        Takes::Texts | Takes::Globs => vec![value("[]"), value("[1]")],
-        Takes::TextOrTexts => vec![value("[]"), value("[1]"), value("\"\""), value("[\"a\", \" \"]")],
-        Takes::HostPath | Takes::GuestPath => vec![value("\"a/b\"")],
-        Takes::Map => vec![value("{ a = 1 }")],
-        Takes::Flag | Takes::Values | Takes::Table => vec![value("\"true\"")],
-        Takes::Tables => vec![value("{}"), value("[1]")],
+        ValueType::Count(least) => vec![(i64::from(least) - 1).into(), value("1000001")],
+        ValueType::Range(least, most) => vec![(i64::from(least) - 1).into(), (i64::from(most) + 1).into()],
+        ValueType::Factor => vec![value("-1"), value("1000000.5")],
+        ValueType::Duration(0) => vec![value("\"soon\""), value("5"), value("\"-1s\"")],
+        ValueType::Duration(least) => vec![format!("{}ms", least - 1).into()],
+        ValueType::Size => vec![value("\"0G\""), value("\"8\""), value("8")],
+        ValueType::Text => vec![value("\" \"")],
+        ValueType::Word(_) => vec![value("\"0000\"")],
+        ValueType::Choice(_) => vec![value("\"0000\""), value("1"), value("[]")],
+        ValueType::Words(_) => vec![value("\"0000\""), value("[]"), value("[\"0000\"]")],
+        ValueType::Texts | ValueType::Globs => vec![value("[]"), value("[1]")],
+        ValueType::TextOrTexts => vec![value("[]"), value("[1]"), value("\"\""), value("[\"a\", \" \"]")],
+        ValueType::HostPath | ValueType::GuestPath => vec![value("\"a/b\"")],
+        ValueType::Map => vec![value("{ a = 1 }")],
+        ValueType::Flag | ValueType::Values | ValueType::Table => vec![value("\"true\"")],
+        ValueType::Tables => vec![value("{}"), value("[1]")],
     };
     [value("1979-05-27")].into_iter().chain(beyond).collect()
 }
@@ -94,7 +94,7 @@ pub fn shown(tables: &[KeyTable], example: &str) {
     let opens = |line: &str, name: &str| {
         line.starts_with('[') && line.trim_matches(['[', ']']).rsplit('.').next() == Some(name)
     };
-    let keys: Vec<&Key> = tables.iter().flat_map(|table| table.keys).collect();
+    let keys: Vec<&KeySpec> = tables.iter().flat_map(|table| table.keys).collect();
     for key in keys {
         let set = format!("{} = ", key.name);
         assert!(lines().any(|line| line.starts_with(&set) || opens(line, key.name)), "{}", key.name);

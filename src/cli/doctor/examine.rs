@@ -36,7 +36,7 @@ use crate::cli::read_model::{self, KeeperStatus};
 use crate::cli::reporting::Reporting;
 use crate::cli::setup::ProviderContext;
 use crate::cli::when::When;
-use crate::config::{Config, DEFAULT_STATE_DIR, MetricsAddress, PoolConfig};
+use crate::config::{Config, MetricsAddress, PoolConfig, default_state_dir};
 
 /// A lock is held for milliseconds; doctor need not wait as long as a job.
 const LOCK_WAIT: Duration = Duration::from_secs(3);
@@ -70,7 +70,7 @@ pub(super) async fn examine(
     let (config, found) = config::check(paths.config);
     examined.add("configuration", found);
     let configured = config.as_ref().map(|config| config.state_dir.as_path());
-    let state_path = paths.state_dir.or(configured).unwrap_or(Path::new(DEFAULT_STATE_DIR));
+    let state_path = paths.state_dir.or(configured).unwrap_or(default_state_dir());
     let state_path = std::path::absolute(state_path)?;
     let (state, found) = state_dir::open(&state_path);
     let wants_change = options.repair || options.take_over || options.new_owner;

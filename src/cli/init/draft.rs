@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use greenroom_keys::near::nearest_or_all;
-use greenroom_keys::{Key, KeyTable, Takes, schema, size};
+use greenroom_keys::{KeySpec, KeyTable, ValueType, schema, size};
 use greenroom_providers::first_pool::Given;
 use greenroom_providers::registration::Registration;
 use toml::{Table, Value};
@@ -24,7 +24,7 @@ pub(super) enum KeyError {
     #[error("`{name}` is a key neither of provider `{kind}` nor of a pool: {help}")]
     Unknown { name: String, kind: &'static str, help: String },
     #[error("`{name}` must be {takes}")]
-    Value { name: &'static str, takes: Takes },
+    Value { name: &'static str, takes: ValueType },
 }
 
 /// A pool to be written.
@@ -79,7 +79,7 @@ impl Draft {
         Ok(())
     }
 
-    pub(super) fn own_keys(&self) -> &'static [Key] {
+    pub(super) fn own_keys(&self) -> &'static [KeySpec] {
         provider::KEYS
             .iter()
             .find(|(kind, _)| *kind == self.known.kind)
@@ -128,11 +128,11 @@ fn pool_keys() -> &'static KeyTable {
     config::KEYS.iter().find(is_pool).unwrap_or(&config::KEYS[0])
 }
 
-fn find(keys: &'static [Key], name: &str) -> Option<&'static Key> {
+fn find(keys: &'static [KeySpec], name: &str) -> Option<&'static KeySpec> {
     keys.iter().find(|key| key.name == name)
 }
 
-fn lines(keys: &'static [Key], values: &[(String, Value)]) -> String {
+fn lines(keys: &'static [KeySpec], values: &[(String, Value)]) -> String {
     let line = |(name, value): &(String, Value)| {
         let about = find(keys, name).map(comment).unwrap_or_default();
         format!("{about}{name} = {value}\n")
@@ -141,10 +141,10 @@ fn lines(keys: &'static [Key], values: &[(String, Value)]) -> String {
 }
 
 /// The meaning of a key, wrapped.
-fn comment(key: &Key) -> String {
+fn comment(key: &KeySpec) -> String {
     let mut text = String::from("#");
     let mut column = 1;
-    for word in schema::plain(key.means).split_whitespace() {
+    for word in schema::plain(key.doc).split_whitespace() {
         if column + 1 + word.chars().count() > WIDTH {
             text += "\n#";
             column = 1;
@@ -157,23 +157,27 @@ fn comment(key: &Key) -> String {
 }
 
 /// A value from the command line or an answer.
-pub(super) fn value(key: &Key, text: &str) -> Result<Value, KeyError> {
+pub(super) fn value(key: &KeySpec, text: &str) -> Result<Value, KeyError> {
     let text = text.trim();
-    let wrong = || KeyError::Value { name: key.name, takes: key.takes };
+    let wrong = || KeyError::Value { name: key.name, takes: key.ty };
     let list = || {
         let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
         words.map(|word| Value::String(word.to_owned())).collect::<Vec<Value>>()
     };
     let as_toml = || -> Option<Value> { format!("it = {text}").parse::<Table>().ok()?.remove("it") };
-    match key.takes {
-        Takes::Count(_) | Takes::Range(..) => text.parse().map(Value::Integer).map_err(|_| wrong()),
-        Takes::Factor => text.parse().map(Value::Float).map_err(|_| wrong()),
-        Takes::Flag => text.parse().map(Value::Boolean).map_err(|_| wrong()),
-        Takes::Choice(_) if text.parse::<bool>().is_ok() => Ok(Value::Boolean(text == "true")),
-        Takes::Map | Takes::Values | Takes::Table | Takes::Tables => as_toml().ok_or_else(wrong),
-        Takes::Texts if !list().is_empty() => Ok(Value::Array(list())),
-        Takes::Words(_) | Takes::TextOrTexts | Takes::Globs if text.contains(',') => Ok(Value::Array(list())),
-        Takes::Size if size::parse(text).is_none() => Err(wrong()),
+    match key.ty {
+        ValueType::Count(_) | ValueType::Range(..) => text.parse().map(Value::Integer).map_err(|_| wrong()),
+        ValueType::Factor => text.parse().map(Value::Float).map_err(|_| wrong()),
+        ValueType::Flag => text.parse().map(Value::Boolean).map_err(|_| wrong()),
+        ValueType::Choice(_) if text.parse::<bool>().is_ok() => Ok(Value::Boolean(text == "true")),
+        ValueType::Map | ValueType::Values | ValueType::Table | ValueType::Tables => {
+            as_toml().ok_or_else(wrong)
+        }
+        ValueType::Texts if !list().is_empty() => Ok(Value::Array(list())),
+        ValueType::Words(_) | ValueType::TextOrTexts | ValueType::Globs if text.contains(',') => {
+            Ok(Value::Array(list()))
+        }
+        ValueType::Size if size::parse(text).is_none() => Err(wrong()),
         _ if text.is_empty() => Err(wrong()),
         _ => Ok(Value::String(text.to_owned())),
     }
@@ -251,7 +255,7 @@ mod tests {
             let keys = Draft::new("a".into(), known).own_keys();
             for (name, value) in known.first_pool.comments {
                 let key = find(keys, name).unwrap_or_else(|| panic!("`{name}` of `{}`", known.kind));
-                if let Some(default) = key.default() {
+                if let Some(default) = key.default_text() {
                     assert_eq!(*value, default, "`{name}` of `{}`", known.kind);
                 }
             }

@@ -25,7 +25,7 @@ use super::error::CliError;
 use super::prompt::Questions;
 use super::setup::{ProviderContext, objection};
 use super::{program, ui};
-use crate::config::{Config, ConfigError, DEFAULT_STATE_DIR, Diagnostics};
+use crate::config::{Config, ConfigError, Diagnostics, default_state_dir};
 use crate::provider;
 use draft::Draft;
 use pool::FoundHere;
@@ -126,7 +126,7 @@ fn new(
     let draft = pool::draft(options, &surroundings, ask)?;
     let state_dir = place.state_dir.as_deref().map(std::path::absolute).transpose()?;
     let text = draft.file(state_dir.as_deref());
-    let config = check(&text, &place.state_dir.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_STATE_DIR)))?;
+    let config = check(&text, &place.state_dir.clone().unwrap_or_else(|| default_state_dir().to_owned()))?;
     if ask.possible() && !options.dry_run {
         ui::out(&format!("\n{text}\n"));
         if !ask.yes(&format!("Write this to `{}`?", path.display()), true)? {
@@ -138,7 +138,7 @@ fn new(
 }
 
 fn look(place: &GlobalOptions) -> FoundHere {
-    let state_dir = place.state_dir.as_deref().unwrap_or(Path::new(DEFAULT_STATE_DIR));
+    let state_dir = place.state_dir.as_deref().unwrap_or(default_state_dir());
     FoundHere::look(state_dir, |name| std::env::var_os(name))
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use greenroom_core::ids::{NameError, PoolName};
-use greenroom_keys::{Takes, Unset, schema};
+use greenroom_keys::{DefaultValue, ValueType, schema};
 use greenroom_providers::first_pool::{Found, Nothing, RunnerHost, Suits};
 use greenroom_providers::registration::Registration;
 use toml::Value;
@@ -156,7 +156,7 @@ fn hosts(
 /// Asks for required keys of the provider, and for a few that it can hardly do without.
 fn missing(draft: &mut Draft, found: &dyn Found, ask: Questions) -> Result<(), CliError> {
     let keys = draft.own_keys().iter().filter(|key| {
-        let is_required = key.unset == Unset::Required && !matches!(key.takes, Takes::Tables);
+        let is_required = key.default == DefaultValue::Required && !matches!(key.ty, ValueType::Tables);
         is_required || found.asks_for().contains(&key.name)
     });
     for key in keys {
@@ -165,7 +165,7 @@ fn missing(draft: &mut Draft, found: &dyn Found, ask: Questions) -> Result<(), C
             continue;
         }
         let likely = found.likely(key.name, &given);
-        let means = schema::plain(key.means);
+        let means = schema::plain(key.doc);
         let question = means.trim_end_matches('.');
         let flag = format!("--set {}=VALUE", key.name);
         let checked = |text: &str| match key.name {

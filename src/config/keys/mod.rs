@@ -3,16 +3,18 @@
 //! A key that is missing in these tables is refused. Each key in them is read, is documented in docs/configuration.md,
 //! and has its true default; tests check all three.
 
+use std::path::Path;
+
 mod containers;
 mod pool;
 mod timing;
 
-use greenroom_keys::Applies::{Job, Start, Within};
-use greenroom_keys::Takes::{Count, Duration, Flag, Globs, HostPath, Table, Tables, Text, Texts};
-use greenroom_keys::Unset::{Required, Value, Words};
-use greenroom_keys::{KeyTable, key};
+use greenroom_keys::DefaultValue::{Described, Required, Value};
+use greenroom_keys::TakesEffect::{Job, Start, Within};
+use greenroom_keys::ValueType::{Count, Duration, Flag, Globs, HostPath, Table, Tables, Text, Texts};
+use greenroom_keys::{KeySpec, KeyTable, key};
 
-pub(super) use containers::{CONTAINERS, ENGINE, MODE, UMASK};
+pub(super) use containers::{CONTAINERS, MODE, UMASK};
 pub(super) use pool::{POLICY, POOL, PROVIDER};
 pub(super) use timing::TIMING;
 
@@ -27,32 +29,32 @@ pub(in crate::config) const TOP: KeyTable = KeyTable {
     about: "These keys stand before the first table.",
     keys: &[
         key("state_dir", HostPath, Value("\"/var/lib/greenroom\""), Start)
-            .means("Directory for the state: journals, keys, attempts.")
-            .interacts(
+            .doc("Directory for the state: journals, keys, attempts.")
+            .notes(
                 "It must lie on a local file system, belong to the user that runs Greenroom, and have mode 0700. \
                  `--state-dir` and `GREENROOM_STATE_DIR` override it. Recorded instances stay behind in the \
                  earlier directory: drain all pools before a change, and restart the keeper after it.",
             ),
         key("history_days", Count(0), Value("30"), Start)
             .unit("days")
-            .means("How long old journals are kept; 0 keeps none.")
-            .interacts("`greenroom history` and `greenroom explain` reach back as far."),
-        key("metrics", Text, Words("no metrics are served"), Start)
-            .means("Where the keeper serves metrics: `\"unix:PATH\"` or `\"ADDRESS:PORT\"`.")
-            .interacts(
+            .doc("How long old journals are kept; 0 keeps none.")
+            .notes("`greenroom history` and `greenroom explain` reach back as far."),
+        key("metrics", Text, Described("no metrics are served"), Start)
+            .doc("Where the keeper serves metrics: `\"unix:PATH\"` or `\"ADDRESS:PORT\"`.")
+            .notes(
                 "`greenroom keep --metrics` overrides it. A TCP address has no access control: it serves every process \
                  that reaches it. See [metrics.md](metrics.md).",
             ),
-        key("default_pool", Text, Words("the only pool, if there are no rules"), Job)
-            .means("Name of the pool for jobs that no `[[rule]]` matches.")
-            .interacts(
+        key("default_pool", Text, Described("the only pool, if there are no rules"), Job)
+            .doc("Name of the pool for jobs that no `[[rule]]` matches.")
+            .notes(
                 "With rules and without this key, such a job fails. Several pools without rules require it. \
                  `--pool` in the runner's `config_args` and `prepare_args` overrides both.",
             ),
-        key("pool", Table, Required, Within).means("The pools by name."),
-        key("rule", Tables, Words("none"), Within).means("Which pool serves which jobs."),
-        key("notify", Table, Words("no notices"), Within).means("How operators get notices."),
-        key("timing", Table, Words("all defaults"), Within).means("Timeouts, intervals, retentions and back-off."),
+        key("pool", Table, Required, Within).doc("The pools by name."),
+        key("rule", Tables, Described("none"), Within).doc("Which pool serves which jobs."),
+        key("notify", Table, Described("no notices"), Within).doc("How operators get notices."),
+        key("timing", Table, Described("all defaults"), Within).doc("Timeouts, intervals, retentions and back-off."),
     ],
 };
 
@@ -65,20 +67,20 @@ pub(in crate::config) const RULE: KeyTable = KeyTable {
             `namespace` and `protected` are facts. Users who may push a branch choose `ref`, `job` and `image`: \
             these keys route jobs, they do not protect a pool.",
     keys: &[
-        key("project", Globs, Words("any project"), Job).means("Full path of the project."),
-        key("namespace", Globs, Words("any namespace"), Job).means("Path of the project without its last part."),
-        key("ref", Globs, Words("any ref"), Job).means("Branch or tag of the job."),
-        key("protected", Flag, Words("both"), Job)
-            .means("Whether GitLab says that the branch or tag is protected.")
-            .interacts("A ref that GitLab does not call protected counts as `false`."),
-        key("job", Globs, Words("any job"), Job).means("Name of the job."),
-        key("image", Globs, Words("any image"), Job)
-            .means("Name after `image:` in `.gitlab-ci.yml`; `\"\"` stands for a job without an image.")
-            .interacts(
+        key("project", Globs, Described("any project"), Job).doc("Full path of the project."),
+        key("namespace", Globs, Described("any namespace"), Job).doc("Path of the project without its last part."),
+        key("ref", Globs, Described("any ref"), Job).doc("Branch or tag of the job."),
+        key("protected", Flag, Described("both"), Job)
+            .doc("Whether GitLab says that the branch or tag is protected.")
+            .notes("A ref that GitLab does not call protected counts as `false`."),
+        key("job", Globs, Described("any job"), Job).doc("Name of the job."),
+        key("image", Globs, Described("any image"), Job)
+            .doc("Name after `image:` in `.gitlab-ci.yml`; `\"\"` stands for a job without an image.")
+            .notes(
                 "As soon as one rule has this key, a job with an image that no rule matches fails, even with a \
                  `default_pool`.",
             ),
-        key("pool", Text, Required, Job).means("Name of the pool for the jobs that match."),
+        key("pool", Text, Required, Job).doc("Name of the pool for the jobs that match."),
     ],
 };
 
@@ -87,17 +89,23 @@ pub(in crate::config) const NOTIFY: KeyTable = KeyTable {
     about: "Notices for operators: the circuit breaker opened, an orphan was found, a host went out of service, the keeper crashes \
             repeatedly. [notices.md](notices.md) describes the payload.",
     keys: &[
-        key("command", Texts, Words("none"), Start)
-            .means("Program and arguments that get each notice as JSON on standard input.")
-            .interacts("The program has 30 seconds; exit status 0 means that the notice is delivered."),
-        key("webhook", Text, Words("none"), Start)
-            .means("`https://` or `http://` URL that each notice is posted to as JSON.")
-            .interacts("HTTPS needs `greenroom-backends` in the directory of `greenroom`, and uses the system's certificates or those \
+        key("command", Texts, Described("none"), Start)
+            .doc("Program and arguments that get each notice as JSON on standard input.")
+            .notes("The program has 30 seconds; exit status 0 means that the notice is delivered."),
+        key("webhook", Text, Described("none"), Start)
+            .doc("`https://` or `http://` URL that each notice is posted to as JSON.")
+            .notes("HTTPS needs `greenroom-backends` in the directory of `greenroom`, and uses the system's certificates or those \
                         of `SSL_CERT_FILE`."),
         key("min_interval", Duration(1), Value("\"10m\""), Start)
-            .means("Shortest time between two notices about the same condition, which ends in between."),
+            .doc("Shortest time between two notices about the same condition, which ends in between."),
     ],
 };
+
+/// The state directory of a configuration that does not set it.
+pub fn default_state_dir() -> &'static Path {
+    let declared = TOP.keys.iter().find(|key| key.name == "state_dir").and_then(KeySpec::default_text);
+    Path::new(declared.unwrap_or_default().trim_matches('"'))
+}
 
 #[cfg(test)]
 mod tests {

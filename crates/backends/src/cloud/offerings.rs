@@ -98,16 +98,16 @@ pub fn read(table: &Table<'_>, key_names: &KeyNames) -> Vec<Offering> {
 
 impl Lists {
     fn read(table: &Table<'_>, key_names: &KeyNames) -> Self {
-        let mut places = Got::Absent;
+        let mut places = Got::Absent(None);
         for key in key_names.places {
             let named = table.texts(key).map(|texts| (*key, texts));
             match &places {
                 Got::Good((other, _), _) if !named.is_absent() => {
                     table.refuse(key, format!("conflicts with `{other}`: remove one of the two"));
-                    places = Got::Bad;
+                    places = Got::Bad(None);
                 }
-                Got::Absent => places = named,
-                Got::Good(..) | Got::Bad => {}
+                Got::Absent(_) => places = named,
+                Got::Good(..) | Got::Bad(_) => {}
             }
         }
         let types = table.texts(key_names.types);
@@ -139,8 +139,7 @@ impl Lists {
         if let Some((key, places)) = places.value() {
             table.check_each(key, places, |text| check(key, text.trim()));
         }
-        let on_demand = vec!["on-demand"];
-        let markets = if self.markets.is_absent() { &on_demand } else { self.markets.value()? };
+        let markets = self.markets.effective().filter(|_| !self.markets.is_bad())?;
         let image = image.into_value()?;
         let types = types.value()?;
         let (_, places) = places.value()?;
@@ -194,10 +193,10 @@ fn name(offerings: &mut [Offering]) {
 
 #[cfg(test)]
 mod tests {
-    use greenroom_keys::Applies::Launch;
-    use greenroom_keys::Unset::Required;
+    use greenroom_keys::DefaultValue::Required;
+    use greenroom_keys::TakesEffect::Launch;
     use greenroom_keys::problem::Problems;
-    use greenroom_keys::{Key, KeyTable, Takes, key, table};
+    use greenroom_keys::{KeySpec, KeyTable, ValueType, key, table};
 
     use super::*;
     use crate::cloud::settings::{MARKET, OFFERING};
@@ -209,10 +208,10 @@ mod tests {
         if text == "x" { Err(ValueError::entry(text, "another letter")) } else { Ok(()) }
     }
 
-    const IMAGE: Key = key("image", Takes::Text, Required, Launch);
-    const TYPES: Key = key("machine_types", Takes::TextOrTexts, Required, Launch);
-    const ZONES: Key = key("zones", Takes::TextOrTexts, Required, Launch);
-    const SUBNETS: Key = key("subnets", Takes::TextOrTexts, Required, Launch);
+    const IMAGE: KeySpec = key("image", ValueType::Text, Required, Launch);
+    const TYPES: KeySpec = key("machine_types", ValueType::TextOrTexts, Required, Launch);
+    const ZONES: KeySpec = key("zones", ValueType::TextOrTexts, Required, Launch);
+    const SUBNETS: KeySpec = key("subnets", ValueType::TextOrTexts, Required, Launch);
     const TABLES: &[KeyTable] = &[
         KeyTable {
             header: "[pool.NAME.provider]",

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use greenroom_keys::Applies::{Launch, Pass, Within};
-use greenroom_keys::Takes::{self, HostPath, Map, Range, Size, Tables, Text, Word};
-use greenroom_keys::Unset::{self, Value, Words};
+use greenroom_keys::DefaultValue::{self, Described, Value};
+use greenroom_keys::TakesEffect::{Launch, Pass, Within};
+use greenroom_keys::ValueType::{self, HostPath, Map, Range, Size, Tables, Text, Word};
 use greenroom_keys::problem::{Place, Problem, join};
 use greenroom_keys::table::Table;
 use greenroom_keys::value_error::ValueError;
-use greenroom_keys::{Key, key};
+use greenroom_keys::{KeySpec, key};
 use serde::{Deserialize, Serialize};
 
 use super::offerings::{self, KeyNames, Market, Offering};
@@ -36,11 +36,10 @@ pub enum UserData {
 pub struct Common {
     /// The preferred one first; never empty.
     pub offerings: Vec<Offering>,
-    /// The Linux user that logs in. Default `ci`.
+    /// The Linux user that logs in.
     pub user: String,
-    /// Default 22.
+    ///
     pub ssh_port: u16,
-    /// Default private.
     pub address: AddressKind,
     pub user_data: UserData,
     /// Size of the root disk in GiB; `None`: the size of the image.
@@ -56,19 +55,12 @@ pub struct Common {
 }
 
 impl Common {
-    /// The settings of a table without a cloud's keys, whose instances have one address each. `default_user`, `default_port`:
-    /// of `user` and `ssh_port`.
-    pub fn plain(
-        table: &Table<'_>,
-        offerings: Vec<Offering>,
-        default_user: &str,
-        default_port: u16,
-        user_data: UserData,
-    ) -> Self {
+    /// The settings of a table without a cloud's keys, whose instances have one address each.
+    pub fn plain(table: &Table<'_>, offerings: Vec<Offering>, user_data: UserData) -> Self {
         Self {
             offerings,
-            user: table.parsed("user", table.text("user"), user).or(default_user.to_owned()),
-            ssh_port: table.count("ssh_port").or(default_port),
+            user: own_user(table),
+            ssh_port: table.count("ssh_port").or_declared(),
             address: AddressKind::Private,
             user_data,
             disk_gib: None,
@@ -79,23 +71,18 @@ impl Common {
         }
     }
 
-    /// `user_data`: the default, which fits most images of this cloud. Without offerings, something is wrong and
-    /// reported.
-    pub fn read(table: &Table<'_>, key_names: &KeyNames, user_data: UserData) -> Self {
+    /// The settings of a cloud's table. Without offerings, something is wrong and reported.
+    pub fn read(table: &Table<'_>, key_names: &KeyNames) -> Self {
         Self {
             offerings: offerings::read(table, key_names),
-            user: table.parsed("user", table.text("user"), user).or("ci".to_owned()),
-            ssh_port: table.count("ssh_port").or(22),
-            address: match table.word("address").or("private") {
+            user: own_user(table),
+            ssh_port: table.count("ssh_port").or_declared(),
+            address: match table.word("address").or_declared() {
                 "public" => AddressKind::Public,
                 "ipv6" => AddressKind::Ipv6,
                 _ => AddressKind::Private,
             },
-            user_data: match table.word("user_data").value() {
-                Some(&"cloud-init") => UserData::CloudInit,
-                Some(_) => UserData::Script,
-                None => user_data,
-            },
+            user_data: user_data(table),
             disk_gib: table.parsed("disk", table.size("disk"), gib).into_value(),
             disk_type: table.text("disk_type").into_value(),
             tags: own_tags(table),
@@ -124,6 +111,20 @@ pub fn public_ip(table: &Table<'_>, address: AddressKind) -> Option<bool> {
 fn gib(bytes: u64) -> Result<u32, ValueError> {
     let whole = bytes.is_multiple_of(1 << 30).then(|| u32::try_from(bytes >> 30).ok()).flatten();
     whole.ok_or_else(|| ValueError::rule("be in whole GiB, such as \"50G\""))
+}
+
+/// The key `user`.
+fn own_user(table: &Table<'_>) -> String {
+    let given = table.text("user");
+    table.parsed("user", given.clone(), user).or(given.or_declared())
+}
+
+/// The key `user_data`.
+pub fn user_data(table: &Table<'_>) -> UserData {
+    match table.word("user_data").or_declared() {
+        "cloud-init" => UserData::CloudInit,
+        _ => UserData::Script,
+    }
 }
 
 /// A plain name, because it goes into a script and a configuration.
@@ -164,45 +165,45 @@ pub const USER_DATA: &[&str] = &["cloud-init", "script"];
 pub const LIFETIME: Duration = Duration::from_hours(24);
 
 /// Default in the tables of offerings.
-pub const AS_ABOVE: Unset = Words("that of the provider's table");
+pub const AS_ABOVE: DefaultValue = Described("that of the provider's table");
 
 /// Description of `[[…offering]]`.
 pub const OFFERINGS: &str = "Offerings are tried one table after another, each with all its combinations. Use \
                              these tables where types and images belong together.";
 
-pub const MARKET: Key = key("market", Takes::Words(MARKETS), Value("\"on-demand\""), Launch)
-    .means("Spot or on-demand capacity, the preferred one first.")
-    .interacts(
+pub const MARKET: KeySpec = key("market", ValueType::Words(MARKETS), Value("\"on-demand\""), Launch)
+    .doc("Spot or on-demand capacity, the preferred one first.")
+    .notes(
         "All types and places of the first market come before the second market. The cloud may reclaim a \
                 spot instance; its job ends as a system failure.",
     );
 
-pub const OFFERING: Key = key("offering", Tables, Words("one, from the keys of this table"), Within)
-    .means("Other combinations of type, place, market and image, in their order.");
+pub const OFFERING: KeySpec = key("offering", Tables, Described("one, from the keys of this table"), Within)
+    .doc("Other combinations of type, place, market and image, in their order.");
 
-pub const ENDPOINT: Key = key("endpoint", Text, Words("the cloud's public address"), Pass)
-    .means("Address of the cloud's API, `https://…`, for private endpoints.");
+pub const ENDPOINT: KeySpec = key("endpoint", Text, Described("the cloud's public address"), Pass)
+    .doc("Address of the cloud's API, `https://…`, for private endpoints.");
 
-pub const CREDENTIALS_FILE: Key = key("credentials_file", HostPath, Words("none"), Pass);
+pub const CREDENTIALS_FILE: KeySpec = key("credentials_file", HostPath, Described("none"), Pass);
 
-pub const ADDRESS: Key = key("address", Word(ADDRESSES), Value("\"private\""), Launch)
-    .means("Which address of an instance Greenroom connects to.");
+pub const ADDRESS: KeySpec = key("address", Word(ADDRESSES), Value("\"private\""), Launch)
+    .doc("Which address of an instance Greenroom connects to.");
 
-pub const USER: Key = key("user", Text, Value("\"ci\""), Launch)
-    .means("Linux user that logs in and runs jobs. The first boot creates a missing one, with `sudo`.")
-    .interacts("Idle instances with the earlier user fail their next probe and are replaced.");
+pub const USER: KeySpec = key("user", Text, Value("\"ci\""), Launch)
+    .doc("Linux user that logs in and runs jobs. The first boot creates a missing one, with `sudo`.")
+    .notes("Idle instances with the earlier user fail their next probe and are replaced.");
 
-pub const SSH_PORT: Key = key("ssh_port", Range(1, 65535), Value("22"), Pass)
-    .means("Port of the image's SSH server.")
-    .interacts("The network must allow it.");
+pub const SSH_PORT: KeySpec = key("ssh_port", Range(1, 65535), Value("22"), Pass)
+    .doc("Port of the image's SSH server.")
+    .notes("The network must allow it.");
 
-pub const DISK: Key = key("disk", Size, Words("the size of the image"), Launch)
-    .means("Size of the root disk, in whole GiB.")
-    .interacts("Must not be smaller than the image.");
+pub const DISK: KeySpec = key("disk", Size, Described("the size of the image"), Launch)
+    .doc("Size of the root disk, in whole GiB.")
+    .notes("Must not be smaller than the image.");
 
-pub const DISK_TYPE: Key = key("disk_type", Text, Words("the cloud's default"), Launch);
+pub const DISK_TYPE: KeySpec = key("disk_type", Text, Described("the cloud's default"), Launch);
 
-pub const TAGS: Key = key("tags", Map, Words("none"), Launch);
+pub const TAGS: KeySpec = key("tags", Map, Described("none"), Launch);
 
 #[cfg(test)]
 mod tests {
@@ -216,7 +217,7 @@ mod tests {
 
     fn read(text: &str) -> Result<Common, Problems> {
         let table: toml::Table = format!("{MINIMAL}{text}").parse().unwrap();
-        let read = |table: &Table<'_>| Common::read(table, &KEY_NAMES, UserData::CloudInit);
+        let read = |table: &Table<'_>| Common::read(table, &KEY_NAMES);
         table::read(crate::gce::KEYS, "linux", &table, read)
     }
 

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use greenroom_core::ids::PoolName;
-use greenroom_keys::Applies::{Launch, Pass};
-use greenroom_keys::Takes::{HostPath, Map, Range, Size, Text, TextOrTexts, Texts, Values, Word};
-use greenroom_keys::Unset::{Required, Value, Words};
+use greenroom_keys::DefaultValue::{Described, Required, Value};
+use greenroom_keys::TakesEffect::{Launch, Pass};
+use greenroom_keys::ValueType::{HostPath, Map, Range, Size, Text, TextOrTexts, Texts, Values, Word};
 use greenroom_keys::near::nearest_or_all;
 use greenroom_keys::problem::{Place, Problem, Problems, join};
 use greenroom_keys::table::{self, Table};
@@ -16,8 +16,8 @@ use greenroom_keys::{KeyTable, duration, key};
 use super::protocol::answers::is_public_key;
 use super::protocol::{ProgramSettings, Verb};
 use crate::cloud::offerings::Offering;
-use crate::cloud::settings::{Common, UserData};
-use crate::cloud::settings::{SSH_PORT, USER, USER_DATA};
+use crate::cloud::settings::Common;
+use crate::cloud::settings::{SSH_PORT, USER, USER_DATA, user_data};
 use crate::program::environment::ProgramEnvironment;
 use crate::{as_json, authorities};
 
@@ -76,8 +76,8 @@ impl Settings {
             host_key_name: authorities::name_of_table(table),
             appears_within: table.duration("appears_within").into_value(),
             timeouts: timeouts(table),
-            output_limit: table.size("output_limit").or(4 << 20),
-            concurrent_calls: table.count("concurrent_calls").or(4),
+            output_limit: table.size("output_limit").or_declared(),
+            concurrent_calls: table.count("concurrent_calls").or_declared(),
             common: common(table, &texts("offerings")),
             program,
         }
@@ -115,11 +115,7 @@ fn common(table: &Table<'_>, offerings: &[String]) -> Common {
             known.push(offering);
         }
     }
-    let user_data = match table.word("user_data").value() {
-        Some(&"script") => UserData::Script,
-        _ => UserData::CloudInit,
-    };
-    Common::plain(table, known, "ci", 22, user_data)
+    Common::plain(table, known, user_data(table))
 }
 
 pub(super) const TABLES: &[KeyTable] = &[KeyTable {
@@ -129,47 +125,47 @@ pub(super) const TABLES: &[KeyTable] = &[KeyTable {
             `greenroom doctor` calls it without launching anything.",
     keys: &[
         key("program", HostPath, Required, Pass)
-            .means("The program. The verb is its last argument.")
-            .interacts("Only the operator may be able to write it."),
-        key("arguments", Texts, Words("none"), Pass).means("Arguments before the verb."),
-        key("directory", HostPath, Words("the directory of the program"), Pass)
-            .means("The program's working directory."),
-        key("env", TextOrTexts, Words("none"), Pass)
-            .means("Environment variables of the keeper that the program gets, beside `PATH`, `HOME` and the language.")
-            .interacts("A keeper in the background does not have them; the service `greenroom keep` does. Use `secrets` \
+            .doc("The program. The verb is its last argument.")
+            .notes("Only the operator may be able to write it."),
+        key("arguments", Texts, Described("none"), Pass).doc("Arguments before the verb."),
+        key("directory", HostPath, Described("the directory of the program"), Pass)
+            .doc("The program's working directory."),
+        key("env", TextOrTexts, Described("none"), Pass)
+            .doc("Environment variables of the keeper that the program gets, beside `PATH`, `HOME` and the language.")
+            .notes("A keeper in the background does not have them; the service `greenroom keep` does. Use `secrets` \
                         for passwords and tokens."),
-        key("secrets", Map, Words("none"), Pass)
-            .means("Environment variables with the contents of files: `secrets = { HCLOUD_TOKEN = \"/etc/greenroom/hcloud\" }`.")
-            .interacts("The files are read for each call. Only the keeper's account may be able to read them."),
-        key("settings", Values, Words("none"), Launch)
-            .means("Settings of the program itself, such as an image or a list of networks: any table. Each request contains it.")
-            .interacts("TOML's dates and times arrive as strings."),
-        key("offerings", TextOrTexts, Words("none: the program has one way to launch"), Launch)
-            .means("The program's names for ways to launch, the preferred one first.")
-            .interacts("A launch uses the first one with capacity."),
-        key("host_key", Text, Words("none"), Launch)
-            .means("The public host key that every machine has, `ssh-ed25519 AAAA…`.")
-            .interacts("Required if the program answers `\"host_key\": \"operator\"`, otherwise without effect."),
-        key("host_key_ca", TextOrTexts, Words("none"), Launch)
-            .means("The public keys of the SSH certificate authorities that sign the machines' host keys, `ssh-ed25519 AAAA…`.")
-            .interacts("Required if the program answers `\"host_key\": \"certificate\"`, otherwise without effect."),
-        key("host_key_name", Text, Words("the machine's address, or the name of its launch"), Launch)
-            .means("The name that each machine's certificate must contain.")
-            .interacts("With one name for all machines, each of them can impersonate the others."),
-        USER.interacts("Idle instances with the earlier user fail their next probe and are replaced."),
-        SSH_PORT.interacts("A port that the program reports comes first."),
+        key("secrets", Map, Described("none"), Pass)
+            .doc("Environment variables with the contents of files: `secrets = { HCLOUD_TOKEN = \"/etc/greenroom/hcloud\" }`.")
+            .notes("The files are read for each call. Only the keeper's account may be able to read them."),
+        key("settings", Values, Described("none"), Launch)
+            .doc("Settings of the program itself, such as an image or a list of networks: any table. Each request contains it.")
+            .notes("TOML's dates and times arrive as strings."),
+        key("offerings", TextOrTexts, Described("none: the program has one way to launch"), Launch)
+            .doc("The program's names for ways to launch, the preferred one first.")
+            .notes("A launch uses the first one with capacity."),
+        key("host_key", Text, Described("none"), Launch)
+            .doc("The public host key that every machine has, `ssh-ed25519 AAAA…`.")
+            .notes("Required if the program answers `\"host_key\": \"operator\"`, otherwise without effect."),
+        key("host_key_ca", TextOrTexts, Described("none"), Launch)
+            .doc("The public keys of the SSH certificate authorities that sign the machines' host keys, `ssh-ed25519 AAAA…`.")
+            .notes("Required if the program answers `\"host_key\": \"certificate\"`, otherwise without effect."),
+        key("host_key_name", Text, Described("the machine's address, or the name of its launch"), Launch)
+            .doc("The name that each machine's certificate must contain.")
+            .notes("With one name for all machines, each of them can impersonate the others."),
+        USER.notes("Idle instances with the earlier user fail their next probe and are replaced."),
+        SSH_PORT.notes("A port that the program reports comes first."),
         key("user_data", Word(USER_DATA), Value("\"cloud-init\""), Launch)
-            .means("What reads the user data at the first boot: cloud-init, or an image that runs a script."),
-        key("appears_within", greenroom_keys::Takes::Duration(0), Words("`appears_within_s` of the program, or 60 s"), Pass)
-            .means("How long the program's list may lack a new machine.")
-            .interacts("A launch without an answer is not repeated earlier."),
-        key("timeouts", Map, Words("`launch` 5 minutes, `console` 8 s, `capabilities` 20 s, `resources`, `delete` and `examine` \
+            .doc("What reads the user data at the first boot: cloud-init, or an image that runs a script."),
+        key("appears_within", greenroom_keys::ValueType::Duration(0), Described("`appears_within_s` of the program, or 60 s"), Pass)
+            .doc("How long the program's list may lack a new machine.")
+            .notes("A launch without an answer is not repeated earlier."),
+        key("timeouts", Map, Described("`launch` 5 minutes, `console` 8 s, `capabilities` 20 s, `resources`, `delete` and `examine` \
                                     1 minute, others 50 s"), Pass)
-            .means("Time limits of verbs: `timeouts = { launch = \"2m\", list = \"20s\" }`.")
-            .interacts("The keeper gives up a call of any verb but `launch` after 2 minutes."),
+            .doc("Time limits of verbs: `timeouts = { launch = \"2m\", list = \"20s\" }`.")
+            .notes("The keeper gives up a call of any verb but `launch` after 2 minutes."),
         key("output_limit", Size, Value("\"4M\""), Pass)
-            .means("Limit of the output of a call. A program that prints more is killed."),
-        key("concurrent_calls", Range(1, 64), Value("4"), Pass).means("How many calls may run concurrently."),
+            .doc("Limit of the output of a call. A program that prints more is killed."),
+        key("concurrent_calls", Range(1, 64), Value("4"), Pass).doc("How many calls may run concurrently."),
     ],
 }];
 

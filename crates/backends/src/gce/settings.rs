@@ -1,19 +1,19 @@
 //! The table of a pool on Compute Engine: its keys, and the settings that they are read into.
 
 use greenroom_core::ids::PoolName;
-use greenroom_keys::Applies::{Launch, Pass};
-use greenroom_keys::Takes::{Flag, Text, TextOrTexts, Word};
-use greenroom_keys::Unset::{Required, Value, Words};
+use greenroom_keys::DefaultValue::{Described, Required, Value};
+use greenroom_keys::TakesEffect::{Launch, Pass};
+use greenroom_keys::ValueType::{Flag, Text, TextOrTexts, Word};
 use greenroom_keys::problem::{Place, Problem, Problems, join};
 use greenroom_keys::table::{self, Table};
 use greenroom_keys::value_error::ValueError;
-use greenroom_keys::{Key, KeyTable, key};
+use greenroom_keys::{KeySpec, KeyTable, key};
 
 use super::resource::{Image, Net, is_name, is_project, region};
 use crate::cloud::offerings::KeyNames;
 use crate::cloud::settings::{
     ADDRESS, AS_ABOVE, AddressKind, CREDENTIALS_FILE, Common, DISK, DISK_TYPE, ENDPOINT, MARKET, OFFERING,
-    OFFERINGS, SSH_PORT, TAGS, USER, USER_DATA, UserData, public_ip,
+    OFFERINGS, SSH_PORT, TAGS, USER, USER_DATA, public_ip,
 };
 
 #[cfg(feature = "gce")]
@@ -56,19 +56,20 @@ impl Settings {
     }
 
     fn of(table: &Table<'_>) -> Self {
-        let common = Common::read(table, &KEY_NAMES, UserData::Script);
+        let common = Common::read(table, &KEY_NAMES);
         let subnetwork = subnetwork(table, &common);
         let network = table.parsed("network", table.text("network"), |text| {
             Net::network(&text).ok_or_else(|| not_a_net(text, "global/networks"))
         });
-        let default = || subnetwork.is_none().then(|| Net::network("default")).flatten();
+        // A subnetwork names its network.
+        let default = network.effective().filter(|_| subnetwork.is_none()).cloned();
         if let Some(kind) = common.disk_type.as_deref().filter(|kind| !is_name(kind)) {
             table.refuse("disk_type", format!("is {kind:?}, expected one such as \"pd-balanced\""));
         }
         labels(table, &common.tags);
         Self {
             project: project(table),
-            network: network.into_value().or_else(default),
+            network: network.into_value().or(default),
             subnetwork,
             public_ip: public_ip(table, common.address).unwrap_or(common.address == AddressKind::Public),
             service_account: service_account(table),
@@ -185,11 +186,11 @@ pub(super) const TABLES: &[KeyTable] = &[
                 checks this table against the project.",
         keys: &[
             key("project", Text, Required, Pass)
-                .means("Id of the project that the instances belong to and that pays for them.")
-                .interacts("A keeper refuses a change while the pool has instances: drain the pool first."),
+                .doc("Id of the project that the instances belong to and that pays for them.")
+                .notes("A keeper refuses a change while the pool has instances: drain the pool first."),
             CREDENTIALS_FILE
-                .means("File with the key of a service account.")
-                .interacts("Without it, credentials come from where Google's own tools find them: \
+                .doc("File with the key of a service account.")
+                .notes("Without it, credentials come from where Google's own tools find them: \
                             `GOOGLE_APPLICATION_CREDENTIALS`, `gcloud auth application-default login`, the service \
                             account of the runner host."),
             ENDPOINT,
@@ -199,38 +200,38 @@ pub(super) const TABLES: &[KeyTable] = &[
             MARKET,
             OFFERING,
             key("network", Text, Value("\"default\""), Launch)
-                .means("Network of the instances, by its name or its path.")
-                .interacts("No default with `subnetwork`. The network must allow SSH from the runner host on \
+                .doc("Network of the instances, by its name or its path.")
+                .notes("No default with `subnetwork`. The network must allow SSH from the runner host on \
                             `ssh_port`."),
-            key("subnetwork", Text, Words("as the network says"), Launch)
-                .means("Subnetwork of the instances, by its path, or by its name in the region of each zone.")
-                .interacts("Required with `address = \"ipv6\"`."),
-            key("network_tags", TextOrTexts, Words("none"), Launch)
-                .means("Network tags of the instances, which firewall rules refer to."),
-            key("service_account", Text, Words("none, and no permissions"), Launch)
-                .means("Address of the instances' service account.")
-                .interacts("Jobs have its permissions."),
-            key("scopes", TextOrTexts, Words("`\"cloud-platform\"`, all that the account's roles allow"), Launch)
-                .means("Access scopes of the service account.")
-                .interacts("Only with `service_account`."),
-            key("public_ip", Flag, Words("`true` with `address = \"public\"`, otherwise `false`"), Launch)
-                .means("Whether an instance has an external address: of IPv6 with `address = \"ipv6\"`, otherwise \
+            key("subnetwork", Text, Described("as the network says"), Launch)
+                .doc("Subnetwork of the instances, by its path, or by its name in the region of each zone.")
+                .notes("Required with `address = \"ipv6\"`."),
+            key("network_tags", TextOrTexts, Described("none"), Launch)
+                .doc("Network tags of the instances, which firewall rules refer to."),
+            key("service_account", Text, Described("none, and no permissions"), Launch)
+                .doc("Address of the instances' service account.")
+                .notes("Jobs have its permissions."),
+            key("scopes", TextOrTexts, Described("`\"cloud-platform\"`, all that the account's roles allow"), Launch)
+                .doc("Access scopes of the service account.")
+                .notes("Only with `service_account`."),
+            key("public_ip", Flag, Described("`true` with `address = \"public\"`, otherwise `false`"), Launch)
+                .doc("Whether an instance has an external address: of IPv6 with `address = \"ipv6\"`, otherwise \
                         of IPv4.")
-                .interacts("Without an external address, instances reach the internet through Cloud NAT only. Must \
+                .notes("Without an external address, instances reach the internet through Cloud NAT only. Must \
                             not be `false` with `address = \"public\"`."),
-            ADDRESS.interacts("`\"ipv6\"` needs a `subnetwork` with IPv6 addresses. Idle instances without such an \
+            ADDRESS.notes("`\"ipv6\"` needs a `subnetwork` with IPv6 addresses. Idle instances without such an \
                                address fail their next probe and are replaced."),
             USER,
             SSH_PORT,
             key("user_data", Word(USER_DATA), Value("\"script\""), Launch)
-                .means("What reads the user data at the first boot: the startup script of Google's images, or \
+                .doc("What reads the user data at the first boot: the startup script of Google's images, or \
                         cloud-init."),
             DISK,
             DISK_TYPE
-                .means("Compute Engine's name of the kind of boot disk, such as `\"pd-balanced\"`.")
-                .or(Words("`pd-standard`")),
-            TAGS.means("Labels for instances and their disks.")
-                .interacts("Names and values consist of lower-case letters, digits, `-` and `_`. Names that begin \
+                .doc("Compute Engine's name of the kind of boot disk, such as `\"pd-balanced\"`.")
+                .with_default(Described("`pd-standard`")),
+            TAGS.doc("Labels for instances and their disks.")
+                .notes("Names and values consist of lower-case letters, digits, `-` and `_`. Names that begin \
                             with `greenroom-` are reserved."),
         ],
     },
@@ -238,32 +239,33 @@ pub(super) const TABLES: &[KeyTable] = &[
         header: "[[pool.NAME.provider.offering]]",
         about: OFFERINGS,
         keys: &[
-            MACHINE_TYPES.or(AS_ABOVE).interacts(""),
-            ZONES.or(AS_ABOVE).interacts(""),
-            MARKET.or(AS_ABOVE).interacts(""),
-            IMAGE.or(AS_ABOVE).interacts("It must fit the architecture of the types."),
+            MACHINE_TYPES.with_default(AS_ABOVE).notes(""),
+            ZONES.with_default(AS_ABOVE).notes(""),
+            MARKET.with_default(AS_ABOVE).notes(""),
+            IMAGE.with_default(AS_ABOVE).notes("It must fit the architecture of the types."),
         ],
     },
 ];
 
-const IMAGE: Key = key("image", Text, Required, Launch)
-    .means("Image that instances boot from, by its path, or the newest image of a family (`…/family/NAME`). In the \
+const IMAGE: KeySpec = key("image", Text, Required, Launch)
+    .doc("Image that instances boot from, by its path, or the newest image of a family (`…/family/NAME`). In the \
             same project, its name is enough.")
-    .interacts("Required here or in each `offering`. It needs an SSH server, and what `user_data` names.");
+    .notes("Required here or in each `offering`. It needs an SSH server, and what `user_data` names.");
 
-const MACHINE_TYPES: Key = key("machine_types", TextOrTexts, Required, Launch)
-    .means("Machine types, the preferred ones first.")
-    .interacts("Required here or in each `offering`. All zones of a type are tried before the next type.");
+const MACHINE_TYPES: KeySpec = key("machine_types", TextOrTexts, Required, Launch)
+    .doc("Machine types, the preferred ones first.")
+    .notes("Required here or in each `offering`. All zones of a type are tried before the next type.");
 
-const ZONES: Key = key("zones", TextOrTexts, Required, Launch)
-    .means("Zones, the preferred ones first.")
-    .interacts("Required here or in each `offering`. `subnetwork` must be in their regions.");
+const ZONES: KeySpec = key("zones", TextOrTexts, Required, Launch)
+    .doc("Zones, the preferred ones first.")
+    .notes("Required here or in each `offering`. `subnetwork` must be in their regions.");
 
 #[cfg(test)]
 mod tests {
     use greenroom_testkit::key_tables;
 
     use super::*;
+    use crate::cloud::settings::UserData;
 
     const MINIMAL: &str = "project = \"my-project\"\nimage = \"family/ci\"\nmachine_types = \"e2-medium\"\nzones = \"us-east1-b\"\n";
 

@@ -53,7 +53,7 @@ pub(super) fn read(table: &Table<'_>, placements: &[Placement], pull: Option<&st
     {
         table.refuse("service_cpu_limit", "is less than `service_cpu`");
     }
-    if !table.flag("image_from_job").or(false) {
+    if !table.flag("image_from_job").or_declared() {
         for key in DEPENDENT.into_iter().filter(|key| table.has(key)) {
             table.refuse(key, "has no effect without `image_from_job = true`");
         }

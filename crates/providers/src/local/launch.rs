@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use fs_err as fs;
 use greenroom_core::failure::ErrorClass;
 use greenroom_core::time::{Stamp, millis};
-use greenroom_keys::Takes;
+use greenroom_keys::ValueType;
 use greenroom_keys::table::Table;
 use greenroom_ports::provider::{InstanceKeys, LaunchRequest, ProviderError};
 use serde::{Deserialize, Serialize};
@@ -113,7 +113,7 @@ struct InjectedFailures {
 
 impl FailLaunch {
     pub(super) fn read(table: &Table<'_>) -> Self {
-        let classes = format!("set it to {}", Takes::Word(CLASSES));
+        let classes = format!("set it to {}", ValueType::Word(CLASSES));
         let class = table.required("class", table.word("class"), classes);
         let first =
             table.required("first", table.count("first"), "set it to the number of launches that fail");

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use greenroom_core::ids::PoolName;
-use greenroom_keys::Applies::{Launch, Pass, Within};
-use greenroom_keys::Takes::{self, Flag, HostPath, Range, Word};
-use greenroom_keys::Unset::{Required, Value, Words};
+use greenroom_keys::DefaultValue::{Described, Required, Value};
+use greenroom_keys::TakesEffect::{Launch, Pass, Within};
+use greenroom_keys::ValueType::{self, Flag, HostPath, Range, Word};
 use greenroom_keys::problem::Problems;
 use greenroom_keys::{KeyTable, key, table};
 use serde::{Deserialize, Serialize};
@@ -24,26 +24,26 @@ pub(super) const TABLES: &[KeyTable] = &[
                 files and other jobs. The keys from `boot_delay` on inject faults; all are off by default.",
         keys: &[
             key("allow_root", Flag, Value("false"), Pass)
-                .means("Whether jobs may run as root, if Greenroom does.")
-                .interacts("Required where Greenroom runs as root."),
-            key("server", Word(SERVERS), Value("\"embedded\""), Launch).means(
+                .doc("Whether jobs may run as root, if Greenroom does.")
+                .notes("Required where Greenroom runs as root."),
+            key("server", Word(SERVERS), Value("\"embedded\""), Launch).doc(
                 "SSH server of an instance: Greenroom's own, or OpenSSH's `sshd -i` for each connection.",
             ),
-            key("sshd", HostPath, Words("searched for in the usual directories"), Launch)
-                .means("Path of sshd.")
-                .interacts("Only with `server = \"openssh\"`."),
-            key("boot_delay", Takes::Duration(0), Value("\"0s\""), Launch)
-                .means("Time from the launch of an instance to its first answer."),
-            key("die_after", Takes::Duration(0), Words("never"), Launch)
-                .means("Time from the first answer of an instance to its sudden end."),
-            key("list_lag", Takes::Duration(0), Value("\"0s\""), Launch)
-                .means("Time from the launch of an instance to its first appearance in lists."),
-            key("no_capacity", Range(0, u32::MAX), Words("no limit"), Pass)
+            key("sshd", HostPath, Described("searched for in the usual directories"), Launch)
+                .doc("Path of sshd.")
+                .notes("Only with `server = \"openssh\"`."),
+            key("boot_delay", ValueType::Duration(0), Value("\"0s\""), Launch)
+                .doc("Time from the launch of an instance to its first answer."),
+            key("die_after", ValueType::Duration(0), Described("never"), Launch)
+                .doc("Time from the first answer of an instance to its sudden end."),
+            key("list_lag", ValueType::Duration(0), Value("\"0s\""), Launch)
+                .doc("Time from the launch of an instance to its first appearance in lists."),
+            key("no_capacity", Range(0, u32::MAX), Described("no limit"), Pass)
                 .unit("instances")
-                .means("Number of instances at which launches are refused with no capacity; 0 refuses all.")
-                .interacts("It has no effect above `max_instances`."),
-            key("fail_launch", Takes::Table, Words("no failures"), Within)
-                .means("Makes the first launches fail."),
+                .doc("Number of instances at which launches are refused with no capacity; 0 refuses all.")
+                .notes("It has no effect above `max_instances`."),
+            key("fail_launch", ValueType::Table, Described("no failures"), Within)
+                .doc("Makes the first launches fail."),
         ],
     },
     KeyTable {
@@ -51,12 +51,12 @@ pub(super) const TABLES: &[KeyTable] = &[
         about: "The first launches of the pool fail. The provider counts across processes, and starts again when \
                 this table changes.",
         keys: &[
-            key("class", Word(CLASSES), Required, Pass).means("Class of the error.").interacts(
+            key("class", Word(CLASSES), Required, Pass).doc("Class of the error.").notes(
                 "With `\"unknown\"` the launch succeeds, and only its answer is lost: see `relaunch_after`.",
             ),
             key("first", Range(0, u32::MAX), Required, Pass)
                 .unit("launches")
-                .means("Number of launches that fail."),
+                .doc("Number of launches that fail."),
         ],
     },
 ];
@@ -75,11 +75,11 @@ pub(super) struct Settings {
     pub(super) server: ServerKind,
     /// Path of sshd; `None`: searched for when an instance boots.
     pub(super) sshd: Option<PathBuf>,
-    /// From launch to the first answer. Default 0.
+    /// From launch to the first answer.
     pub(super) boot_delay: Duration,
     /// From the first answer to a sudden end; `None`: no such end.
     pub(super) die_after: Option<Duration>,
-    /// From launch to the first appearance in a list. Default 0.
+    /// From launch to the first appearance in a list.
     pub(super) list_lag: Duration,
     /// Number of instances at which launches are refused; `None`: no limit.
     pub(super) no_capacity: Option<u32>,
@@ -92,21 +92,21 @@ impl Settings {
     pub(super) fn read(pool: &PoolName, values: &toml::Table, is_root: bool) -> Result<Self, Problems> {
         table::read(TABLES, pool.as_str(), values, |table| {
             let allow_root = table.flag("allow_root");
-            if is_root && !allow_root.is_bad() && !allow_root.or(false) {
+            if is_root && !allow_root.is_bad() && !allow_root.or_declared() {
                 let why = "is not `true`, and greenroom runs as root: the provider `local` does not isolate jobs, so \
                            every job would be root on the runner host. Run greenroom as another user, or set \
                            `allow_root = true` if that is acceptable";
                 table.refuse("allow_root", why);
             }
             Self {
-                server: match table.word("server").or("embedded") {
+                server: match table.word("server").or_declared() {
                     "openssh" => ServerKind::Openssh,
                     _ => ServerKind::Embedded,
                 },
                 sshd: table.text("sshd").into_value().map(PathBuf::from),
-                boot_delay: table.duration("boot_delay").or_default(),
+                boot_delay: table.duration("boot_delay").or_declared(),
                 die_after: table.duration("die_after").into_value(),
-                list_lag: table.duration("list_lag").or_default(),
+                list_lag: table.duration("list_lag").or_declared(),
                 no_capacity: table.count("no_capacity").into_value(),
                 fail_launch: table.table("fail_launch").value().map(FailLaunch::read),
             }

@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use greenroom_core::ids::PoolName;
-use greenroom_keys::Applies::{Launch, Pass};
-use greenroom_keys::Takes::{self, HostPath, Range, Size, Text, Texts, Word};
-use greenroom_keys::Unset::{Value, Words};
+use greenroom_keys::DefaultValue::{Described, Value};
+use greenroom_keys::TakesEffect::{Launch, Pass};
+use greenroom_keys::ValueType::{self, HostPath, Range, Size, Text, Texts, Word};
 use greenroom_keys::problem::Problems;
 use greenroom_keys::table::{self, Table};
 use greenroom_keys::value_error::{Got, ValueError};
 use greenroom_keys::{KeyTable, key};
 use serde::{Deserialize, Serialize};
 
-use super::egress::{Allowed, FIRST_UID, Internet};
+use super::egress::{Allowed, Internet};
 use super::image;
 
 /// The values of `network`, `accel` and `boot`.
@@ -30,67 +30,68 @@ pub(super) const TABLES: &[KeyTable] = &[KeyTable {
             [providers/qemu.md](providers/qemu.md) explains how they boot and what isolates them.",
     keys: &[
         key("image", Text, Value("\"light\""), Launch)
-            .means("Name of an image of `greenroom image build`, or absolute path of a qcow2 file with cloud-init.")
-            .interacts("A qcow2 file boots more slowly: see `boot`."),
-        key("images", HostPath, Words("`images` in the state directory"), Launch)
-            .means("Directory of images.")
-            .interacts("`greenroom image` takes the same directory by `--images`."),
-        key("image_store", Text, Words("none"), Launch)
-            .means("Name of an image store of `greenroom image store build`: its images are on each VM that starts. \
+            .doc("Name of an image of `greenroom image build`, or absolute path of a qcow2 file with cloud-init.")
+            .notes("A qcow2 file boots more slowly: see `boot`."),
+        key("images", HostPath, Described("`images` in the state directory"), Launch)
+            .doc("Directory of images.")
+            .notes("`greenroom image` takes the same directory by `--images`."),
+        key("image_store", Text, Described("none"), Launch)
+            .doc("Name of an image store of `greenroom image store build`: its images are on each VM that starts. \
                     [image-stores.md](image-stores.md) explains them.")
-            .interacts("Requires an image of `greenroom image build --containers`. `pull_policy` decides whether a job \
+            .notes("Requires an image of `greenroom image build --containers`. `pull_policy` decides whether a job \
                         contacts the registry all the same."),
-        key("vcpus", Range(1, 64), Value("1"), Launch).unit("processors").means("Processors of each VM."),
+        key("vcpus", Range(1, 64), Value("1"), Launch).unit("processors").doc("Processors of each VM."),
         key("memory", Size, Value("\"1G\""), Launch)
-            .means("Memory of each VM, in whole MiB and at least `128M`.")
-            .interacts("Must not exceed `memory_budget`."),
-        key("disk", Size, Words("the size of the image"), Launch)
-            .means("Size of the disk as the guest sees it; the guest's file system grows with it.")
-            .interacts("Must not be smaller than the image, nor exceed `disk_budget`."),
+            .doc("Memory of each VM, in whole MiB and at least `128M`.")
+            .notes("Must not exceed `memory_budget`."),
+        key("disk", Size, Described("the size of the image"), Launch)
+            .doc("Size of the disk as the guest sees it; the guest's file system grows with it.")
+            .notes("Must not be smaller than the image, nor exceed `disk_budget`."),
         key("network", Word(NETWORKS), Value("\"isolated\""), Launch)
-            .means("What a guest reaches: nothing, one address, the internet, or all that the runner host reaches, its \
+            .doc("What a guest reaches: nothing, one address, the internet, or all that the runner host reaches, its \
                     loopback included.")
-            .interacts("Jobs need GitLab: with `\"isolated\"` they cannot fetch sources. `\"internet\"` requires root \
+            .notes("Jobs need GitLab: with `\"isolated\"` they cannot fetch sources. `\"internet\"` requires root \
                         and `nft`."),
-        key("allow", Texts, Words("none"), Launch)
-            .means("Addresses, networks and names, with or without `:port`, that guests reach in addition to the \
+        key("allow", Texts, Described("none"), Launch)
+            .doc("Addresses, networks and names, with or without `:port`, that guests reach in addition to the \
                     internet: `[\"10.0.0.5\", \"git.corp:443\"]`. A name is resolved when a VM starts.")
-            .interacts("Refused without `network = \"internet\"`. The runner host's own addresses open only to an entry that is \
+            .notes("Refused without `network = \"internet\"`. The runner host's own addresses open only to an entry that is \
                         an address, not to a network or a name."),
+        // From a range of user IDs that Linux distributions and systemd leave unused.
         key("first_uid", Range(1000, LAST_FIRST_UID), Value("1900000000"), Launch)
-            .means("First of 1024 user IDs. Each VM's QEMU has one of its own.")
-            .interacts("Only with `network = \"internet\"`. No user of the runner host may have one of them."),
-        key("proxy", Text, Words("none"), Launch)
-            .means("Address that guests reach as 10.0.2.100:3128, as `\"host:port\"`; `http_proxy` is set in the \
+            .doc("First of 1024 user IDs. Each VM's QEMU has one of its own.")
+            .notes("Only with `network = \"internet\"`. No user of the runner host may have one of them."),
+        key("proxy", Text, Described("none"), Launch)
+            .doc("Address that guests reach as 10.0.2.100:3128, as `\"host:port\"`; `http_proxy` is set in the \
                     guest.")
-            .interacts("Required with `network = \"proxy\"`, refused otherwise."),
+            .notes("Required with `network = \"proxy\"`, refused otherwise."),
         key("accel", Word(ACCELS), Value("\"auto\""), Launch)
-            .means("Accelerator: KVM, or emulation (`\"tcg\"`), which is 5 to 30 times slower.")
-            .interacts("`\"auto\"` tests KVM before it uses it, and emulates if the test fails."),
+            .doc("Accelerator: KVM, or emulation (`\"tcg\"`), which is 5 to 30 times slower.")
+            .notes("`\"auto\"` tests KVM before it uses it, and emulates if the test fails."),
         key("boot", Word(BOOTS), Value("\"snapshot\""), Launch)
-            .means("How a VM boots: resumed from a template that has booted once, by its image's kernel, or by the \
+            .doc("How a VM boots: resumed from a template that has booted once, by its image's kernel, or by the \
                     boot loader of its disk.")
-            .interacts("A qcow2 file in `image` boots by `\"disk\"`, which is the default then; other images \
+            .notes("A qcow2 file in `image` boots by `\"disk\"`, which is the default then; other images \
                         cannot."),
-        key("boot_timeout", Takes::Duration(0), Words("30 s with KVM, 3 min emulated; with a qcow2 file 2 min and 10 min"), Launch)
-            .means("How long a guest may take from the start of QEMU to its first answer.")
-            .interacts("`launch_timeout` bounds the whole launch."),
-        key("template_retention", Takes::Duration(0), Value("\"10m\""), Launch)
-            .means("How long the memory of a template (some 100 MiB) is kept after its last clone has terminated.")
-            .interacts("Only with `boot = \"snapshot\"`."),
-        key("memory_budget", Size, Words("three quarters of the runner host's memory"), Pass)
-            .means("Memory for all VMs of the state directory together; a VM that does not fit is refused with no \
+        key("boot_timeout", ValueType::Duration(0), Described("30 s with KVM, 3 min emulated; with a qcow2 file 2 min and 10 min"), Launch)
+            .doc("How long a guest may take from the start of QEMU to its first answer.")
+            .notes("`launch_timeout` bounds the whole launch."),
+        key("template_retention", ValueType::Duration(0), Value("\"10m\""), Launch)
+            .doc("How long the memory of a template (some 100 MiB) is kept after its last clone has terminated.")
+            .notes("Only with `boot = \"snapshot\"`."),
+        key("memory_budget", Size, Described("three quarters of the runner host's memory"), Pass)
+            .doc("Memory for all VMs of the state directory together; a VM that does not fit is refused with no \
                     capacity.")
-            .interacts("Each VM counts with its `memory` and 128 MiB more, or 64 MiB with `accel = \"kvm\"`. VMs \
+            .notes("Each VM counts with its `memory` and 128 MiB more, or 64 MiB with `accel = \"kvm\"`. VMs \
                         of other pools count, too."),
-        key("disk_budget", Size, Words("three quarters of the file system that holds the disks"), Pass)
-            .means("Disk space for all VMs of the state directory together; a VM that does not fit is refused with no \
+        key("disk_budget", Size, Described("three quarters of the file system that holds the disks"), Pass)
+            .doc("Disk space for all VMs of the state directory together; a VM that does not fit is refused with no \
                     capacity.")
-            .interacts("Each VM counts with its `disk`, however much of it is written. VMs of other pools count, \
+            .notes("Each VM counts with its `disk`, however much of it is written. VMs of other pools count, \
                         too. An image store in use counts once, and so do templates with images of containers."),
-        key("user", Text, Words("`greenroom-vm` if there is such a user, otherwise `nobody`"), Launch)
-            .means("User that runs QEMU where Greenroom runs as root; not root."),
-        key("qemu", HostPath, Words("`qemu-system-x86_64`, searched for in `PATH`"), Launch).means("Path of QEMU."),
+        key("user", Text, Described("`greenroom-vm` if there is such a user, otherwise `nobody`"), Launch)
+            .doc("User that runs QEMU where Greenroom runs as root; not root."),
+        key("qemu", HostPath, Described("`qemu-system-x86_64`, searched for in `PATH`"), Launch).doc("Path of QEMU."),
     ],
 }];
 
@@ -168,7 +169,6 @@ pub(super) struct Settings {
     /// The image store of its machines, by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) image_store: Option<String>,
-    /// Default 1.
     pub(super) vcpus: u32,
     /// Bytes; whole MiB. Default 1 GiB.
     pub(super) memory: u64,
@@ -193,7 +193,6 @@ pub(super) struct Settings {
 }
 
 const MIB: u64 = 1 << 20;
-const DEFAULT_MEMORY: u64 = 1 << 30;
 
 impl Settings {
     /// True if templates of its machines may get images of containers. Without a network, they reach no registry.
@@ -208,13 +207,16 @@ impl Settings {
 
     fn of(table: &Table<'_>) -> Self {
         let source = table.parsed("image", table.text("image"), source);
-        let vcpus = table.count("vcpus").or(1);
-        let memory = table.parsed("memory", table.size("memory"), |memory| match memory {
+        let vcpus = table.count("vcpus").or_declared();
+        let given = table.size("memory");
+        let memory = table.parsed("memory", given.clone(), |memory| match memory {
             memory if memory.is_multiple_of(MIB) && memory >= 128 * MIB => Ok(memory),
             _ => Err(ValueError::rule("be in whole MiB and at least 128M")),
         });
+        let is_bad = memory.is_bad();
+        let memory = memory.or(given.or_declared());
         let memory_budget = table.size("memory_budget").into_value();
-        if !memory.is_bad() && memory_budget.is_some_and(|budget| budget < memory.or(DEFAULT_MEMORY)) {
+        if !is_bad && memory_budget.is_some_and(|budget| budget < memory) {
             table.refuse("memory_budget", "is less than the `memory` of one virtual machine");
         }
         let disk = table.size("disk").into_value();
@@ -226,20 +228,20 @@ impl Settings {
         let path = |name: &str| table.text(name).into_value().map(PathBuf::from);
         Self {
             boot: boot(table, &source),
-            source: source.or(BootSource::Image(image::DEFAULT_NAME.to_owned())),
+            source: source.effective().cloned().unwrap_or_else(|| BootSource::Image(String::new())),
             images: path("images"),
             image_store,
             vcpus,
-            memory: memory.or(DEFAULT_MEMORY),
+            memory,
             disk,
             network: network(table),
-            accel: match table.word("accel").or("auto") {
+            accel: match table.word("accel").or_declared() {
                 "kvm" => Accel::Kvm,
                 "tcg" => Accel::Tcg,
                 _ => Accel::Auto,
             },
             boot_timeout: table.duration("boot_timeout").into_value(),
-            template_retention: table.duration("template_retention").or(Duration::from_mins(10)),
+            template_retention: table.duration("template_retention").or_declared(),
             memory_budget,
             disk_budget,
             user: table.text("user").into_value(),
@@ -288,7 +290,7 @@ fn boot(table: &Table<'_>, source: &Got<BootSource>) -> Boot {
         (Some(other), Got::Good(BootSource::Foreign(_), _)) => {
             table.refuse("boot", format!("is {other:?}, but a qcow2 file can only boot with \"disk\""));
         }
-        (Some("disk"), Got::Good(BootSource::Image(_), _) | Got::Absent) => {
+        (Some("disk"), Got::Good(BootSource::Image(_), _) | Got::Absent(_)) => {
             table.refuse("boot", "is \"disk\", but images built by Greenroom have no boot loader");
         }
         (Some("direct"), _) => return Boot::Direct,
@@ -302,7 +304,7 @@ fn network(table: &Table<'_>) -> Network {
     let proxy = table.text("proxy");
     let allow = table.texts("allow");
     let first_uid = table.count("first_uid");
-    let chosen = network.or("isolated");
+    let chosen = network.or_declared();
     if allow.value().is_some() && chosen != "internet" && !network.is_bad() {
         table.refuse("allow", "has no effect without `network = \"internet\"`");
     }
@@ -326,7 +328,7 @@ fn network(table: &Table<'_>) -> Network {
             let texts = allow.or_default();
             table.check_each("allow", &texts, |text| text.parse::<Allowed>().map(drop));
             let allow = texts.iter().filter_map(|(text, _)| text.parse().ok()).collect();
-            return Network::Internet(Internet { allow, first_uid: first_uid.or(FIRST_UID) });
+            return Network::Internet(Internet { allow, first_uid: first_uid.or_declared() });
         }
         "open" => return Network::Open,
         _ => {}

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use greenroom_core::endpoint::LoginKey;
 use greenroom_core::ids::PoolName;
-use greenroom_keys::Applies::{Pass, Within};
-use greenroom_keys::Takes::{self, Flag, HostPath, Range, Tables, Text};
-use greenroom_keys::Unset::{Required, Value, Words};
+use greenroom_keys::DefaultValue::{Described, Required, Value};
+use greenroom_keys::TakesEffect::{Pass, Within};
+use greenroom_keys::ValueType::{self, Flag, HostPath, Range, Tables, Text};
 use greenroom_keys::problem::{Place, Problem, Problems, join};
 use greenroom_keys::table::{self, Table};
 use greenroom_keys::value_error::{Got, ValueError};
-use greenroom_keys::{Key, KeyTable, key};
+use greenroom_keys::{KeySpec, KeyTable, key};
 
 pub(super) const TABLES: &[KeyTable] = &[
     KeyTable {
@@ -20,25 +20,25 @@ pub(super) const TABLES: &[KeyTable] = &[
                 cleaning does and does not do. `user`, `port` and the login key may stand here for all hosts, or \
                 in the table of a host.",
         keys: &[
-            USER.or(Words("each host names its own")),
-            KEY.or(Words("each host names its own")),
+            USER.with_default(Described("each host names its own")),
+            KEY.with_default(Described("each host names its own")),
             AGENT,
             AGENT_KEY,
-            PORT.or(Value("22")).interacts("A jump host does not take this value."),
+            PORT.with_default(Value("22")).notes("A jump host does not take this value."),
             key("clean", Flag, Value("true"), Pass)
-                .means("Whether Greenroom cleans a host after each job: stops processes, removes builds, temporary \
+                .doc("Whether Greenroom cleans a host after each job: stops processes, removes builds, temporary \
                         files and the cache.")
-                .interacts("`clean_command` runs afterwards, even with `false`. A host that stays with its trust domain keeps the cache."),
+                .notes("`clean_command` runs afterwards, even with `false`. A host that stays with its trust domain keeps the cache."),
             key("dedicated_user", Flag, Value("false"), Pass)
-                .means("Whether only jobs use the account; cleaning then stops every process of it, and removes \
+                .doc("Whether only jobs use the account; cleaning then stops every process of it, and removes \
                         its files from temporary directories.")
-                .interacts("Refused where the account is root. No effect with `clean = false`."),
+                .notes("Refused where the account is root. No effect with `clean = false`."),
             CLEAN_USER
-                .or(Words("the jobs' own account cleans"))
-                .interacts("Each host may have its own. Only with `dedicated_user = true`."),
-            key("jump", Takes::Table, Words("none: direct connections"), Within)
-                .means("A host through which all connections go."),
-            key("host", Tables, Required, Within).means("The hosts, one table each.").interacts(
+                .with_default(Described("the jobs' own account cleans"))
+                .notes("Each host may have its own. Only with `dedicated_user = true`."),
+            key("jump", ValueType::Table, Described("none: direct connections"), Within)
+                .doc("A host through which all connections go."),
+            key("host", Tables, Required, Within).doc("The hosts, one table each.").notes(
                 "A host that is removed from the file is forgotten when its jobs have ended.",
             ),
         ],
@@ -48,20 +48,20 @@ pub(super) const TABLES: &[KeyTable] = &[
         about: "A host that runs jobs. Two hosts with the same address, port and user are refused.",
         keys: &[
             key("name", Text, Required, Pass)
-                .means("Name of the host in commands and messages: letters, digits, `-`, `_` and `.`, at most 63.")
-                .interacts("Another name is another host. `\"jump\"` is reserved."),
+                .doc("Name of the host in commands and messages: letters, digits, `-`, `_` and `.`, at most 63.")
+                .notes("Another name is another host. `\"jump\"` is reserved."),
             ADDRESS,
-            PORT.or(Words("`port` of the provider's table")),
-            USER.or(Words("`user` of the provider's table")),
-            KEY.or(Words("the login key of the provider's table")),
+            PORT.with_default(Described("`port` of the provider's table")),
+            USER.with_default(Described("`user` of the provider's table")),
+            KEY.with_default(Described("the login key of the provider's table")),
             AGENT,
             AGENT_KEY,
             HOST_KEY,
-            CLEAN_USER.or(Words("`clean_user` of the provider's table")),
-            key("capacity", Range(1, u32::MAX), Words("`capacity_per_instance` of the pool"), Pass)
+            CLEAN_USER.with_default(Described("`clean_user` of the provider's table")),
+            key("capacity", Range(1, u32::MAX), Described("`capacity_per_instance` of the pool"), Pass)
                 .unit("jobs")
-                .means("Jobs that may share the host at the same time.")
-                .interacts("A lower value applies as soon as the present jobs fit."),
+                .doc("Jobs that may share the host at the same time.")
+                .notes("A lower value applies as soon as the present jobs fit."),
         ],
     },
     KeyTable {
@@ -69,9 +69,9 @@ pub(super) const TABLES: &[KeyTable] = &[
         about: "A host that passes connections on and runs no jobs.",
         keys: &[
             ADDRESS,
-            PORT.or(Value("22")),
-            USER.or(Words("`user` of the provider's table")).means("Account that logs in."),
-            KEY.or(Words("the login key of the provider's table")),
+            PORT.with_default(Value("22")),
+            USER.with_default(Described("`user` of the provider's table")).doc("Account that logs in."),
+            KEY.with_default(Described("the login key of the provider's table")),
             AGENT,
             AGENT_KEY,
             HOST_KEY,
@@ -79,32 +79,31 @@ pub(super) const TABLES: &[KeyTable] = &[
     },
 ];
 
-const ADDRESS: Key = key("address", Text, Required, Pass).means("IP address or name of the host.");
-const USER: Key = key("user", Text, Required, Pass).means("Account that logs in and runs jobs.");
-const CLEAN_USER: Key = key("clean_user", Text, Required, Pass).means(
+const ADDRESS: KeySpec = key("address", Text, Required, Pass).doc("IP address or name of the host.");
+const USER: KeySpec = key("user", Text, Required, Pass).doc("Account that logs in and runs jobs.");
+const CLEAN_USER: KeySpec = key("clean_user", Text, Required, Pass).doc(
     "Account that cleans: `root`, or one that a rule of `sudo` lets run the cleaning script. It logs in with \
             the key of `user`.",
 );
-const PORT: Key = key("port", Range(1, 65535), Required, Pass).means("Port of the SSH server.");
-const KEY: Key = key("key", HostPath, Required, Pass)
-    .means("File of the private key that logs in, without a passphrase: Ed25519, ECDSA, or RSA of 2048 to 4096 bits.")
-    .interacts("Excludes `agent`.");
-const AGENT: Key = key("agent", HostPath, Words("none"), Pass)
-    .means("Socket of an ssh-agent that logs in instead of `key`.")
-    .interacts("Excludes `key`.");
-const AGENT_KEY: Key = key("agent_key", Text, Words("all keys of the agent"), Pass)
-    .means("Public key, in OpenSSH form, that chooses among the agent's keys.")
-    .interacts("Only with `agent`.");
-const HOST_KEY: Key = key("host_key", Text, Words("the pinned key"), Pass)
-    .means(
+const PORT: KeySpec = key("port", Range(1, 65535), Required, Pass).doc("Port of the SSH server.");
+const KEY: KeySpec = key("key", HostPath, Required, Pass)
+    .doc("File of the private key that logs in, without a passphrase: Ed25519, ECDSA, or RSA of 2048 to 4096 bits.")
+    .notes("Excludes `agent`.");
+const AGENT: KeySpec = key("agent", HostPath, Described("none"), Pass)
+    .doc("Socket of an ssh-agent that logs in instead of `key`.")
+    .notes("Excludes `key`.");
+const AGENT_KEY: KeySpec = key("agent_key", Text, Described("all keys of the agent"), Pass)
+    .doc("Public key, in OpenSSH form, that chooses among the agent's keys.")
+    .notes("Only with `agent`.");
+const HOST_KEY: KeySpec = key("host_key", Text, Described("the pinned key"), Pass)
+    .doc(
         "Host key in OpenSSH form, Ed25519 or ECDSA: the line of `/etc/ssh/ssh_host_ed25519_key.pub` on the \
             host.",
     )
-    .interacts("`greenroom doctor --pin NAME` pins a key instead; without either the host gets no job.");
+    .notes("`greenroom doctor --pin NAME` pins a key instead; without either the host gets no job.");
 
 /// The jump host is pinned under this name, so no host may have it.
 pub(super) const JUMP: &str = "jump";
-const SSH_PORT: u16 = 22;
 /// Longer names make file names and messages unusable.
 const LONGEST_NAME: usize = 63;
 
@@ -113,9 +112,9 @@ const LONGEST_NAME: usize = 63;
 pub(super) struct Settings {
     pub(super) hosts: Vec<Host>,
     pub(super) jump: Option<Server>,
-    /// Whether Greenroom does its own part of cleaning. Default true.
+    /// Whether Greenroom does its own part of cleaning.
     pub(super) clean: bool,
-    /// Whether only jobs use the account; cleaning then stops all its processes. Default false.
+    /// Whether only jobs use the account; cleaning then stops all its processes.
     pub(super) dedicated_user: bool,
 }
 
@@ -134,7 +133,7 @@ pub(super) struct Host {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Server {
     pub(super) address: String,
-    /// Default 22.
+    ///
     pub(super) port: u16,
     pub(super) user: String,
     pub(super) key: LoginKey,
@@ -162,14 +161,12 @@ impl Settings {
         let defaults = Defaults {
             user,
             key,
-            port: table.count("port").or(SSH_PORT),
+            port: table.count("port").or_declared(),
             clean_user: table.parsed("clean_user", table.text("clean_user"), plain_account),
         };
-        // The hosts' port does not apply to the jump host.
-        let for_jump = Defaults { port: SSH_PORT, ..defaults.clone() };
-        let dedicated_user = table.flag("dedicated_user").or(false);
+        let dedicated_user = table.flag("dedicated_user").or_declared();
         let tables = match table.tables("host") {
-            Got::Good(none, _) if none.is_empty() => Got::Absent,
+            Got::Good(none, _) if none.is_empty() => Got::Absent(None),
             tables => tables,
         };
         let help = "name each host in a `[[pool.NAME.provider.host]]` table of its own";
@@ -184,7 +181,7 @@ impl Settings {
             );
             table.refuse("dedicated_user", why);
         }
-        let clean = table.flag("clean").or(true);
+        let clean = table.flag("clean").or_declared();
         for (host_table, host) in hosts.iter().filter(|(_, host)| host.clean_user.is_some()) {
             let why = if !clean {
                 "has no effect with `clean = false`".to_owned()
@@ -204,7 +201,7 @@ impl Settings {
         }
         Self {
             hosts: hosts.into_iter().map(|(_, host)| host).collect(),
-            jump: table.table("jump").into_value().and_then(|jump| server(&jump, &for_jump)),
+            jump: table.table("jump").into_value().and_then(|jump| server(&jump, &defaults)),
             clean,
             dedicated_user,
         }
@@ -249,7 +246,8 @@ fn server(table: &Table<'_>, defaults: &Defaults) -> Option<Server> {
     let key = login_key(table).over(&defaults.key).clone();
     let help = "name the file of a private key (or `agent`, a socket), here or for all hosts";
     let key = table.required("key", key, help);
-    let port = table.count("port").or(defaults.port);
+    // The jump host has a default of its own: the port of the hosts does not apply to it.
+    let port = table.count("port").effective().copied().unwrap_or(defaults.port);
     let host_key = table.parsed("host_key", table.text("host_key"), |text| host_key(&text)).into_value();
     let address = address.into_value()?.trim().to_owned();
     Some(Server { address, port, user: user.into_value()?, key: key.into_value()?, host_key })
@@ -262,20 +260,20 @@ fn login_key(table: &Table<'_>) -> Got<LoginKey> {
     let agent_key = table.text("agent_key");
     let refuse = |name, why| {
         table.refuse(name, why);
-        Got::Bad
+        Got::Bad(None)
     };
     match (file, agent, agent_key.into_value()) {
-        (Got::Bad, _, _) | (_, Got::Bad, _) => Got::Bad,
+        (Got::Bad(_), _, _) | (_, Got::Bad(_), _) => Got::Bad(None),
         (Got::Good(..), Got::Good(..), _) => refuse("agent", "conflicts with `key`: remove one of the two"),
-        (Got::Good(..), Got::Absent, Some(_)) => {
+        (Got::Good(..), Got::Absent(_), Some(_)) => {
             refuse("agent_key", "conflicts with `key`: it selects one of an agent's keys")
         }
-        (Got::Absent, Got::Absent, Some(_)) => {
+        (Got::Absent(_), Got::Absent(_), Some(_)) => {
             refuse("agent_key", "has no effect without `agent`, the socket of an ssh-agent")
         }
-        (Got::Absent, Got::Absent, None) => Got::Absent,
-        (file @ Got::Good(..), Got::Absent, None) => file.map(|file| LoginKey::File(file.into())),
-        (Got::Absent, agent, key) => agent.map(|socket| LoginKey::Agent { socket: socket.into(), key }),
+        (Got::Absent(_), Got::Absent(_), None) => Got::Absent(None),
+        (file @ Got::Good(..), Got::Absent(_), None) => file.map(|file| LoginKey::File(file.into())),
+        (Got::Absent(_), agent, key) => agent.map(|socket| LoginKey::Agent { socket: socket.into(), key }),
     }
 }
 

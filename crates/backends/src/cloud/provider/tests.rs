@@ -144,7 +144,7 @@ impl CloudFixture {
         let values = format!("image = \"{image}\"\nmachine_types = [\"big\", \"small\"]\nzones = \"a\"\n")
             .parse()
             .unwrap();
-        let read = |table: &Table<'_>| Common::read(table, &KEY_NAMES, UserData::CloudInit);
+        let read = |table: &Table<'_>| Common::read(table, &KEY_NAMES);
         let settings = table::read(crate::gce::KEYS, "linux", &values, read).unwrap();
         let context = BuildContext {
             clock: Rc::clone(&self.clock) as Rc<dyn Clock>,

@@ -30,9 +30,6 @@ mod uids;
 
 pub(super) use allow::Allowed;
 
-/// The default of `first_uid`: the range of user IDs that Linux distributions and systemd leave unused.
-pub(super) const FIRST_UID: u32 = 1_900_000_000;
-
 const NFT: &str = "nft";
 /// The folders in which Debian has `nft`, and which a service's PATH may lack.
 const SYSTEM_DIRS: [&str; 2] = ["/usr/sbin", "/sbin"];
