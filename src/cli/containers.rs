@@ -1,5 +1,6 @@
 //! `prepare`'s part for jobs that name images: containers on their instance, or an instance that is made of the images.
 
+use std::io;
 use std::path::PathBuf;
 
 use greenroom_core::container::account::{
@@ -22,7 +23,7 @@ use greenroom_engine::warm::{MARGIN, public_script};
 use greenroom_manager::gitlab::env::added_by_runner;
 use greenroom_manager::gitlab::response::JobResponse;
 use greenroom_ports::clock::Clock as _;
-use greenroom_ports::setup::{PublicPull, Pulls, Traces};
+use greenroom_ports::setup::{PublicPull, PullError, Pulls, Traces};
 use greenroom_providers::registration::Registration;
 
 use super::error::CliError;
@@ -123,16 +124,15 @@ impl Pulls for PoolPulls {
         self.0.engine
     }
 
-    fn pull(&self, image: &str, traces: Traces) -> Result<ContainerJob, String> {
-        let about = operators(&self.0).map_err(|error| error.in_a_line())?;
+    fn pull(&self, image: &str, traces: Traces) -> Result<ContainerJob, PullError> {
+        let about = operators(&self.0)?;
         let about = JobContext { meets_others: traces == Traces::Possible, ..about };
         let image = ImageRequest { name: image.to_owned(), ..ImageRequest::default() };
         let request = ContainerRequest { image: Some(image), ..ContainerRequest::default() };
         // The operator's own choice, whatever jobs may name. The registry is asked in any case.
         let settings =
             ContainerSettings { images: None, pull_policy: vec![PullPolicy::Always], ..self.0.clone() };
-        let job = judge(&settings, &request, &about).map_err(|refusal| refusal.to_string())?;
-        job.ok_or_else(|| "it is not pulled for a job".to_owned())
+        judge(&settings, &request, &about)?.ok_or(PullError::NotPulled)
     }
 
     fn public(&self) -> Vec<PublicPull> {
@@ -280,12 +280,11 @@ fn count_service(account: &mut ContainerAccount, progress: &ContainerProgress) {
 }
 
 /// The credentials and certificates that the operator's files add to each pull.
-fn operators(settings: &ContainerSettings) -> Result<JobContext, CliError> {
+fn operators(settings: &ContainerSettings) -> io::Result<JobContext> {
     let text = |file: &Option<PathBuf>| file.as_ref().map(fs_err::read_to_string).transpose();
     let auth = text(&settings.registry_auth);
     let ca = text(&settings.ca);
-    let registry_auth = auth.map_err(CliError::system)?.map(Secret::new);
-    Ok(JobContext { registry_auth, ca: ca.map_err(CliError::system)?, ..JobContext::default() })
+    Ok(JobContext { registry_auth: auth?.map(Secret::new), ca: ca?, ..JobContext::default() })
 }
 
 /// The limits of what jobs may order in a pool; `None`: nothing.

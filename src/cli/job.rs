@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use greenroom_core::ids::{AttemptName, PoolName};
 use greenroom_core::policy::Policy;
+use greenroom_engine::acquire::NoConfiguredPolicy;
 use greenroom_manager::gitlab::config_json::{BuildsLayout, RunnerSlot};
 use greenroom_manager::gitlab::env::JobEnv;
 use greenroom_manager::gitlab::response::JobResponse;
@@ -77,12 +78,12 @@ impl DriverCall {
     }
 
     /// The configured policy of a pool, or the error in its configuration.
-    pub(super) fn policy(&self, pool: &PoolName) -> Result<Arc<Policy>, String> {
+    pub(super) fn policy(&self, pool: &PoolName) -> Result<Arc<Policy>, NoConfiguredPolicy> {
         let built = self.context.the_pool(Some(pool.as_str())).and_then(|pool| {
             let config = self.context.config()?;
             super::setup::build(config, &config.pools[&pool], &self.context.surroundings()?)
         });
-        built.map(|setup| setup.policy).map_err(|error| error.in_a_line())
+        built.map(|setup| setup.policy).map_err(|error| NoConfiguredPolicy(error.in_a_line()))
     }
 }
 

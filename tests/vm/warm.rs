@@ -18,7 +18,7 @@ use greenroom_engine::warm::public_script;
 use greenroom_harness::here::{command_lines, kill};
 use greenroom_harness::processes::is_gone;
 use greenroom_harness::provider::{leave_nothing, request, until};
-use greenroom_ports::setup::{PublicPull, Pulls, Traces};
+use greenroom_ports::setup::{PublicPull, PullError, Pulls, Traces};
 use greenroom_system::process::Stat;
 use greenroom_testkit::skipped::skipped;
 use rustix::process::Signal;
@@ -106,8 +106,9 @@ impl Pulls for Public {
         ContainerEngine::default()
     }
 
-    fn pull(&self, image: &str, _: Traces) -> Result<ContainerJob, String> {
-        Err(format!("`{image}` is pulled for a template only"))
+    /// Images are pulled for templates only.
+    fn pull(&self, _: &str, _: Traces) -> Result<ContainerJob, PullError> {
+        Err(PullError::NotPulled)
     }
 
     fn public(&self) -> Vec<PublicPull> {

@@ -87,12 +87,17 @@ pub enum AcquireError {
     Held(String),
     /// Neither the state nor the configuration has a policy for the pool; the reason of the latter.
     #[error("the pool has no policy: no keeper has recorded one yet, and {0}")]
-    NoPolicy(String),
+    NoPolicy(NoConfiguredPolicy),
     #[error("{0}")]
     Moved(String),
     #[error(transparent)]
     Trouble(#[from] EngineError),
 }
+
+/// Why the configuration has no policy for a pool, as the command line says it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NoConfiguredPolicy(pub String);
 
 impl AcquireError {
     fn of_order(refused: &RefusedOrder) -> Self {
@@ -163,7 +168,7 @@ impl Engine {
         &self,
         attempt: &AttemptName,
         record: &AttemptRecord,
-        policy: &dyn Fn() -> Result<Arc<Policy>, String>,
+        policy: &dyn Fn() -> Result<Arc<Policy>, NoConfiguredPolicy>,
         report: &mut dyn FnMut(Progress),
     ) -> Result<Acquired, AcquireError> {
         let began = self.now();

@@ -159,7 +159,7 @@ impl Engine {
         let Some(known) = state.instance(id) else { return Ok(EffectResult::Fine) };
         let job = match pulls.pull(image, traces(known)) {
             Ok(job) => job,
-            Err(why) => return failed(ErrorClass::Invalid, why),
+            Err(why) => return failed(ErrorClass::Invalid, why.to_string()),
         };
         if let Some(fact) =
             known.images.get(image).filter(|_| job.job.login_withheld && job.job.login.is_none())

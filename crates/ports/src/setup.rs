@@ -1,12 +1,14 @@
 //! One pool's configuration, reloaded when it changes.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use greenroom_core::container::engine::ContainerEngine;
+use greenroom_core::container::judge::ContainerRefusal;
 use greenroom_core::container::spec::ContainerJob;
 use greenroom_core::execution::StageShell;
 use greenroom_core::ids::InstanceId;
@@ -51,12 +53,24 @@ pub trait Pulls {
 
     /// What pulls an image, as for a job in it; or why it cannot be pulled. The operator's credentials go to instances
     /// without traces of jobs only, unless the operator shares them.
-    fn pull(&self, image: &str, traces: Traces) -> Result<ContainerJob, String>;
+    fn pull(&self, image: &str, traces: Traces) -> Result<ContainerJob, PullError>;
 
     /// Those of `images_warm` that need no credentials: all instances of the pool may have them from their start.
     fn public(&self) -> Vec<PublicPull> {
         Vec::new()
     }
+}
+
+/// Why the keeper cannot pull an image in advance.
+#[derive(Debug, thiserror::Error)]
+pub enum PullError {
+    #[error(transparent)]
+    Refused(#[from] ContainerRefusal),
+    /// A file that the operator has named for pulls cannot be read.
+    #[error(transparent)]
+    File(#[from] io::Error),
+    #[error("a job with this image would pull nothing")]
+    NotPulled,
 }
 
 /// Whether what a job has left on an instance could read along.

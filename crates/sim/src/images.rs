@@ -20,7 +20,7 @@ use greenroom_core::instance::{Instance, Phase};
 use greenroom_core::plan::warm::AT_MOST;
 use greenroom_core::policy::Policy;
 use greenroom_core::pool::PoolState;
-use greenroom_ports::setup::{Pulls, Traces};
+use greenroom_ports::setup::{PullError, Pulls, Traces};
 
 use super::fault::Fault;
 use super::process::Proc;
@@ -93,8 +93,8 @@ impl Pulls for SimPulls {
         ContainerEngine::default()
     }
 
-    fn pull(&self, image: &str, _: Traces) -> Result<ContainerJob, String> {
-        containers([image]).map_err(|refusal| refusal.to_string())?.ok_or_else(|| "no container".to_owned())
+    fn pull(&self, image: &str, _: Traces) -> Result<ContainerJob, PullError> {
+        containers([image])?.ok_or(PullError::NotPulled)
     }
 }
 

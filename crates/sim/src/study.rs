@@ -67,6 +67,14 @@ pub struct Study {
     orders: u64,
 }
 
+/// The end of a study at an event that broke a promise.
+#[derive(Debug, thiserror::Error)]
+#[error("after {after_ms} ms: {what}")]
+pub struct BrokenPromise {
+    after_ms: u64,
+    what: String,
+}
+
 /// The result of a study.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Findings {
@@ -149,14 +157,16 @@ impl Study {
     }
 
     /// Runs this many events, or returns which promise broke, and when.
-    pub fn run(&mut self, events: u64) -> Result<Findings, String> {
+    pub fn run(&mut self, events: u64) -> Result<Findings, BrokenPromise> {
         let mut most = 0;
         for _ in 0..events {
             let Some(Reverse((at, _, happens))) = self.queue.pop() else { break };
             self.now = at;
             self.happen(happens);
             self.pass();
-            self.check().map_err(|what| format!("after {} ms: {what}", self.now))?;
+            if let Some(what) = self.broken() {
+                return Err(BrokenPromise { after_ms: self.now, what });
+            }
             most = most.max(self.state.instances.len());
         }
         Ok(Findings { events, jobs: self.jobs, most, time: self.now })
@@ -408,28 +418,28 @@ impl Study {
         self.listing().instances.iter_mut().find(|l| l.id == *id)
     }
 
-    /// Promises 1, 2, 4 and 5, after every event.
-    fn check(&self) -> Result<(), String> {
+    /// The promise that is broken after an event, if one is, and how.
+    fn broken(&self) -> Option<String> {
         if let Some(wrong) = &self.wrong {
-            return Err(wrong.clone());
+            return Some(wrong.clone());
         }
         if let Some(law) = invariants::check(&self.state).into_iter().next() {
-            return Err(format!("promise 1: {law}"));
+            return Some(format!("promise 1: {law}"));
         }
         let listed = self.observed.listing.as_ref().map_or(0, |l| l.instances.len());
         let limit = usize::try_from(self.policy.max_instances).unwrap_or(usize::MAX);
         if listed.max(self.state.instances.len()) > limit {
-            return Err(format!("promise 2: {listed} instances, limit {limit}"));
+            return Some(format!("promise 2: {listed} instances, limit {limit}"));
         }
         for id in &self.ending {
             if self.state.instance(id).is_some_and(|i| !i.holders.is_empty()) {
-                return Err(format!("promise 4: {id} is terminated in use"));
+                return Some(format!("promise 4: {id} is terminated in use"));
             }
         }
-        self.kept_for_none()?;
-        let Some(first) = self.state.waiting.values().find(|job| job.refused.is_none()) else {
-            return Ok(());
-        };
+        if let Some(broken) = self.kept_for_none() {
+            return Some(broken);
+        }
+        let first = self.state.waiting.values().find(|job| job.refused.is_none())?;
         let healthy = |id: &InstanceId| {
             let listing = self.observed.listing.as_ref();
             listing.is_ok_and(|l| l.instances.iter().any(|i| i.id == *id && i.status == Status::Running))
@@ -439,22 +449,22 @@ impl Study {
             let own = instance.ordered.as_ref().map(|ordered| &ordered.attempt);
             let of_its_kind = own == first.job.order.as_ref().map(|_| &first.attempt);
             if of_its_kind && trusted && healthy(&instance.id) {
-                return Err(format!("promise 5: job {} waits, {} is free", first.job.key, instance.id));
+                return Some(format!("promise 5: job {} waits, {} is free", first.job.key, instance.id));
             }
         }
-        Ok(())
+        None
     }
 
     /// Promise 3: what a job ordered ends with that job.
-    fn kept_for_none(&self) -> Result<(), String> {
+    fn kept_for_none(&self) -> Option<String> {
         let kept = self.state.instances.values().filter(|i| !matches!(i.phase, Phase::Draining { .. }));
         for (instance, ordered) in kept.filter_map(|i| Some((i, i.ordered.as_ref()?))) {
             let holds = self.state.granted.contains_key(&ordered.attempt);
             if !holds && self.state.waiting_for(&ordered.attempt).is_none_or(|job| job.refused.is_some()) {
-                return Err(format!("promise 3: {} is kept for job {}", instance.id, ordered.job));
+                return Some(format!("promise 3: {} is kept for job {}", instance.id, ordered.job));
             }
         }
-        Ok(())
+        None
     }
 }
 

@@ -17,7 +17,6 @@ use crate::cloud::api::{Created, Disks, LaunchStatus, Machines};
 use crate::cloud::machine::Handle;
 use crate::cloud::machine::tests::machine;
 use crate::cloud::offerings::{KeyNames, Offering};
-use crate::cloud::settings::UserData;
 use crate::cloud::user_data::tests::launch_request;
 
 const KEY_NAMES: KeyNames = KeyNames { types: "machine_types", places: &["zones"], check: |_, _| Ok(()) };
