@@ -1,4 +1,4 @@
-//! What the preference for instances with a job's images costs in an assignment among 1,000 idle instances:
+//! The cost of the preference for instances with a job's images, in an assignment among 1,000 idle instances:
 //! `cargo run --release --example assign_speed`.
 //!
 //! Each case takes turns with the same assignment for a job without images, and the best of many rounds counts. Fails if a

@@ -1,4 +1,4 @@
-//! What a decision costs: `cargo run --release --example core_speed`.
+//! The cost of a decision: `cargo run --release --example core_speed`.
 //!
 //! Fifty instances as a busy pool has them. A discrete-event simulator decides, applies and checks after every event:
 //! that may take ten microseconds on average. Fails if it takes longer.
@@ -76,7 +76,7 @@ impl World {
         Self { state: PoolState::default(), observed, policy: Arc::new(policy), now, events: 0 }
     }
 
-    /// What a simulator does with each event.
+    /// Applies each event and checks the state after it, as a simulator does.
     fn carry(&mut self, events: &[Event]) {
         for event in events {
             self.state.apply(event).expect("the plan fits the state");

@@ -1,4 +1,4 @@
-//! How long a scrape takes: `metrics_speed PROGRAM` fills 20 pools with 50 instances each, starts `PROGRAM keep --metrics`,
+//! The duration of a scrape: `metrics_speed PROGRAM` fills 20 pools with 50 instances each, starts `PROGRAM keep --metrics`,
 //! and prints the times of its scrapes.
 //!
 //! The configuration has another pool, so the keeper leaves the 20 alone. Scrapes are further apart than the endpoint

@@ -21,10 +21,10 @@ use serde::{Deserialize, Serialize};
 use super::account::Account;
 use super::note;
 
-/// What the first process passes to it, through a socket.
+/// The data that the first process passes to the process of a connection, through a socket.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Passed {
-    /// In OpenSSH's format.
+    /// The private key of the host, in OpenSSH's format.
     pub(crate) host_key: String,
     pub(crate) authorized_key: String,
     /// The name that logs in.
@@ -38,7 +38,7 @@ pub(crate) struct Passed {
 pub(crate) struct Started {
     pub(crate) pid: u32,
     begun: Instant,
-    /// It writes a byte there when its peer has logged in.
+    /// The socket on which the process writes a byte when its peer has logged in.
     login: UnixStream,
 }
 
@@ -131,7 +131,7 @@ async fn talk(
 struct Pod {
     user: String,
     shell: String,
-    /// For the log.
+    /// The address of the peer, for the log.
     peer: String,
     is_in: AtomicBool,
     /// The first process, which closes connections without a login if there are too many.

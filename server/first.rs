@@ -29,9 +29,10 @@ const BY_SIGTERM: u8 = 128 + 15;
 const BY_SIGINT: u8 = 128 + 2;
 /// The lifetime is over.
 const BY_AGE: u8 = 3;
-/// Used if the container has no `PATH`.
+/// The search path if the container has no `PATH`.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// When the kernel gives up a peer that no longer exists.
+/// The idle time after which the kernel begins to probe a peer. It gives up one that no longer exists after [`PROBES`]
+/// probes.
 const PROBE_AFTER: Duration = Duration::from_mins(1);
 const PROBE_INTERVAL: Duration = Duration::from_secs(15);
 const PROBES: u32 = 4;
@@ -57,7 +58,7 @@ pub(crate) fn run() -> ExitCode {
     })
 }
 
-/// Whether there is such a program. A job's own image shows only here what it lacks.
+/// True if the program can be run. A job's own image shows only here what it lacks.
 fn can_run(program: &str) -> bool {
     std::fs::metadata(program).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }

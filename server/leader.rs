@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 
 use super::note;
 
-/// What shells answer for a program that does not exist.
+/// The exit status of shells for a program that does not exist.
 const NOT_FOUND: u8 = 127;
 const NOT_STARTED: u8 = 126;
 

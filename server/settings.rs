@@ -1,4 +1,4 @@
-//! What the pod tells the server, in variables.
+//! The settings that the pod gives the server, in environment variables.
 
 use std::env::{VarError, var};
 use std::fmt::Display;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use russh::keys::PublicKey;
 
-/// All of them.
+/// The settings of the server. Each variable's name begins with `GREENROOM_`.
 #[derive(Debug)]
 pub(crate) struct Settings {
     /// `GREENROOM_AUTHORIZED_KEY`: the only key that logs in.

@@ -51,7 +51,7 @@ pub fn kinds_in_help() -> String {
     alternatives(IN_HELP.map(|known| known.kind))
 }
 
-/// The usual names of pools, in the order of `kinds_in_help`; providers may share one.
+/// The usual names of pools, in the order of [`kinds_in_help`]; providers may share one.
 pub fn pool_names_in_help() -> String {
     alternatives(IN_HELP.map(|known| known.first_pool.name))
 }
@@ -71,10 +71,10 @@ fn alternatives<const N: usize>(texts: [&str; N]) -> String {
     }
 }
 
-/// The providers of this program, once `install` has set them.
+/// The providers of this program, once [`install`] has set them.
 static PROVIDERS: OnceLock<&'static [Registration]> = OnceLock::new();
 
-/// Sets the providers of this program; the first call counts. The default is `WITHOUT_BACKENDS`.
+/// Sets the providers of this program; the first call counts. The default is [`WITHOUT_BACKENDS`].
 pub fn install(providers: &'static [Registration]) {
     PROVIDERS.set(providers).ok();
 }

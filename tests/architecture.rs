@@ -109,7 +109,7 @@ fn no_file_says_what_does_not_belong_there() {
     none(tree.texts.iter().flat_map(|(path, text)| words::forbidden(path, text)).collect());
 }
 
-/// Where kinds of providers may be named: the providers themselves, and what only tests use.
+/// The folders that may name kinds of providers: the providers themselves, and those that only tests use.
 const NAMES_KINDS: &[&str] =
     &["crates/backends/", "crates/providers/", "crates/harness/", "crates/testkit/", "crates/xtask/"];
 

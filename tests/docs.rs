@@ -135,7 +135,7 @@ fn first_column(text: &str, header: &str) -> Vec<String> {
     found
 }
 
-/// In the order in which they run.
+/// The page names the steps in the order in which they run.
 #[test]
 fn the_page_for_developers_names_every_step_of_the_test_script_and_no_other() {
     let steps: Vec<&str> = STEPS.iter().map(|step| step.name).collect();
@@ -238,7 +238,7 @@ fn rules_and_dashboard_name_only_metrics_that_exist() {
     assert!(dashboard["panels"].as_array().is_some_and(|panels| panels.len() > 10));
 }
 
-/// Each alert, and its `runbook`.
+/// The alerts of the rules, each with its `runbook`.
 fn runbooks(rules: &str) -> Vec<(String, Option<String>)> {
     let mut found: Vec<(String, Option<String>)> = Vec::new();
     for line in rules.lines().map(str::trim) {

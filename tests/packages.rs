@@ -14,7 +14,7 @@ mod situation_purge;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-/// In place of both programs: enough for a package, and small.
+/// A script in place of both programs: enough for a package, and small.
 const STUB: &str = r#"#!/bin/sh
 case "$1" in
   completions) echo "completions of greenroom for $2" ;;
@@ -137,7 +137,7 @@ fn the_same_input_makes_the_same_bytes() {
     assert_eq!(text(&sums).matches(": OK").count(), 3);
 }
 
-/// What it relocates at each start is packed (docs/benchmarks.md, "Driver calls").
+/// The relocations at each start are packed (docs/benchmarks.md, "Driver calls").
 #[cfg(all(target_os = "linux", target_env = "gnu", target_feature = "crt-static"))]
 #[test]
 fn the_programs_relocations_are_packed() {

@@ -183,7 +183,7 @@ pub(super) async fn create(
     }
 }
 
-/// Before a job on the machine itself begins there: ends pulls with passwords that no job may read.
+/// Ends pulls with passwords that no job may read, before a job on the machine itself begins there.
 pub(super) async fn end_pulls(
     call: &DriverCall,
     engine: &Engine,
@@ -230,7 +230,8 @@ fn note(call: &DriverCall, account: &ContainerAccount) {
     }
 }
 
-/// `None`: the job was stopped, which says nothing about its containers.
+/// The failure that an error means for the account; `None`: the job was stopped, which says nothing about its
+/// containers.
 fn failure(error: &ContainerError) -> Option<FailureAccount> {
     let class = match error {
         ContainerError::Impossible(_) => FailureClass::Job,

@@ -91,6 +91,7 @@ impl Context {
     }
 
     /// Remembers the configuration for calls without `--config` (the `cleanup` of a job whose `config` failed).
+    /// [`config_path`] finds it again.
     pub(super) fn note_config(&self) {
         let path = self.config_path();
         let note = self.state_path.join(CONFIG_NOTE);
@@ -133,14 +134,14 @@ impl Context {
         Linked::new(ssh(&self.state_path), settings)
     }
 
-    /// A configured pool with its provider, for a keeper.
+    /// A configured pool with its provider, for a keeper. Its [`FileSetup`] reads the file again when it has changed.
     pub(super) fn pool(&self, pool: &PoolConfig) -> Result<Pool, CliError> {
         let config = self.config()?;
         let setup = FileSetup::new(&self.config_path(), config, pool, self.surroundings()?)?;
         Ok(Pool::new(self.engine(&pool.name)?, Rc::new(setup)))
     }
 
-    /// The context that providers are built from.
+    /// The context that [`build`](super::setup::build) makes providers from.
     pub(super) fn surroundings(&self) -> Result<ProviderContext, CliError> {
         Ok(ProviderContext {
             state_dir: self.state_path.clone(),
@@ -217,7 +218,8 @@ pub(super) fn locate(place: &GlobalOptions) -> Result<(PathBuf, Option<Config>),
     Ok((path, read))
 }
 
-/// The named configuration, or the one that this state directory was last used with, or the default one.
+/// The named configuration, or the one that this state directory was last used with ([`Context::note_config`]), or the
+/// default one.
 pub(super) fn config_path(place: &GlobalOptions, state: &Path) -> Option<PathBuf> {
     if let Some(given) = &place.config {
         return std::path::absolute(given).ok();

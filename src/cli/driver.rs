@@ -65,6 +65,7 @@ pub(super) async fn prepare(
     let response = call.response()?;
     let pool = call.pool(option.pool.as_deref(), &response)?;
     call.context.note_config();
+    // An unreadable configuration does not fail the job: the recorded policy applies.
     let configured = call.configured(&pool);
     let containers = containers::wanted(&call, &pool, configured, &response)?;
     let shell = configured.map_or(Shell::Bash.into(), setup::stage_shell);
@@ -140,6 +141,7 @@ pub(super) async fn run(
     })?;
     let call = DriverCall::open_bare(place, env)?;
     let pool = call.env.pool()?.unwrap_or_else(|| PoolName::new("unknown"));
+    // `prepare` recorded the pool of the attempt; without a record, the variable of `config` has to do.
     let pool = call.context.host.pool_of(&call.attempt)?.unwrap_or(pool);
     let engine = call.context.engine(&pool)?;
     let mut output = ProcessOutput::new()?;
@@ -242,7 +244,7 @@ fn note_stage(call: &DriverCall, stage: &Stage, failure: &StageFailure) {
     }
 }
 
-/// How the job of a closed attempt ended, as far as its calls and the runner say.
+/// Judges how the job of a closed attempt ended, from the status that the runner gives and from what [`note_stage`] kept.
 fn ending(call: &DriverCall, closing: &Closing) -> Option<JobEnd> {
     let record = closing.record.as_ref()?;
     let noted = call.context.host.stage_failure(&call.attempt);
@@ -283,7 +285,8 @@ pub(super) fn failed(error: &CliError) -> Outcome {
     }
 }
 
-/// Begins the summary of a job that has its instance. `containers`: how long they took, if the job has any.
+/// Begins the summary of a job that has its instance; [`note_in_summary`] adds the stages. `containers`: how long they took,
+/// if the job has any.
 fn begin_summary(call: &DriverCall, acquired: &Acquired, containers: Option<Duration>) {
     let account = containers.and_then(|_| call.context.host.containers_of(&call.attempt));
     let rows = summary_rows(acquired, containers, account.as_ref());

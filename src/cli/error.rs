@@ -51,7 +51,7 @@ impl CliError {
         Self { blame: Blame::System, lines: vec![text.into()], remedies: Vec::new(), rendered: None }
     }
 
-    /// There is no such pool; the nearest of those that there are, or all of them.
+    /// An error about a pool that does not exist. Its help names the nearest pool, or all of them.
     pub fn no_such_pool<'a>(name: &str, pools: impl Iterator<Item = &'a PoolName> + Clone) -> Self {
         Self::say(format!("there is no pool `{name}`"))
             .help(nearest_or_all(name, pools.map(PoolName::as_str)))
@@ -77,7 +77,7 @@ impl CliError {
         self
     }
 
-    /// For an operator's terminal.
+    /// The error as an operator's terminal shows it: each cause on a line of its own, then the help.
     pub fn for_operator(&self) -> String {
         let mut text = self.rendered.clone().unwrap_or_default();
         let lines = if self.rendered.is_some() { &[][..] } else { &self.lines[..] };
@@ -92,12 +92,13 @@ impl CliError {
         text
     }
 
-    /// As a part of another sentence.
+    /// The error without its help in one line, to be a part of another sentence.
     pub fn in_a_line(&self) -> String {
         self.lines.join(": ")
     }
 
-    /// For the job log: what failed, whether the job caused it, and what to do.
+    /// The error as the job log shows it: the failure, the blame ([`Blame`]), and how to retry the job if it is not to
+    /// blame.
     pub fn for_job(&self) -> String {
         let what = self.in_a_line();
         let end = if what.ends_with(['.', '!', '?']) { "" } else { "." };

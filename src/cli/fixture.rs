@@ -71,7 +71,7 @@ impl EventFixture {
         self
     }
 
-    /// These can be launched, the preferred one first.
+    /// Adds the event that sets the pool's offerings, the preferred one first.
     pub(crate) fn offerings(&mut self, offerings: &[&str]) -> &mut Self {
         let offerings = offerings.iter().map(OfferingName::new).collect();
         self.then(0.0, Change::OfferingsChanged { offerings })

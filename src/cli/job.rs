@@ -55,7 +55,7 @@ impl DriverCall {
         response_of(&self.env)
     }
 
-    /// The pool of the job: named on the command line, chosen by `config`, or by the rules.
+    /// The pool of the job: named on the command line, chosen by `config`, or by the rules ([`choose`]).
     pub(super) fn pool(&self, named: Option<&str>, response: &JobResponse) -> Result<PoolName, CliError> {
         if let Some(named) = named {
             return Ok(PoolName::parse(named)?);

@@ -20,7 +20,7 @@ use super::ui::{self, plural};
 use super::{program, setup};
 use crate::config::{Config, MetricsAddress};
 
-/// How long `reap` waits for a running keeper's next pass.
+/// The time that `reap` waits for a running keeper's next pass.
 const KEEPERS_PASS: Duration = Duration::from_secs(10);
 
 /// Runs the keeper of all pools, and serves metrics if that is configured.
@@ -173,8 +173,8 @@ fn pools(context: &Context) -> Result<Vec<Pool>, CliError> {
     context.config()?.pools.values().map(|pool| context.pool(pool)).collect()
 }
 
-/// Wakes the pools when the file has changed, or at a request. Resolves when the new configuration needs another process:
-/// for a new pool, or for calls that only `greenroom-backends` can make.
+/// Wakes the pools when the file has changed, or at a request. Resolves when the new configuration needs another process: for
+/// a new pool, or for calls that only `greenroom-backends` can make. [`keep`] then re-executes.
 async fn until_outgrown(context: &Context, pools: &[Pool], every: Duration, mut reloads: Reloads) {
     let path = context.config_path();
     let mut last = FileMark::of(&path);
@@ -228,7 +228,7 @@ fn is_outgrown(config: &Config, pools: &[Pool]) -> bool {
     !config.pools.keys().all(kept) || !matches!(program::other(config), Ok(None))
 }
 
-/// Why a keeper of this configuration could not start.
+/// The reason for which a keeper of this configuration could not start; `None`: it could.
 fn objection(context: &Context, config: &Config) -> Option<String> {
     let tried = || -> Result<(), CliError> {
         program::other(config)?;

@@ -29,16 +29,16 @@ pub(super) fn is_confirmed(question: &str, given: bool) -> Result<bool, CliError
     Ok(given || prompt::is_confirmed(question, ui::err, "add `--yes` to leave out the question")?)
 }
 
-/// How messages name what a kit makes, and its end.
+/// The words with which the messages of [`cleaned_up`] name the resources that a kit creates, and their end.
 #[derive(Debug)]
 pub(super) struct Words {
-    /// In the plural.
+    /// The resources, in the plural.
     pub(super) things: &'static str,
     pub(super) ending: &'static str,
     pub(super) ended: &'static str,
 }
 
-/// Makes the checks, and then cleans up, also after an interruption. What is left, by ID.
+/// Makes the checks, and then cleans up, also after an interruption. Returns the IDs of the resources that are left.
 pub(super) async fn cleaned_up(
     words: &Words,
     checks: impl Future<Output = ()>,
@@ -73,7 +73,7 @@ pub(super) async fn cleaned_up(
 #[derive(Debug)]
 pub(super) struct Scratch {
     path: PathBuf,
-    /// Distinguishes this run's launches.
+    /// The name of the run, which distinguishes its launches.
     pub(super) run: String,
 }
 

@@ -17,10 +17,10 @@ use greenroom_manager::gitlab::stage::Stage;
 
 use super::when::whole;
 
-/// How many unavailable offerings a line names at most.
+/// The highest number of unavailable offerings that a line names.
 const OFFERINGS_NAMED: usize = 3;
 
-/// One line for each step of progress.
+/// The line about one step of [`Progress`] on the way to an instance.
 pub(super) fn progress(pool: &PoolName, progress: &Progress, now: Stamp) -> String {
     match progress {
         Progress::Waiting { on, usual_boot } => waiting(pool, on, *usual_boot, now),
@@ -95,7 +95,7 @@ fn unavailable(offerings: &[Unavailable], now: Stamp) -> String {
     shown.join("; ")
 }
 
-/// Why a boot failed, and the last lines of its console.
+/// A sentence about a failed boot, followed by the last lines of its console.
 fn failed(boot: &FailedBoot) -> String {
     let mut text = boot.sentence();
     if !boot.console.is_empty() {
@@ -113,15 +113,15 @@ pub(super) fn ready(instance: &InstanceId, waited: Duration, account: StartAccou
     format!("instance {instance} ready in {} ({account})", Pretty(waited))
 }
 
-/// After `ready`, if nothing verified the instance.
+/// The line after [`ready`], if nothing verified the instance.
 pub(super) fn first_use(instance: &InstanceId, fingerprint: &str) -> String {
     format!("{instance} presented host key {fingerprint} on its first connection; nothing verified it")
 }
 
-/// Why a job's services do not run.
+/// The reasons for which a job's services do not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoServices {
-    /// Only jobs with an image run in containers.
+    /// The job names no image, and only jobs with an image run in containers.
     NamesNoImage,
     /// The pool runs no containers.
     RunsNoContainers,
@@ -129,7 +129,7 @@ pub(super) enum NoServices {
     MakesNoOrders,
 }
 
-/// A job with services that runs on an instance without them.
+/// The line about a job with services that runs on an instance without them, with the reason.
 pub(super) fn services_ignored(pool: &PoolName, services: usize, lacking: NoServices) -> String {
     let what = match services {
         1 => "the job's service is ignored".to_owned(),
@@ -170,7 +170,7 @@ pub(super) fn killed(stage: &Stage, signal: &str) -> String {
     format!("{script} was killed by SIG{signal}")
 }
 
-/// One line for each step of progress.
+/// The line about one step of the preparation of a job's containers ([`ContainerProgress`]).
 pub(super) fn container_progress(progress: &ContainerProgress) -> String {
     match progress {
         ContainerProgress::Remark(remark) => remark.clone(),

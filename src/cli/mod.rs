@@ -162,6 +162,7 @@ async fn ask(place: &GlobalOptions, command: OperatorCommand) -> Result<bool, Cl
         OperatorCommand::Pool(PoolCommand::Drain { pool, instance, wait, dry_run }) => {
             pool::drain::drain(place, pool.as_deref(), instance.as_deref(), wait, dry_run).await
         }
+        // The order of the next four counts: the plain `resume` is the last.
         OperatorCommand::Pool(PoolCommand::Resume { pool, forget_elsewhere: true, dry_run, .. }) => {
             pool::drain::forget_elsewhere(place, pool.as_deref(), dry_run).await
         }

@@ -33,19 +33,19 @@ fn is_backends(program: &Path) -> bool {
     program.file_name().is_some_and(|name| name == BACKENDS)
 }
 
-/// The absolute path of the program for port-forwards, whether it exists or not.
+/// The absolute path of the program for port-forwards, beside [`driver`], whether it exists or not.
 pub(super) fn forwarder() -> Option<PathBuf> {
     Some(driver().ok()?.with_file_name(BACKENDS))
 }
 
-/// Where an upgrade has put the new program, if this one's file was replaced: Linux then marks its path.
+/// The path of the new program, if an upgrade replaced this one's file: Linux then marks the path of the old one.
 fn successor(running: &Path) -> Option<PathBuf> {
     let path = running.as_os_str().as_bytes().strip_suffix(b" (deleted)")?;
     Some(PathBuf::from(OsStr::from_bytes(path)))
 }
 
-/// Re-executes as `greenroom-backends` if the command needs it, and does not return then. An error if that program is
-/// missing, except for `doctor`, which reports it.
+/// Re-executes as `greenroom-backends` if the command needs it ([`makes_calls`]), and does not return then. An error if that
+/// program is missing, except for `doctor`, which reports it.
 pub(super) fn go_on(place: &GlobalOptions, command: &Command) -> Result<(), CliError> {
     let Command::Operator(command) = command else { return Ok(()) };
     let of_plugins = match command {
@@ -85,7 +85,8 @@ fn become_program(program: &Path) -> CliError {
         .help(format!("check `{}`, which this command re-executes as", program.display()))
 }
 
-/// The path of `greenroom-backends`, if this configuration needs it and this program is another; an error if it is missing.
+/// The path of `greenroom-backends`, if this configuration needs it and this program is another; an error if it is missing
+/// ([`backends`]).
 pub(super) fn other(config: &Config) -> Result<Option<PathBuf>, CliError> {
     let elsewhere = |pool: &&PoolConfig| calls(pool) == Some(Calls::Delegated);
     let Some(pool) = config.pools.values().find(elsewhere) else { return Ok(None) };
@@ -110,7 +111,7 @@ pub(super) fn backends(for_what: &str) -> Result<PathBuf, CliError> {
     Err(CliError::say(what).help(help))
 }
 
-/// Which program makes the calls of a pool; `None`: no provider of that kind exists.
+/// The program that makes the calls of a pool; `None`: no provider of that kind exists.
 pub(super) fn calls(pool: &PoolConfig) -> Option<Calls> {
     provider::find(&pool.provider.kind).ok().map(|known| known.calls)
 }

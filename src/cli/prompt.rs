@@ -52,7 +52,7 @@ impl Questions {
         }
     }
 
-    /// Yes or no; without a terminal, `false`.
+    /// Asks a question with the answers yes and no; without a terminal, the answer is `false`.
     pub(super) fn yes(self, question: &str, default: bool) -> Result<bool, CliError> {
         if !self.may_ask {
             return Ok(false);

@@ -22,10 +22,10 @@ use super::context::{Context, PoolStore, links_dir};
 use super::error::CliError;
 use super::ui;
 
-/// How long a link may take to respond.
+/// The time that a link may take to respond.
 const LINKS_WITHIN: Duration = Duration::from_secs(1);
 
-/// Whether a keeper is running.
+/// The result of the check for a running keeper.
 #[derive(Debug, Clone)]
 pub enum KeeperStatus {
     Runs,
@@ -54,11 +54,11 @@ impl KeeperStatus {
     }
 }
 
-/// Pools that are read repeatedly; each time only what has changed.
+/// Pools that are read repeatedly; each time only what has changed. [`read`](Self::read) returns a [`PoolRecord`] of each.
 #[derive(Debug)]
 pub(super) struct PoolReader {
     stores: Rc<dyn Stores>,
-    /// By name.
+    /// The pools with their stores, sorted by name.
     pools: Vec<PoolStore>,
 }
 

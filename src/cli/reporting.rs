@@ -13,10 +13,10 @@ use super::read_model::KeeperStatus;
 use super::ui::plural;
 use super::when::rfc3339;
 
-/// As the files of a state directory have it.
+/// The keeper's own reports, as the files of a state directory have them.
 #[derive(Debug, Default)]
 pub(super) struct Reporting {
-    /// Where a running keeper serves metrics.
+    /// The address at which a running keeper serves metrics.
     metrics: Option<String>,
     notices: Notices,
 }
@@ -77,7 +77,7 @@ impl Reporting {
     }
 }
 
-/// Whether the last notice was delivered; `None`: there was none.
+/// A sentence about the last delivery, and the number of waiting notices; `None`: there are no notices.
 fn deliveries(notices: &Notices, now: Stamp) -> Option<String> {
     let waiting = match notices.waiting() {
         0 => String::new(),

@@ -22,7 +22,7 @@ pub(super) fn ready(status: &str) {
     notify(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
-/// Reports that a reload has begun; `ready` ends it, also in the process that this one re-executes as.
+/// Reports that a reload has begun; [`ready`] ends it, also in the process that this one re-executes as.
 pub(super) fn reloading() {
     let mut states = vec![NotifyState::Reloading];
     states.extend(NotifyState::monotonic_usec_now());
@@ -62,7 +62,7 @@ impl Reloads {
         signal(SignalKind::hangup()).map(|hangups| Self(Some(hangups)))
     }
 
-    /// For a keeper in the background: the runner's process group gets SIGHUP for reasons of its own.
+    /// The requests to a keeper in the background: none. The runner's process group gets SIGHUP for other reasons.
     pub(super) fn none() -> Self {
         Self(None)
     }
@@ -78,7 +78,7 @@ impl Reloads {
     }
 }
 
-/// At this size, in bytes, the log is renamed to `keeper.log.1` and a new one is started.
+/// The size, in bytes, at which the log is renamed to `keeper.log.1` and a new one is started.
 const ROTATE_AT: u64 = 4 * 1024 * 1024;
 
 /// Starts the log of a keeper.

@@ -60,7 +60,7 @@ impl ProviderContext {
     }
 }
 
-/// A pool of a configuration file.
+/// The [`Setup`] of a pool in a configuration file, which is read again when it has changed.
 #[derive(Debug)]
 pub(super) struct FileSetup {
     path: PathBuf,
@@ -71,7 +71,7 @@ pub(super) struct FileSetup {
     last: RefCell<LastSetup>,
 }
 
-/// The last valid configuration, and what was read last.
+/// The last valid configuration of a [`FileSetup`], and what was read last.
 #[derive(Debug)]
 struct LastSetup {
     bytes: Vec<u8>,
@@ -106,7 +106,7 @@ fn named_files(table: &toml::Table) -> Vec<(PathBuf, Option<FileMark>)> {
 }
 
 impl FileSetup {
-    /// From a valid configuration that has just been read.
+    /// The setup of a pool in a valid configuration that has just been read.
     pub(super) fn new(
         path: &Path,
         config: &Config,
@@ -149,7 +149,7 @@ impl FileSetup {
     }
 }
 
-/// Why the present file gives no setup. The sentence is one line, without any line of the file.
+/// The reasons for which the present file gives no setup. Each sentence is one line, and quotes no line of the file.
 #[derive(Debug, thiserror::Error)]
 enum SetupError {
     #[error(transparent)]
@@ -164,10 +164,10 @@ enum SetupError {
     Build(CliError),
 }
 
-/// A changed file, as it was read.
+/// A changed file, as [`FileSetup::read`] found it.
 struct ReadSetup {
     bytes: Vec<u8>,
-    /// `None`: the configuration does not tell.
+    /// The files that the provider's table names; `None`: the configuration cannot be read, or lacks the pool.
     files: Option<Vec<(PathBuf, Option<FileMark>)>>,
     setup: Result<PoolSetup, SetupError>,
 }
@@ -299,7 +299,8 @@ pub(super) fn stage_shell(pool: &PoolConfig) -> StageShell {
     pool.stage_shell(is_static)
 }
 
-/// Whether cleaning releases a host from its trust domain. Without the operator's word, only cleaning by root does.
+/// True if cleaning releases a host from its trust domain. Unless the operator says otherwise, only cleaning by root
+/// does.
 pub(super) fn unbinds(pool: &PoolConfig, cleaning: Option<&Cleaning>) -> bool {
     pool.clean_unbinds.unwrap_or_else(|| cleaning.is_some_and(|cleaning| cleaning.all_by_root))
 }

@@ -90,6 +90,7 @@ impl Trial {
         let began = Instant::now();
         let mut env = protocol(&tmpdir);
         let outcome = self.play(&tmpdir, &mut env).await;
+        // As the runner does, `cleanup` comes even after an error: otherwise the job would keep its instance.
         let cleaned = self.call("cleanup", &[], &env, &tmpdir, true).await;
         fs::remove_dir_all(&tmpdir).ok();
         let passed = outcome?;

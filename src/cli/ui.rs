@@ -8,15 +8,15 @@ use anstyle::{AnsiColor, Style};
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 
-/// To standard output.
+/// Writes text to standard output.
 pub fn out(text: &str) {
     anstream::stdout().write_all(text.as_bytes()).ok();
 }
 
-/// Whether a stage's output may have left a line open.
+/// True if a stage's output may have left a line open, as [`note_line`] was told.
 static LINE_IS_OPEN: AtomicBool = AtomicBool::new(false);
 
-/// To standard error.
+/// Writes text to standard error, on a new line if a stage has left one open.
 pub fn err(text: &str) {
     // In one piece: the runner reads the stage's output from another pipe, and could put it between two.
     let text =
@@ -190,7 +190,7 @@ fn columns(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Without line breaks and terminal escapes.
+/// The text without line breaks and terminal escapes.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

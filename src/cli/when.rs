@@ -14,7 +14,7 @@ pub struct When {
 }
 
 impl When {
-    /// In the time zone of the runner host, or of `TZ`.
+    /// Moments in the time zone of the runner host, or of `TZ`.
     pub fn local(now: Stamp) -> Self {
         Self::in_zone(now, TimeZone::system())
     }
@@ -55,7 +55,7 @@ impl When {
         self.now.minus(age)
     }
 
-    /// How long ago, in whole seconds.
+    /// The time that has passed since a moment, in whole seconds.
     pub fn age(&self, at: Stamp) -> Pretty {
         whole(self.now.since(at))
     }
@@ -74,12 +74,12 @@ impl When {
     }
 }
 
-/// For scripts: RFC 3339 in UTC, whole seconds.
+/// A moment as scripts read it: RFC 3339 in UTC, in whole seconds.
 pub fn rfc3339(at: Stamp) -> String {
     timestamp(at).strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// Without fractions of a second, unless there is nothing else.
+/// The duration without fractions of a second, unless there is nothing else.
 pub fn whole(duration: Duration) -> Pretty {
     match duration.as_secs() {
         0 => Pretty(duration),

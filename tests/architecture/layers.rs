@@ -1,4 +1,4 @@
-//! Which layer may use which, and what the core may not use.
+//! The rules of layers: which one may use which, and what the core may not use.
 
 use std::collections::BTreeSet;
 
@@ -79,7 +79,7 @@ fn may_use(from: &str, to: &str) -> Result<bool, String> {
     Ok(from == to || matches!(to, "testkit" | "harness") || allowed.iter().any(|one| ["*", to].contains(one)))
 }
 
-/// Is it an adapter that names another one of its crate?
+/// True if both layers are adapters of one crate, and different ones.
 fn is_neighbour(from: &str, to: &str) -> bool {
     let family = |layer: &str| layer.split_once('/').map(|(family, _)| family.to_owned());
     from != to && family(from).is_some() && family(from) == family(to)
@@ -131,7 +131,7 @@ pub(crate) fn wrong_crates(package: &str, manifest: &str) -> Vec<Finding> {
     wrong.map(|name| finding(format!("the crate `{package}` may not use `{name}`"))).collect()
 }
 
-/// What the core may not name, as paths: everything at or below them, and every import of a whole module above.
+/// The paths that the core may not name: everything at or below them, and every import of a whole module above.
 const IMPURE: &[&str] = &[
     "std::time::SystemTime",
     "std::time::Instant",
@@ -153,7 +153,7 @@ const IMPURE: &[&str] = &[
 /// Functions that query the machine, by the end of their paths.
 const IMPURE_ENDS: &[&str] = &["Timestamp::now", "Zoned::now", "TimeZone::system", "TimeZone::try_system"];
 
-/// The same by their last names, however they were imported.
+/// Types that the core may not use, by their last names, however they were imported.
 const IMPURE_NAMES: &[&str] = &["SystemTime", "Instant", "HashMap", "HashSet", "RandomState"];
 
 /// The crates the core may use; in its tests, proptest and itself.
@@ -169,7 +169,7 @@ pub(crate) fn foreign_crates(crates: &[String]) -> Vec<Finding> {
         .collect()
 }
 
-/// Is it part of the core?
+/// True if the file is part of the core.
 pub(crate) fn is_core(source: &Source) -> bool {
     crate_of(&source.path) == Some("core")
 }

@@ -104,7 +104,7 @@ impl Reader<'_> {
         taken
     }
 
-    /// What follows the parts so far; leaves `parts` as it was.
+    /// Reads the rest of a path after the parts so far; leaves `parts` as it was.
     fn tail(&mut self, start: usize, parts: &mut Vec<String>) {
         let held = parts.len();
         loop {

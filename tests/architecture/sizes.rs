@@ -38,7 +38,7 @@ pub(crate) fn long_functions(source: &Source) -> Vec<Finding> {
     found
 }
 
-/// Where the body of a function opens; `None` for a declaration.
+/// The position at which the body of a function opens; `None` for a declaration.
 fn body(code: &str, after: usize) -> Option<usize> {
     let mut depth = 0_usize;
     for (at, byte) in code.bytes().enumerate().skip(after) {

@@ -7,7 +7,7 @@ const SAMPLES: &str = "#[cfg(feature = \"samples\")]";
 
 /// A file and the properties of it that need no parser.
 pub(crate) struct Source {
-    /// From the package's root, with `/`.
+    /// The path from the package's root, with `/`.
     pub(crate) path: String,
     pub(crate) text: String,
     /// The text with every comment, string and character blanked, byte for byte.
@@ -25,7 +25,7 @@ impl Source {
         Self { path: path.to_owned(), text: text.to_owned(), code: blank(text) }
     }
 
-    /// Is it part of the program, rather than of its tests?
+    /// True if the file is part of the program, rather than of its tests.
     pub(crate) fn is_ours(&self) -> bool {
         self.path.starts_with("src/") || crate_of(&self.path).is_some()
     }
@@ -95,7 +95,7 @@ pub(crate) fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Where the item that begins at or after `from` ends: behind its `;` or its closing brace.
+/// The end of the item that begins at or after `from`: behind its `;` or its closing brace.
 fn item_end(code: &str, from: usize) -> usize {
     let mut depth = 0_usize;
     for (at, byte) in code.bytes().enumerate().skip(from) {
@@ -145,7 +145,7 @@ fn blank(text: &str) -> String {
         .unwrap_or_else(|_| text.chars().map(|c| if c.is_ascii() { c } else { '_' }).collect())
 }
 
-/// Where the comment, string or character that begins at `at` ends, if one does.
+/// The end of the comment, string or character that begins at `at`, if one does.
 fn literal_end(bytes: &[u8], at: usize) -> Option<usize> {
     let rest = &bytes[at..];
     let starts_word = at == 0 || !(bytes[at - 1].is_ascii_alphanumeric() || bytes[at - 1] == b'_');

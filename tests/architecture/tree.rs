@@ -56,7 +56,7 @@ fn listed(root: &Path) -> Option<Vec<String>> {
     Some(files.into_iter().collect())
 }
 
-/// Without git: everything but what a build leaves.
+/// The files below a root without git: all but those that a build leaves.
 fn walked(root: &Path) -> Vec<String> {
     let mut files = Vec::new();
     let mut folders = vec![root.to_path_buf()];
@@ -82,7 +82,7 @@ pub(crate) fn dependencies(manifest: &str) -> Vec<String> {
     named(manifest, &["dependencies", "dev-dependencies", "build-dependencies"])
 }
 
-/// The same without those of tests.
+/// The crates that the manifest names for other purposes than tests.
 pub(crate) fn shipped_dependencies(manifest: &str) -> Vec<String> {
     named(manifest, &["dependencies", "build-dependencies"])
 }

@@ -87,7 +87,8 @@ pub(crate) fn strange_sources(lock: &str) -> Vec<Finding> {
         .collect()
 }
 
-/// Where a pattern stands by itself: what begins or ends like a word does not begin or end inside one.
+/// The positions where a pattern stands by itself: one that begins or ends like a word does not begin or end inside a
+/// word.
 fn places(text: &str, pattern: &str) -> Vec<usize> {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let inside = |edge: Option<char>, next: Option<char>| {

@@ -27,7 +27,7 @@ pub struct Launch {
     pub token: String,
 }
 
-/// How an offering is paid for.
+/// The way in which an offering is paid for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Buy {
     OnDemand,
@@ -55,7 +55,7 @@ impl Cloud {
         }
     }
 
-    /// Its name in the job log.
+    /// The cloud's name in the job log.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ec2 => "EC2",
@@ -214,7 +214,7 @@ impl Cloud {
 }
 
 impl Launch {
-    /// `None` if the request is not a launch.
+    /// Reads a launch; `None` if the request is another one.
     pub fn read(request: &Request) -> Option<Self> {
         let parameters = &request.parameters;
         let (token, tags) = if request.operation == Cloud::Ec2.launch() {

@@ -5,9 +5,9 @@ use std::process::Command;
 
 use serde_json::json;
 
-/// In the format of `~/.aws/credentials`.
+/// The name of a file in the format of `~/.aws/credentials`.
 pub const EC2: &str = "aws-credentials";
-/// The same, of an account without anything in it.
+/// The name of a file of an account without anything in it.
 pub const OTHER_EC2: &str = "aws-other-credentials";
 /// A service account's key.
 pub const GCE: &str = "service-account.json";

@@ -33,7 +33,7 @@ impl CloudFixture {
         Self::buying(cloud, Buy::OnDemand)
     }
 
-    /// With instances that are paid for this way.
+    /// A fixture with instances that are paid for this way.
     pub(crate) fn buying(cloud: Cloud, buy: Buy) -> Self {
         let (lab, state) = (Taken::take(), tempfile::tempdir().unwrap());
         make_keys(state.path());

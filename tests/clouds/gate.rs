@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::operation;
 
-/// Where a request is held.
+/// The place where a request is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum At {
     /// The emulator has not received it.
@@ -24,7 +24,7 @@ pub enum At {
 pub enum Then {
     /// The request, or its answer, is forwarded.
     Go,
-    /// Both connections end without another byte.
+    /// The gate ends both connections without another byte.
     Drop,
 }
 

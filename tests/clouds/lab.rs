@@ -101,7 +101,7 @@ impl Lab {
         self.call::<Value>("POST", "faults", Some(fault));
     }
 
-    /// How often each fault can still happen; `None`: without limit.
+    /// The number of times that each fault can still happen; `None`: without limit.
     #[track_caller]
     pub fn faults_left(&self) -> Vec<Option<u64>> {
         let reply: Value = self.call("GET", "faults", None);
@@ -133,7 +133,7 @@ impl Lab {
         self.call::<Value>("POST", "interrupt", Some(&json!({ "id": id, "why": why })));
     }
 
-    /// The same, if it still exists.
+    /// Ends an instance as [`interrupt`](Self::interrupt) does, if it still exists.
     pub fn interrupt_if_alive(&self, id: &str, why: Option<&str>) {
         let body = json!({ "id": id, "why": why });
         let _answer = http::call(&self.host, "POST", "/_lab/interrupt", Some(&body));

@@ -33,7 +33,7 @@ fn by_ipv6(access: &'static str) -> impl FnOnce(&mut Table, &Value) {
     }
 }
 
-/// Whether this machine has an IPv6 address; without one, the test is skipped.
+/// True if this machine has an IPv6 address; without one, the test is skipped.
 fn has_ipv6() -> bool {
     let tried = TcpListener::bind((Ipv6Addr::LOCALHOST, 0));
     if let Err(why) = &tried {

@@ -12,7 +12,7 @@ use crate::fixture::CloudFixture;
 const EVENTS: &str = "DescribeInstanceStatus";
 const RECLAIMS: &str = "DescribeSpotInstanceRequests";
 
-/// How often the emulator received the calls for events and for reclaims.
+/// The numbers of calls for events and for reclaims that the emulator received.
 fn calls(fixture: &CloudFixture) -> [usize; 2] {
     let requests = fixture.lab.requests();
     [EVENTS, RECLAIMS].map(|name| requests.iter().filter(|request| request.operation == name).count())

@@ -71,13 +71,13 @@ impl Site {
         Self::at(cloud, setting, buy, lab, &url)
     }
 
-    /// The same, with a gate between the pool and the emulator.
+    /// A site with a gate between the pool and the emulator.
     pub fn at(cloud: Cloud, setting: Setting, buy: Buy, lab: Taken, url: &str) -> Self {
         let table = cloud.table(&lab, url, buy);
         Self { place: in_cloud(cloud, setting, table).open(), lab }
     }
 
-    /// With an edited table of the provider; `edit` also gets the accounts' initial content.
+    /// A site with an edited table of the provider; `edit` also gets the accounts' initial content.
     pub fn edited(cloud: Cloud, setting: Setting, edit: impl FnOnce(&mut Table, &Value)) -> Self {
         let lab = Taken::take();
         let mut table = cloud.table(&lab, &lab.url(), Buy::OnDemand);
@@ -85,14 +85,14 @@ impl Site {
         Self { place: in_cloud(cloud, setting, table).open(), lab }
     }
 
-    /// With other keys in the provider's table.
+    /// A site with other keys in the provider's table.
     pub fn with(cloud: Cloud, setting: Setting, keys: &[(&str, &str)]) -> Self {
         Self::edited(cloud, setting, |table, _| {
             table.extend(keys.iter().map(|(key, value)| ((*key).to_owned(), (*value).into())));
         })
     }
 
-    /// With a second machine type, after the first.
+    /// A site with a second machine type, after the first.
     pub fn with_a_second_type(cloud: Cloud, setting: Setting) -> Self {
         let (key, types) = cloud.two_types();
         Self::edited(cloud, setting, |table, _| {
@@ -113,7 +113,7 @@ impl Site {
         self.findings_of(Path::new(driver()), cloud)
     }
 
-    /// The same, of a script that prepares something and executes the driver.
+    /// The findings of `doctor`, as a script starts it that prepares something and executes the driver.
     #[track_caller]
     pub fn findings_of(&self, driver: &Path, cloud: Cloud) -> Vec<[String; 3]> {
         let findings = self.greenroom_of(driver, &["doctor", "--json"]).stdout;
@@ -132,7 +132,7 @@ impl Site {
         found.unwrap_or_else(|| panic!("{instance} does not live: {:#?}", self.lab.truth()))
     }
 
-    /// How often the emulator received a call of this operation.
+    /// The number of calls of this operation that the emulator received.
     pub fn calls(&self, operation: &str) -> usize {
         self.lab.requests().iter().filter(|request| request.operation == operation).count()
     }

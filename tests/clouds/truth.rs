@@ -17,7 +17,7 @@ pub struct Truth {
 pub struct Machine {
     /// EC2's id, or Compute Engine's name.
     pub id: String,
-    /// As its cloud names it.
+    /// The state of the instance, as its cloud names it.
     pub state: String,
     /// True if it costs money, or soon will.
     pub live: bool,
@@ -46,7 +46,7 @@ pub struct Request {
     pub code: Option<String>,
     /// The mode of the fault that affected it.
     pub fault: Option<String>,
-    /// Seconds since the emulator's start.
+    /// The time in seconds since the emulator's start.
     pub at: f64,
 }
 

@@ -1,4 +1,4 @@
-//! What the API answers to each call that a provider makes, and to those that it must not survive unnoticed.
+//! The API's answers to each call that a provider makes, and to those that it must not survive unnoticed.
 
 use serde_json::{Value, json};
 

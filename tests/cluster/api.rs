@@ -13,7 +13,7 @@ const SERVER: &str = "https://127.0.0.1:6443";
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
-    /// Null if the text is no JSON.
+    /// The body of the response; null if the text is no JSON.
     pub body: Value,
     pub text: String,
 }

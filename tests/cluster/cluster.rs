@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use greenroom_testkit::skipped::skipped;
 
-/// How long a wait lasts at most. Each ends with its event, so that the limit only finds what never comes.
+/// The longest time of a wait. Each wait ends with its event, so the limit only finds events that never come.
 pub const PATIENCE: Duration = Duration::from_mins(2);
 
 #[derive(Debug)]
 pub struct Cluster {
-    /// Has the files that `tests/cluster/up` describes.
+    /// The directory with the files that `tests/cluster/up` describes.
     pub dir: PathBuf,
     /// Ends the cluster when its standard input is closed. `None`: it is not of this process.
     _up: Option<Child>,
@@ -29,7 +29,7 @@ fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cluster").join(name)
 }
 
-/// What keeps this machine from having a cluster, in one line.
+/// The reason for which this machine cannot have a cluster, in one line.
 fn obstacle() -> Option<String> {
     let say = |command: &mut Command| {
         let output = command.stdin(Stdio::null()).output().ok()?;
@@ -52,7 +52,7 @@ pub fn cluster() -> Option<&'static Cluster> {
 }
 
 impl Cluster {
-    /// Another one, for a test that harms its cluster.
+    /// Another cluster, for a test that harms it.
     pub fn of_its_own(name: &str) -> Option<Self> {
         let obstacle = obstacle();
         obstacle.iter().for_each(skipped);
@@ -131,7 +131,7 @@ pub fn try_for<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
     }
 }
 
-/// The same, where it has to come.
+/// Waits for a value that has to come.
 #[track_caller]
 pub fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     try_for(look).unwrap_or_else(|| panic!("{what}: not after {PATIENCE:?}"))

@@ -1,4 +1,4 @@
-//! What a pod's status says when it cannot begin, when it ends, and when it is ended by others.
+//! The words of a pod's status when the pod cannot begin, when it ends, and when others end it.
 
 use serde_json::{Value, json};
 

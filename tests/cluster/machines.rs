@@ -156,7 +156,7 @@ fn a_machine_ends_on_sigterm_with_a_job_in_it() {
     assert!(began.elapsed() < Duration::from_secs(45), "{:?}", began.elapsed());
 }
 
-/// What the Pod Security Standard `restricted` demands.
+/// The manifest is as the Pod Security Standard `restricted` demands.
 #[test]
 fn a_machine_runs_without_root_for_its_own_account() {
     let Some(cluster) = cluster() else { return };

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::api::Answer;
 
-/// Where a recording lies.
+/// The path of a recording.
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cluster/recorded").join(format!("{name}.json"))
 }
@@ -48,7 +48,7 @@ pub fn essence(body: &Value) -> Value {
     body
 }
 
-/// What a pod's status says about its end, or about what keeps it from running.
+/// The words of a pod's status about its end, or about the obstacle that keeps it from running.
 pub fn end_of(pod: &Value) -> Value {
     let status = masked("", &pod["status"]);
     let mut end = Map::new();

@@ -1,4 +1,4 @@
-//! What the commands print, and how they end, without a job.
+//! The outputs and exit statuses of commands, without a job.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;

@@ -64,7 +64,7 @@ const RETIRED_FIELDS: &[&str] = &[
     "why",
 ];
 
-/// Where a retired phrase is right: another meaning, or a name.
+/// Phrases in which a retired term is right: another meaning, or a name.
 const RIGHT: &[&str] =
     &["user `nobody`", "(or `nobody`)", "otherwise `nobody`", "as `nobody`", "else \"nobody\"", "--planted"];
 

@@ -1,4 +1,4 @@
-//! What operators see of jobs in containers: `pool status` and `explain`.
+//! The operator's view of jobs in containers: `pool status` and `explain`.
 
 use greenroom_harness::place::Place;
 use greenroom_testkit::gitlab_runner::record::Outcome;
@@ -8,7 +8,7 @@ use crate::engine::engine;
 use crate::pool::{containers, job, plain, setting};
 use crate::site::site;
 
-/// What a command prints, without the line breaks of a terminal.
+/// The output of a command, without the line breaks of a terminal.
 fn said(place: &Place, arguments: &[&str]) -> String {
     place.order(arguments).split_whitespace().collect::<Vec<_>>().join(" ")
 }

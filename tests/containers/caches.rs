@@ -15,7 +15,7 @@ use crate::images::lab;
 use crate::pool::{job, setting};
 use crate::site::{Site, site};
 
-/// What GitLab Runner calls the cache of these jobs.
+/// GitLab Runner's key for the cache of these jobs.
 const KEY: &str = "runner/lab-rec/project/1/k";
 
 /// A store that machines of the site reach. It ends with this value.

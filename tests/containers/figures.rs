@@ -1,4 +1,4 @@
-//! What a job costs against the way of GitLab's docker-autoscaler: an engine's client on the machine, through SSH.
+//! The cost of a job, against the way of GitLab's docker-autoscaler: an engine's client on the machine, through SSH.
 //!
 //! `GREENROOM_DRIVER` names the program to measure, such as a release build.
 
@@ -34,7 +34,7 @@ impl Drop for Ssh {
 }
 
 impl Ssh {
-    /// To the only instance of the place, with a key that is made for it.
+    /// A connection to the only instance of the place, with a key that is made for it.
     fn to_instance(place: &Place) -> Self {
         let instance = place.idle().remove(0);
         let dir = place.state_dir.join("instances/pool").join(instance.as_str());
@@ -105,7 +105,7 @@ fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
-/// What the calls of this name took, in milliseconds.
+/// The time that the calls of this name took, in milliseconds.
 fn took(result: &JobResult, is_meant: impl Fn(&CallRecord) -> bool) -> f64 {
     let calls = result.calls.iter().filter(|call| is_meant(call)).filter_map(CallRecord::took);
     calls.sum::<Duration>().as_secs_f64() * 1000.0

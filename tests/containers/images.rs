@@ -7,14 +7,14 @@ use std::process::Command;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-/// What an image is made of.
+/// The recipe of an image.
 #[derive(Debug, Clone, Copy)]
 pub struct Image {
-    /// Its repository and tag.
+    /// The repository and the tag of the image.
     pub name: &'static str,
     /// The words of `lab/tree`.
     pub tree: &'static [&'static str],
-    /// More files: path and content, each a program.
+    /// Further files: path and content, each a program.
     pub files: &'static [(&'static str, &'static str)],
     pub entrypoint: &'static [&'static str],
     pub command: &'static [&'static str],
@@ -59,11 +59,11 @@ const LISTEN: &[(&str, &str)] = &[("listen", "#!/bin/sh\nexec nc -ll -p \"$1\" -
 
 /// Answers with the settings that Greenroom has mounted.
 const DAEMON: &str = "#!/bin/sh\nexec nc -ll -p 2376 -e cat /etc/docker/daemon.json\n";
-/// Does nothing without a daemon that has the pool's mirror.
+/// A program that fails without a daemon that has the pool's mirror.
 const CLIENT: &str =
     "#!/bin/sh\ncase \"$(nc -w 5 docker 2376 </dev/null)\" in *registry-mirrors*) ;; *) exit 1 ;; esac\n";
 
-/// All of them.
+/// Every image of the tests.
 pub const ALL: &[Image] = &[
     Image { name: "ash:1", ..PLAIN },
     Image { name: "bash:1", tree: BASH, ..PLAIN },

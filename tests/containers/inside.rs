@@ -1,4 +1,4 @@
-//! What runs on a machine of the lab, seen by root from the machine itself.
+//! The processes on a machine of the lab, seen by root from the machine itself.
 
 use std::path::PathBuf;
 
@@ -28,7 +28,7 @@ impl Inside {
         Self { pid: pid.trim().to_owned(), home: place.path().to_owned() }
     }
 
-    /// What a command prints there.
+    /// The output of a command on the machine.
     pub fn sh(&self, script: &str) -> String {
         let mut command = program::command("nsenter", &self.home);
         command.args(["--mount", "--pid", "--net", "--target", &self.pid, "sh", "-c", script]);

@@ -10,7 +10,8 @@ use greenroom_testkit::gitlab_runner::repository::repository;
 use crate::pool::{containers, job, setting};
 use crate::site::{Site, site};
 
-/// What fails if any file, the checkout or the directory of file variables belongs to another user or is open to all.
+/// A script that fails if any file, the checkout or the directory of file variables belongs to another user or is open
+/// to all.
 const OWNED: &str = "id -u; ls -ld . .git README.md \"$KEY\" | awk '{ print $1, $3 }'";
 
 fn checked(site: &Site, place: &Place, home: &str, job: Job) {

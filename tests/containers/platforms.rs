@@ -38,7 +38,7 @@ pub fn an_image_is_for_the_machine_or_for_the_platform_that_the_job_names() {
     place.expect_sound();
 }
 
-/// On one machine: what is there for another platform is no reason not to pull.
+/// All jobs run on one machine: an image that is there for another platform is no reason not to pull.
 #[test]
 pub fn an_image_of_another_platform_that_is_there_is_pulled_for_this_one() {
     let Some(site) = site() else { return };

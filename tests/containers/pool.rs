@@ -15,7 +15,7 @@ pub fn setting(site: &Site) -> Setting {
     containers(site, |_| {})
 }
 
-/// The same, with another table of containers.
+/// Three machines as in [`setting`], with another table of containers.
 pub fn containers(site: &Site, change: impl FnOnce(&mut Table)) -> Setting {
     let mut table = Table::new();
     let mirrors = Table::from_iter([("docker.io".to_owned(), Value::String(format!("http://{MIRROR}")))]);

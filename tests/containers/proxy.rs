@@ -8,22 +8,22 @@ use std::thread;
 
 use crate::site::Site;
 
-/// What it does with a connection.
+/// The fault with which the proxy treats connections.
 #[derive(Debug, Clone, Copy)]
 pub enum Fault {
     /// Answers this to each request, as often as said; then it passes all on.
     Status(&'static str, u32),
     /// Accepts, and never answers.
     Stall,
-    /// The same with so many connections; then it passes all on.
+    /// Accepts so many connections without an answer; then it passes all on.
     StallFirst(u32),
-    /// None: it passes all on.
+    /// The proxy passes all on, without a fault.
     None,
 }
 
 #[derive(Debug)]
 pub struct Proxy {
-    /// How images there are named.
+    /// The name of the registry that the proxy plays, with which the names of its images begin.
     pub registry: String,
     seen: Arc<AtomicU32>,
     /// The first lines of the requests that it passed on.
@@ -42,7 +42,7 @@ impl Proxy {
         proxy
     }
 
-    /// What clients have fetched of the path: `blobs` or `manifests`.
+    /// The requests by which clients have fetched a part of the path: `blobs` or `manifests`.
     pub fn fetched(&self, part: &str) -> Vec<String> {
         let passed = self.passed.lock().expect("no thread has panicked");
         let part = format!("/{part}/");

@@ -1,4 +1,4 @@
-//! Where the secrets of a job in a container must not be seen.
+//! The places where the secrets of a job in a container must not be seen.
 
 use greenroom_harness::place::SOON;
 use greenroom_testkit::gitlab_runner::job::Job;

@@ -1,4 +1,5 @@
-//! Which images and entrypoints run a script, and what a job log says of the others. No job passes whose script did not run.
+//! The images and entrypoints that run a script, and the job log's words about the others. No job passes whose script
+//! did not run.
 
 use std::fmt::Write as _;
 

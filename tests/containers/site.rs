@@ -23,13 +23,13 @@ pub const HOST: &str = "registry.test";
 pub const PLAIN: &str = "registry.test:5000";
 pub const PASSWORD: &str = "registry.test:5001";
 pub const MIRROR: &str = "registry.test:5002";
-/// Nothing listens there.
+/// A registry's address at which nothing listens.
 pub const STOPPED: &str = "registry.test:5003";
-/// Its certificate is `ca.pem`, which no machine knows.
+/// A registry with TLS. No machine knows its certificate, which is `ca.pem`.
 pub const TLS: &str = "registry.test:5004";
 /// The first port of the proxies that tests make.
 const PROXIES: u16 = 6000;
-/// How many of them there may be.
+/// The highest number of these proxies.
 const MOST_PROXIES: u16 = 20;
 
 /// The account of `PASSWORD`, and the line of it (`crypt`, `$2y$05$`).
@@ -57,7 +57,7 @@ pub fn has(program: &str) -> bool {
     succeeds(&format!("PATH=$PATH:/usr/sbin:/sbin command -v {program}"))
 }
 
-/// What is missing here for containers.
+/// The part of this machine that is missing for containers.
 fn missing() -> Option<&'static str> {
     if !rustix::process::getuid().is_root() {
         return Some("containers: this is not root");
@@ -124,7 +124,7 @@ impl Site {
         Self { dir, _init: init, network }
     }
 
-    /// What its own processes and machines read.
+    /// Writes the files that the site's processes and machines read.
     fn lay_out(dir: &Path, registry: &Path) {
         let write = |name: &str, text: &str| fs::write(dir.join(name), text).expect("a file of the site");
         for name in ["sshd", "init", "gitlab-runner", "runtime"] {

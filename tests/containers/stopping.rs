@@ -48,14 +48,14 @@ fn running(place: &Place, image: &str, script: &str) -> (Attempt, Inside, LiveCa
     (attempt, inside, run)
 }
 
-/// Nothing of the script is left, and the job's next stage finds its file.
+/// Checks that nothing of the script is left, and that the job's next stage finds its file.
 #[track_caller]
 fn expect_ended(place: &Place, attempt: &Attempt, inside: &Inside) {
     wait_for("the end of the script's processes", SOON, || inside.running(MARK).is_empty().then_some(()));
     expect_next(place, attempt, inside);
 }
 
-/// When the job's next stage has begun, nothing of the script is left, and the stage finds its file.
+/// Checks that, when the job's next stage has begun, nothing of the script is left, and that the stage finds its file.
 #[track_caller]
 fn expect_next(place: &Place, attempt: &Attempt, inside: &Inside) {
     let after = attempt.run_stage("after_script");

@@ -54,7 +54,7 @@ impl Folder<'_> {
         self.start(arguments).wait_with_output().expect("the binary ends")
     }
 
-    /// What a command that succeeds prints.
+    /// The output of a command that succeeds.
     #[track_caller]
     fn says(&self, arguments: &[&str]) -> String {
         let output = self.call(arguments);
@@ -93,7 +93,7 @@ impl Folder<'_> {
         self.dir.path().join("storage.conf")
     }
 
-    /// Has Podman pull an image although a store has it; true if a layer came.
+    /// Makes Podman pull an image although a store has it; true if a layer came.
     fn pulls_a_layer(&self, image: &str) -> bool {
         let mut podman = Command::new("unshare");
         podman

@@ -1,4 +1,4 @@
-//! What the job log shows while a job waits for its containers.
+//! The words of the job log while a job waits for its containers.
 
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;

@@ -31,7 +31,7 @@ fn warm_with(site: &Site, idle: u32, images: &[String], change: impl FnOnce(&mut
     setting.pool("idle_count", i64::from(idle))
 }
 
-/// What is recorded of an image on each idle machine that has it.
+/// The record of an image on each idle machine that has it.
 fn facts(place: &Place, image: &str) -> Vec<(InstanceId, ImageFact)> {
     let state = place.state();
     let idle = state.instances.values().filter(|i| i.is_idle());

@@ -14,7 +14,7 @@ pub fn parse(text: &str) -> Value {
     value
 }
 
-/// Everything at the depth of the first line.
+/// Reads the lines at the depth of the first one.
 fn block<'a, 'b>(mut lines: &'b [Line<'a>]) -> (Value, &'b [Line<'a>]) {
     let depth = lines[0].0;
     let (mut map, mut list) = (Map::new(), Vec::new());

@@ -48,7 +48,7 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// `None`: these tests were built without the program.
+    /// Starts the server of pods; `None`: these tests were built without the program.
     pub(crate) async fn start(variables: &[(&str, &str)]) -> Option<Self> {
         Self::started_by(&[], variables).await
     }
@@ -109,7 +109,7 @@ impl Server {
         kept.out()
     }
 
-    /// Its exit status, and the rest of its log.
+    /// The exit status of the server, and the rest of its log.
     fn end(&mut self) -> (ExitStatus, String) {
         let mut log = String::new();
         self.log.read_to_string(&mut log).unwrap();

@@ -248,7 +248,7 @@ impl Handler for Server {
     }
 }
 
-/// What the client expects before the session's number, which the server can read.
+/// The mark that the client expects before the session's number, which the server can read.
 fn mark(command: &[u8]) -> String {
     let command = String::from_utf8_lossy(command);
     command
@@ -258,7 +258,7 @@ fn mark(command: &[u8]) -> String {
         .to_owned()
 }
 
-/// What a shell prints for its first line.
+/// The answer of a shell to its first line.
 fn answer(line: &[u8]) -> Option<String> {
     Some(std::str::from_utf8(line).ok()?.strip_prefix("echo greenroom-shell-")?).map(|rest| {
         format!("greenroom-shell-{}", rest.replace("\"\"", "").replace("${BASH_VERSION:+bash}", "bash"))
@@ -376,7 +376,7 @@ async fn open_channels(to: &Handle) {
     }
 }
 
-/// Until the channel is gone.
+/// Asks without end, until the channel is gone.
 async fn ask_endlessly(trick: Trick, id: ChannelId, to: Handle) {
     while to.data(id, Vec::new()).await.is_ok() {
         let refused = match trick {

@@ -50,7 +50,7 @@ fn names(cell: &str, value: u64) -> bool {
     cell.contains(" nothing ") || forms.iter().any(|form| cell.contains(&format!(" {form}")))
 }
 
-/// What is wrong with a row.
+/// The fault of a row; `None`: the row is right.
 fn wrong(row: &Row, source: &str) -> Option<String> {
     match value(source, &row.constant) {
         None => Some(format!("{} has no constant {}", row.file, row.constant)),

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::process::Command;
 
-/// What is wrong with a picture. `None` if no XML parser is at hand.
+/// The faults of a picture. `None` if no XML parser is at hand.
 pub(crate) fn faults(picture: &Path) -> Option<Vec<String>> {
     let parser = "import sys, xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])";
     let parsed = Command::new("python3").args(["-I", "-c", parser]).arg(picture).output();

@@ -20,7 +20,7 @@ pub(crate) fn sources(folder: &Path) -> Vec<String> {
     found
 }
 
-/// Without the unit tests; a literal's continued lines are joined.
+/// The source without its unit tests; a literal's continued lines are joined.
 fn program_text(source: &str) -> String {
     let program = source.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default();
     let mut text = String::new();
@@ -30,7 +30,7 @@ fn program_text(source: &str) -> String {
     text
 }
 
-/// What the first column of the tables quotes: line and sentence.
+/// The quotes in the first column of the tables: line and sentence.
 fn quoted(page: &str, header: &str) -> Vec<(usize, String)> {
     let (mut found, mut inside) = (Vec::new(), false);
     for (number, line) in prose(page) {

@@ -1,4 +1,4 @@
-//! What a call of a program costs. `cargo test --features external --test external -- --ignored --nocapture figures`
+//! The cost of a call of a program. `cargo test --features external --test external -- --ignored --nocapture figures`
 
 #![cfg(test)]
 
@@ -63,7 +63,7 @@ async fn figures_of_lists() {
     }
 }
 
-/// From the launch to the first login, as the keeper sees it.
+/// The time from the launch to the first login, as the keeper sees it.
 async fn ready(provider: &dyn Provider, ssh: &Ssh, launch: &LaunchRequest) -> Duration {
     let (id, within, begun) = (&launch.instance, Duration::from_secs(20), Instant::now());
     provider.launch(launch).await.unwrap();

@@ -69,7 +69,7 @@ impl Pool {
         self.build_for("ci")
     }
 
-    /// With machines into which this user logs in.
+    /// A provider with machines into which this user logs in.
     pub fn build_for(&self, user: &str) -> Rc<dyn Provider> {
         let platform = self.platform.dir.path().display();
         let text = format!(

@@ -63,7 +63,7 @@ impl Site {
         Self { place: setting.open(), platform }
     }
 
-    /// Nothing was made twice, and what Greenroom no longer needs is gone.
+    /// Checks that nothing was made twice, and that what Greenroom no longer needs is gone.
     #[track_caller]
     fn expect_nothing_left(&self, idle: usize) {
         self.wait_until_settled(idle);
@@ -127,7 +127,7 @@ fn a_keeper_and_its_program_killed_at_any_moment_leak_nothing_and_make_nothing_t
     assert!(faults.iter().any(|fault| fault.contains("is killed")), "the seed kills no call: {faults:?}");
 }
 
-/// What a seed does to the first calls of a verb, without a keeper.
+/// The faults that a seed brings to the first calls of a verb, without a keeper.
 fn faults_of(seed: u64) -> Vec<String> {
     let dir = tempfile::tempdir().unwrap();
     let run = |_| {

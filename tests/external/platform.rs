@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-/// What runs, by the machine's directory.
+/// The running machines, by directory.
 type Running = BTreeMap<PathBuf, Machine>;
-/// How many machines were ever made of each instance.
+/// The number of machines that were ever made of each instance.
 type Made = BTreeMap<String, u32>;
 
 struct Machine {

@@ -39,7 +39,7 @@ fn build(pool: &Pool, program: &Path) -> Rc<dyn Provider> {
     (registration().build)(&pool.context(), &table).unwrap()
 }
 
-/// Whether a list of the second program is postponed, after the first one was told to wait.
+/// True if a list of the second program is postponed after the first one was told to wait.
 async fn waits_too(first: &str, second: &str) -> bool {
     let (pools, dir) = ([Pool::of("machines.sh"), Pool::of("machines.sh")], tempfile::tempdir().unwrap());
     let path = dir.path();

@@ -11,7 +11,7 @@ use greenroom_ports::provider::Provider;
 
 use crate::fixture::Pool;
 
-/// How long the program's list may lack a machine, and does.
+/// The time for which the program's list may lack a machine, and does.
 const HIDDEN: Duration = Duration::from_secs(2);
 
 fn careless() -> Pool {

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::fixture::{GREENROOM, Place, at, failed, listed};
 
-/// What is built: with every call of the protocol.
+/// The module that is built: with every call of the protocol.
 const MODULE: &str = "module greenroom/dummy
 
 go 1.26
@@ -60,7 +60,7 @@ fn build() -> Result<PathBuf, String> {
     Ok(program)
 }
 
-/// `None`: there is no Go. Its caches stay in the folder of the build, and can be removed.
+/// Runs Go; `None`: there is none. Its caches stay in the folder of the build, and can be removed.
 fn go(dir: &Path, arguments: &[&str]) -> Option<Output> {
     let caches = Path::new(env!("CARGO_TARGET_TMPDIR")).join("go");
     let mut go = Command::new("go");

@@ -1,4 +1,5 @@
-//! What five idle plugins cost a keeper. `cargo test --features fleeting,test-plugin --test fleeting -- --ignored --nocapture figures`
+//! The cost of five idle plugins to a keeper. `cargo test --features fleeting,test-plugin --test fleeting -- --ignored
+//! --nocapture figures`
 
 #![cfg(test)]
 
@@ -14,7 +15,7 @@ use crate::dummy::dummy;
 use crate::fixture::{GREENROOM, TEST_PLUGIN};
 
 const POOLS: usize = 5;
-/// How long the keepers run before the measurement, and how long it takes.
+/// The time for which the keepers run before the measurement, and the duration of the measurement.
 const SETTLED: Duration = Duration::from_secs(20);
 const MEASURED: Duration = Duration::from_mins(1);
 
@@ -35,7 +36,7 @@ impl Drop for Keeper {
 type Cost = BTreeMap<String, (Duration, u64)>;
 
 impl Keeper {
-    /// With as many pools of this provider, all default timings, and no instance.
+    /// A keeper with as many pools of this provider, all default timings, and no instance.
     fn start(provider: impl Fn(&Path, usize) -> String) -> Self {
         let home = tempfile::tempdir().unwrap();
         let mut config =
@@ -79,7 +80,7 @@ fn descendants(of: u32) -> Vec<u32> {
     found
 }
 
-/// Its program, its processor time so far, and its proportional share of memory in KiB.
+/// The program of a process, its processor time so far, and its proportional share of memory in KiB.
 fn process(pid: u32) -> Option<(String, Duration, u64)> {
     let arguments = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let line = String::from_utf8_lossy(&arguments).replace('\0', " ");

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 pub const GREENROOM: &str = env!("CARGO_BIN_EXE_greenroom");
 pub const TEST_PLUGIN: &str = env!("CARGO_BIN_EXE_fleeting-test-plugin");
 
-/// Longest wait for what has to happen.
+/// The longest wait for an event that has to happen.
 const WAIT: Duration = Duration::from_secs(30);
 
 /// The directory of a plugin: machines, faults, sockets.
@@ -93,7 +93,7 @@ impl Place {
     }
 }
 
-/// What a plugin in this directory is started with.
+/// The settings with which a plugin in this directory is started.
 pub fn settings(dir: &Path) -> PluginSettings {
     let (environment, mut deadlines) = (environment(dir), Deadlines::default());
     deadlines.health = Duration::from_secs(2);
@@ -123,7 +123,7 @@ pub fn at(path: impl Into<PathBuf>) -> Rc<dyn Fn() -> Result<PathBuf, LocateErro
     Rc::new(move || Ok(path.clone()))
 }
 
-/// With another configuration.
+/// The settings with another configuration.
 pub fn with_config(mut settings: PluginSettings, config: Value) -> PluginSettings {
     settings.config = config;
     settings

@@ -50,18 +50,18 @@ impl Site {
         Self::on(Platform::new(), idle, keys, &[])
     }
 
-    /// On this platform; `config` is for the plugin.
+    /// A site on this platform; `config` is for the plugin.
     fn on(platform: Platform, idle: i64, keys: &[(&str, Value)], config: &[(&str, &str)]) -> Self {
         let config: Vec<_> = config.iter().map(|(key, value)| (*key, Value::from(*value))).collect();
         Self::made(platform, [idle, 0], keys, &config, &[])
     }
 
-    /// With stopped machines, and a plugin that can suspend them or not.
+    /// A site with suspended machines, and a plugin that can suspend them or not.
     fn with_tier(idle: i64, stopped: i64, suspends: bool, timing: &[(&str, &str)]) -> Self {
         Self::made(Platform::new(), [idle, stopped], &[], &[("suspends", suspends.into())], timing)
     }
 
-    /// With these numbers of idle and stopped machines.
+    /// A site with these numbers of idle and suspended machines.
     pub fn made(
         platform: Platform,
         [idle, stopped]: [i64; 2],
@@ -126,7 +126,7 @@ impl Site {
         });
     }
 
-    /// What a command prints, in one line.
+    /// The output of a command, in one line.
     pub fn told(&self, command: &[&str]) -> String {
         let told = String::from_utf8(self.greenroom(command).stdout).unwrap();
         told.split_whitespace().collect::<Vec<_>>().join(" ")

@@ -27,7 +27,7 @@ struct Site {
 }
 
 impl Site {
-    /// `None`: this host has no SSH server.
+    /// A platform and a home for the kit. `None`: this host has no SSH server.
     fn new() -> Option<Self> {
         if !std::path::Path::new("/usr/sbin/sshd").exists() {
             skipped("`sshd` is missing");
@@ -109,7 +109,7 @@ fn names(faults: &[(&str, &str)], boot: &str, end: &str, expected: &[&str]) {
     judge(&site.run(&["--live", "--yes", "--boot-timeout", boot, "--end-timeout", end]), expected);
 }
 
-/// The same where no login is needed to find the fault, and so no machine. A login fails there in any case.
+/// Runs the kit without machines, where no login is needed to find the fault. A login fails there in any case.
 fn names_without_machines(faults: &[(&str, &str)], expected: &[&str]) {
     let Some((site, machines)) = Site::new().map(Site::without_machines) else { return };
     for (fault, content) in faults {
@@ -238,7 +238,7 @@ fn a_plugin_with_a_key_of_each_process() {
     assert!(text.matches("SHA256:").count() == 2 && text.contains("static_credentials = true"), "{check:#}");
 }
 
-/// What depends on instances that a plugin has forgotten.
+/// The checks that depend on instances that a plugin has forgotten.
 const OF_LISTED: [&str; 7] = [
     "restart-login",
     "suspend",

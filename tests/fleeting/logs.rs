@@ -11,7 +11,7 @@ use tracing::subscriber::DefaultGuard;
 
 use crate::fixture::{Place, grown, until};
 
-/// What is traced on this thread.
+/// The text that is traced on this thread.
 #[derive(Clone, Default)]
 struct Traced(Arc<Mutex<Vec<u8>>>);
 

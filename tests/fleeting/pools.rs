@@ -154,7 +154,7 @@ pub struct Own {
 }
 
 impl Own {
-    /// `None`: this host has no SSH server, and the test is skipped.
+    /// A plugin and a pool of the test's own. `None`: this host has no SSH server, and the test is skipped.
     pub fn open() -> Option<Self> {
         if !Path::new("/usr/sbin/sshd").exists() {
             skipped("`sshd` is missing");
@@ -241,7 +241,7 @@ pub struct Dummy {
 }
 
 impl Dummy {
-    /// `None`: the plugin cannot be built here, and the test is skipped.
+    /// The built plugin in a pool. `None`: the plugin cannot be built here, and the test is skipped.
     pub fn open() -> Option<Self> {
         let program = dummy()?;
         let more = [("host_keys", "ca"), ("host_key_name", "dummy"), ("user", "ci")];
@@ -250,7 +250,7 @@ impl Dummy {
         Some(Self { kept: home.build(), home })
     }
 
-    /// What the running plugin lists, over a connection of its own.
+    /// The instances that the running plugin lists, over a connection of its own.
     fn states(&self) -> Vec<(String, State)> {
         let Some(socket) = self.socket() else { return Vec::new() };
         let list = async move {
@@ -268,7 +268,7 @@ impl Dummy {
         std::thread::spawn(move || runtime.block_on(list)).join().unwrap()
     }
 
-    /// `None`: it does not run.
+    /// The socket of the running plugin; `None`: it does not run.
     fn socket(&self) -> Option<PathBuf> {
         let starts = fs::read_dir(self.home.state.path().join("plugins")).ok()?.flatten();
         let files = starts.filter_map(|start| fs::read_dir(start.path()).ok()).flatten().flatten();

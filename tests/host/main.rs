@@ -176,7 +176,7 @@ fn signal(pid: i32, signal: Signal) {
     kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
-/// This binary in another role, leading a process group as the runner's calls do.
+/// A command that runs this binary in another role, leading a process group as the runner's calls do.
 fn child_command(role: &str, dir: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -270,7 +270,8 @@ fn play_runner(call: &str, dir: &Path) {
     call.wait().unwrap();
 }
 
-/// What `start_keeper` starts in these tests: its environment is bare, so the directory is the last argument.
+/// The process that `start_keeper` starts in these tests: its environment is bare, so the directory is the last
+/// argument.
 #[test]
 #[ignore = "other tests start it in a process of its own"]
 fn keeper_child() {

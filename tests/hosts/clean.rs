@@ -1,4 +1,4 @@
-//! What is left on a host after a job: nothing.
+//! The remains of a job on a host: none.
 
 use greenroom_core::instance::Phase;
 use greenroom_harness::place::{Place, SOON};
@@ -21,7 +21,7 @@ fn expect_clean(host: &Machine) {
     assert!(left == dirs || left == without_cache, "{}: {left}", host.name);
 }
 
-/// Why a host was set aside.
+/// The reason for which a host went out of service.
 fn set_aside(place: &Place) -> Option<String> {
     let state = place.state();
     state.instances.values().find_map(|i| match &i.phase {

@@ -1,4 +1,4 @@
-//! How a host's cleaning ended.
+//! The end of a host's cleaning.
 
 use greenroom_core::instance::Phase;
 use greenroom_harness::place::Place;

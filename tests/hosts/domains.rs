@@ -1,4 +1,4 @@
-//! Which trust domains a host serves, and what they find there: nothing of another domain.
+//! The trust domains that a host serves, and what they find there: nothing of another domain.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -37,10 +37,11 @@ fn job(id: u64) -> Job {
     ])
 }
 
-/// What jobs have left: files by name, processes by a variable or an argument. This script names neither.
+/// A script that lists the traces of jobs: files by name, processes by a variable or an argument. The script names
+/// neither.
 const TRACES: &str = "t=trace-; t=${t}of; find /home /tmp /var/tmp /dev/shm -name \"*$t*\"
     grep -lsF $t /proc/[0-9]*/environ /proc/[0-9]*/cmdline || true";
-/// What runs as the user of jobs, but for the server's end of a connection.
+/// A script that lists the processes of the user of jobs, but for the server's end of a connection.
 const PROCESSES: &str = "ps -u 4711 -o comm= | grep -v '^sshd$'";
 
 fn finish_all(handles: Vec<Handle>) {

@@ -39,7 +39,7 @@ cp -a /home/ci /var/lib/greenroom-homes
 echo prepared
 "#;
 
-/// Another image there, of 60 MB, that no job uses.
+/// Another image of the host, of 60 MB, that no job uses.
 pub const OLD: &str = "localhost/old:1";
 
 /// Hosts without an image; none where Podman is missing: the test is skipped then.
@@ -63,7 +63,7 @@ pub fn bare_hosts(makes: &[Make<'_>]) -> Option<Hosts> {
     Some(Hosts::boot(&makes))
 }
 
-/// The same with the image.
+/// Hosts as of [`bare_hosts`] that have the image of the jobs.
 pub fn hosts(makes: &[Make<'_>]) -> Option<Hosts> {
     let hosts = bare_hosts(makes)?;
     hosts.machines.iter().for_each(prepare);

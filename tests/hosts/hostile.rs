@@ -32,7 +32,7 @@ find /tmp /var/tmp /dev/shm /run /var/spool /var/lib/systemd \( -uid 4711 -o -ui
 find /var/lib/systemd/linger /var/spool/cron -type f ! -name .SEQ
 while read -r key id perms size cpid lpid nattch u x; do [ "$u" != 4711 ] || echo "memory $id"; done </proc/sysvipc/shm
 "#;
-/// What belongs to others, and has to stay.
+/// A script that makes the files and processes of others, which have to stay.
 const OTHERS: &str = "cd /; mkdir -p /home/other /tmp/other; echo kept > /home/other/file; echo kept > /tmp/other/file; \
     chown -R 7777 /home/other /tmp/other; chmod 777 /tmp/other /home/other; \
     setpriv --reuid=7777 --regid=7777 --clear-groups setsid sleep 4711 >/dev/null 2>&1 </dev/null &";
@@ -76,9 +76,9 @@ pub struct Attack {
     name: &'static str,
     /// The job.
     script: &'static str,
-    /// What programs with more rights would do for the job; run as root after it has begun.
+    /// A script that does what programs with more rights would do for the job; run as root after the job has begun.
     helped: &'static str,
-    /// The script fails if what it plans or starts is not there.
+    /// True if the script fails when what it plans or starts is missing.
     is_sure: bool,
 }
 

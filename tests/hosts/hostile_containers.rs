@@ -9,7 +9,7 @@ use crate::engine::{CONTENT, IMAGE, hosts, setting};
 use crate::hostile::{Attack, others, rounds, sure, withstand};
 use crate::machine::Make;
 
-/// What each attack begins with: `own` runs a container as the job's own engine, past Greenroom.
+/// The beginning of each attack: `own` runs a container as the job's own engine, past Greenroom.
 macro_rules! own {
     ($script:expr) => {
         concat!(

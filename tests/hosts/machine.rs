@@ -19,24 +19,24 @@ use toml::{Table, Value};
 
 /// The first subordinate id of `ci`.
 pub const SUBORDINATE: u32 = 200_000;
-/// How long a host may take to answer.
+/// The time that a host may take to answer.
 const BOOT: Duration = Duration::from_secs(30);
 /// Pairs of addresses in 198.18.0.0/15, which is set aside for tests (RFC 2544).
 const PAIRS: u32 = 1 << 15;
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// What a test wants to be different on a host.
+/// The properties of a host that a test makes.
 #[derive(Debug, Clone)]
 pub struct Make<'a> {
     pub name: &'a str,
-    /// Size of its disk, in MiB.
+    /// The size of the host's disk, in MiB.
     pub disk: u32,
-    /// What the account's shell reads first.
+    /// The lines that the account's shell reads first.
     pub profile: &'a str,
-    /// More lines of `sshd_config`.
+    /// Further lines of `sshd_config`.
     pub config: &'a str,
-    /// Whether the account can run containers.
+    /// True if the account can run containers.
     pub containers: bool,
 }
 
@@ -78,7 +78,7 @@ fn run(line: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Whether hosts can be made here; where not, the test is skipped.
+/// True if hosts can be made here; if not, the test is skipped.
 pub fn possible() -> bool {
     let namespaces = ["--net", "--mount", "--pid", "--fork", "true"];
     let why = if !rustix::process::getuid().is_root() {
@@ -98,7 +98,8 @@ pub fn possible() -> bool {
 
 const SSHD: &str = "/usr/sbin/sshd";
 
-/// What the account's containers need of a host. The machine that all hosts are on may have other control groups.
+/// The files that the account's containers need on a host. The machine that all hosts are on may have other control
+/// groups.
 const ENGINE: &str = "mount -t tmpfs -o mode=755 own /etc/containers\n\
      echo '{\"default\": [{\"type\": \"insecureAcceptAnything\"}]}' > /etc/containers/policy.json\n\
      printf '[storage]\\ndriver = \"overlay\"\\nrunroot = \"/run/containers/storage\"\\ngraphroot = \"/var/lib/containers/storage\"\\n' > /etc/containers/storage.conf\n\
@@ -231,12 +232,12 @@ impl Machine {
         wait_for("a host that answers", BOOT, answers);
     }
 
-    /// What it sees as /mnt.
+    /// The directory that the host sees as /mnt.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Its first process, as this side numbers it.
+    /// The number that the first process of the host has on this side.
     fn pid(&self) -> u32 {
         let below = |pid: u32| {
             let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
@@ -275,7 +276,7 @@ impl Machine {
         self.wait_until_up();
     }
 
-    /// From now on it answers with another key, as after it was installed anew: no connection of before lives on.
+    /// Gives the host another key, as after it was installed anew: no connection of before lives on.
     pub fn change_host_key(&mut self) {
         self.host_key = new_key(&self.dir.path().join("host_key"));
         // The old one may still listen for a moment.
@@ -283,7 +284,7 @@ impl Machine {
         self.wait_until_up();
     }
 
-    /// Its table in the configuration.
+    /// The host's table in the configuration.
     pub fn table(&self) -> Table {
         let text = |text: &str| Value::String(text.to_owned());
         Table::from_iter([
@@ -324,12 +325,12 @@ impl Hosts {
         self.setting_of(self.tables())
     }
 
-    /// The same with these tables of hosts.
+    /// A pool of these tables of hosts, in which cleaning unbinds.
     pub fn setting_of(&self, hosts: Vec<Value>) -> Setting {
         self.plain_setting(hosts).pool("clean_unbinds", true)
     }
 
-    /// The same, and what cleans decides whether it unbinds.
+    /// A pool of the hosts, in which the account that cleans decides whether cleaning unbinds.
     pub fn cleaned_by(&self, user: &str) -> Setting {
         let setting = self.plain_setting(self.tables());
         setting.provider("dedicated_user", true).provider("clean_user", user)

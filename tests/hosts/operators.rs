@@ -1,4 +1,4 @@
-//! What an operator does with hosts: pins their keys, has them examined, takes one out for maintenance.
+//! The operator's work with hosts: pins their keys, has them examined, takes one out for maintenance.
 
 use greenroom_harness::place::{Place, SOON};
 use greenroom_harness::processes::wait_for;
@@ -9,7 +9,7 @@ use toml::Value;
 
 use crate::machine::{Hosts, Machine, Make, possible};
 
-/// What `doctor` says, without its line breaks; whatever its exit status.
+/// The output of `doctor`, without its line breaks; whatever its exit status.
 fn doctor(place: &Place, arguments: &[&str]) -> String {
     let output = place.greenroom(&[&["doctor"], arguments].concat());
     let text = [output.stdout, output.stderr].concat();

@@ -6,7 +6,7 @@ use greenroom_harness::place::{Place, SOON};
 use greenroom_harness::processes::{Kind, Process, is_stopped, wait_for};
 use rustix::process::Signal;
 
-/// They continue when this is dropped.
+/// Processes that are stopped, and continue when this is dropped.
 #[derive(Debug)]
 pub struct Frozen(Vec<Process>);
 

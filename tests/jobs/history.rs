@@ -1,4 +1,4 @@
-//! What operators see of jobs that have ended, and what a job log ends with.
+//! The operator's view of jobs that have ended, and the last lines of a job log.
 
 use std::io::{Read as _, Write as _};
 use std::process::{Command, Stdio};

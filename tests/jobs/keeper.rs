@@ -26,7 +26,7 @@ fn kill_keepers(place: &Place) -> Vec<Process> {
     keepers
 }
 
-/// How many different instances were ever launched.
+/// The number of different instances that were ever launched.
 fn launched(place: &Place) -> usize {
     let events = place.events();
     let instance = |change: &Change| match change {
@@ -147,7 +147,7 @@ fn what_a_dead_keeper_left_is_repaired_by_reap() {
     place.expect_sound();
 }
 
-/// There is no call and no waiting job: without a successor, the launch would stay incomplete.
+/// The drain is neither a call nor a waiting job: without a successor of the keeper, the launch would stay incomplete.
 #[test]
 fn a_drain_that_waits_starts_a_keeper_after_the_one_that_ended() {
     let place = Setting::new().pool("idle_count", 1).open();
@@ -265,7 +265,7 @@ fn of_keepers_that_start_at_once_one_stays_and_jobs_start_no_other() {
     place.expect_sound();
 }
 
-/// It gets its state directory as an argument, and still uses the intervals of the file.
+/// The keeper gets its state directory as an argument, and still uses the intervals of the file.
 #[test]
 fn a_keeper_that_a_job_started_takes_its_intervals_from_the_configuration() {
     let place = Setting::new().timing("half_made_retention", "1ms").open();

@@ -8,7 +8,7 @@ use greenroom_harness::setting::Setting;
 use greenroom_testkit::gitlab_runner::job::Job;
 use greenroom_testkit::gitlab_runner::record::Outcome;
 
-/// How many jobs each instance served.
+/// The number of jobs that each instance served.
 fn uses(place: &Place) -> BTreeMap<InstanceId, u32> {
     let mut uses = BTreeMap::new();
     for (_, instance) in place.grants() {

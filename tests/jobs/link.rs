@@ -56,7 +56,7 @@ fn shell(run: &LiveCall) -> u32 {
     })
 }
 
-/// Nothing of links is left of terminated instances.
+/// Checks that nothing of links is left of terminated instances.
 #[track_caller]
 fn expect_no_links(place: &Place) {
     place.wait_until_settled(0);

@@ -187,7 +187,7 @@ fn each_reason_to_wait_is_told_once_and_in_order() {
     place.expect_sound();
 }
 
-/// What a job had left of its `acquire_timeout` at each of its requests.
+/// The time that a job had left of its `acquire_timeout` at each of its requests.
 fn time_left(place: &Place, id: u64) -> Vec<Duration> {
     let (mut state, mut left) = (PoolState::default(), Vec::new());
     for event in place.events() {

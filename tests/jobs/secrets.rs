@@ -1,4 +1,4 @@
-//! Where a job's secret must not be visible while it runs.
+//! The places where a job's secret must not be visible while it runs.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What operators see of links: `pool status --wide` and `doctor`.
+//! The operator's view of links: `pool status --wide` and `doctor`.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ fn link_that(place: &Place, state: &str) -> Value {
     })
 }
 
-/// Without line breaks and columns.
+/// The text without line breaks and columns.
 fn in_words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

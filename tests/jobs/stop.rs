@@ -174,7 +174,8 @@ fn the_signals_of_a_graceful_shutdown_do_not_stop_a_job() {
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
 }
 
-/// After its runner is gone: the attempt has ended, the instance is gone, and nothing of the job is left in TMPDIR.
+/// Checks the state after the runner is gone: the attempt has ended, the instance is gone, and nothing of the job is
+/// left in TMPDIR.
 #[track_caller]
 fn expect_no_trace(place: &Place, result: &JobResult) {
     let tmpdir = result.calls[0].tmpdir.clone();

@@ -1,4 +1,4 @@
-//! Which jobs may follow one another on an instance.
+//! The jobs that may follow one another on an instance.
 
 use std::collections::{BTreeMap, BTreeSet};
 

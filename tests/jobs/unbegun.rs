@@ -12,9 +12,10 @@ use greenroom_testkit::skipped::skipped;
 
 const SSHD: &str = "/usr/sbin/sshd";
 
-/// What the check between jobs is called with. It begins here: otherwise, it would find the instance unfit.
+/// The arguments of the check between jobs. The check begins in these tests: otherwise, it would find the instance
+/// unfit.
 const CHECK: &str = " 102400 1000";
-/// What the keeper's own stage begins with.
+/// The beginning of the keeper's own stage.
 const KEEPERS: &str = ": check; ";
 /// All stages, the keeper's included, and those of jobs.
 const ALL: &str = "";
@@ -27,7 +28,7 @@ struct Guest {
 }
 
 impl Guest {
-    /// `None`: the test is skipped.
+    /// A guest whose login can be changed; `None`: the test is skipped.
     fn new() -> Option<Self> {
         if !Path::new(SSHD).exists() {
             skipped("OpenSSH's server is missing");

@@ -18,7 +18,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// With a program `good` in this language. `None`: the machine lacks what the program needs.
+    /// A site with a program `good` in this language. `None`: the machine lacks what the program needs.
     pub(crate) fn new(language: &str) -> Option<Self> {
         let tools = match language {
             "sh" => &["jq", "flock"][..],
@@ -98,7 +98,7 @@ impl Drop for Site {
     }
 }
 
-/// Whether this machine can take the network from one program. Says so if not.
+/// True if this machine can take the network from one program. Says so if not.
 pub(crate) fn can_go_offline() -> bool {
     let works = |options: &[&str]| {
         let unshare = Command::new("unshare").args(options).args(["--net", "--", "true"]).output();

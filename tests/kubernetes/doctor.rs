@@ -1,4 +1,4 @@
-//! What `doctor` finds without leaving a trace.
+//! The findings of `doctor` about clusters, which it makes without leaving a trace.
 
 #![cfg(test)]
 

@@ -1,4 +1,4 @@
-//! What a cluster does to running pods, and the sentence about it.
+//! The acts of a cluster against running pods, and the sentence about each.
 
 #![cfg(test)]
 

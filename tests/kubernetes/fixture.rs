@@ -32,7 +32,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// `None`: pods cannot be processes here, and the test is skipped.
+    /// A pool on the stand-in of a cluster. `None`: pods cannot be processes here, and the test is skipped.
     pub fn open(table: &str) -> Option<Self> {
         if !standin::is_possible() {
             skipped(standin::IMPOSSIBLE);

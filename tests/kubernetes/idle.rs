@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// It serves until its process ends.
+/// A proxy that cuts idle connections. It serves until its process ends.
 #[derive(Debug)]
 pub struct IdleProxy {
     pub port: u16,
@@ -34,7 +34,7 @@ impl IdleProxy {
         Self { port, cuts }
     }
 
-    /// How many connections it has cut.
+    /// The number of connections that the proxy has cut.
     pub fn cuts(&self) -> u32 {
         self.cuts.load(Ordering::Relaxed)
     }

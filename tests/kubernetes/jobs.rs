@@ -72,7 +72,7 @@ impl Site {
         });
     }
 
-    /// Nothing was made twice, and only idle pods are left.
+    /// Checks that nothing was made twice, and that only idle pods are left.
     #[track_caller]
     pub fn expect_nothing_left(&self, idle: usize) {
         self.wait_until_calm(idle);

@@ -26,7 +26,7 @@ fn of_kind(name: &str, kind: &str) -> Value {
     objects(name).into_iter().find(|object| object["kind"] == kind).unwrap()
 }
 
-/// What the role allows, as verb and resource.
+/// The rights that the role allows, as verb and resource.
 fn allowed() -> Vec<String> {
     let role = of_kind("role.yaml", "Role");
     let texts = |value: &Value| -> Vec<String> { serde_json::from_value(value.clone()).unwrap() };

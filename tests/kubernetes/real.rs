@@ -55,7 +55,7 @@ struct Namespace {
     _use: Use,
 }
 
-/// How a test uses the cluster.
+/// The way in which a test uses the cluster.
 #[expect(dead_code, reason = "each holds its lock")]
 enum Use {
     Shared(RwLockReadGuard<'static, ()>),
@@ -98,13 +98,13 @@ fn enter(cluster: &Cluster) {
 }
 
 impl Namespace {
-    /// `None`: there can be no cluster here, and the test is skipped.
+    /// A namespace of the test's own. `None`: there can be no cluster here, and the test is skipped.
     fn open() -> Option<Self> {
         cluster()
             .map(|cluster| Self::of(cluster, Use::Shared(USE.read().unwrap_or_else(PoisonError::into_inner))))
     }
 
-    /// The same while no other test of this process uses the cluster.
+    /// A namespace of the test's own, while no other test of this process uses the cluster.
     fn open_alone() -> Option<Self> {
         cluster()
             .map(|cluster| Self::of(cluster, Use::Alone(USE.write().unwrap_or_else(PoisonError::into_inner))))

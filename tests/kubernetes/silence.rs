@@ -22,10 +22,10 @@ use crate::idle::IdleProxy;
 use crate::jobs::Site;
 use crate::standin::StandIn;
 
-/// What many load balancers allow.
+/// The time after which many load balancers cut an idle connection.
 const LIMIT: Duration = Duration::from_mins(1);
 const SILENCE: Duration = Duration::from_mins(6);
-/// How much shorter the limit and the keep-alive are in the test that everyone runs.
+/// The factor by which the limit and the keep-alive are shorter in the test that everyone runs.
 const SCALE: u32 = 10;
 /// Three limits are enough there.
 const SHORT_SILENCE: Duration = Duration::from_secs(18);
@@ -114,7 +114,7 @@ async fn a_silent_stage_outlives_a_proxy_before_the_pod() {
     a_silent_stage_outlives_the_proxy("address").await;
 }
 
-/// Nothing is divided. Between jobs, the idle pod's connection has to last, too.
+/// The limits are not divided. Between jobs, the idle pod's connection has to last, too.
 #[test]
 #[ignore = "takes seven minutes"]
 fn a_job_is_silent_for_six_minutes_behind_a_proxy() {

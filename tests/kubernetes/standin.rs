@@ -15,17 +15,17 @@ use crate::http;
 #[derive(Debug)]
 pub struct StandIn {
     child: Child,
-    /// It runs until this is closed.
+    /// A pipe that the stand-in reads: it runs until this is closed.
     life: Option<ChildStdin>,
     control: String,
-    /// Its address, as a kubeconfig names it.
+    /// The address of the stand-in, as a kubeconfig names it.
     pub url: String,
     pub kubeconfig: String,
     /// A port that is free on all addresses of its pods.
     pub ssh_port: i64,
 }
 
-/// Whether pods can be processes here.
+/// True if pods can be processes here.
 pub fn is_possible() -> bool {
     let unshare = Command::new("unshare").args(["--mount", "--pid", "--fork", "true"]).output();
     unshare.is_ok_and(|output| output.status.success()) && Path::new("/usr/sbin/sshd").exists()
@@ -127,7 +127,7 @@ impl StandIn {
         serde_json::from_value(self.seen()["pods"].take()).expect("pods by name")
     }
 
-    /// How often each name was created.
+    /// The number of times that each name was created.
     pub fn made(&self) -> BTreeMap<String, u32> {
         serde_json::from_value(self.seen()["made"].take()).expect("counts by name")
     }

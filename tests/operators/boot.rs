@@ -29,7 +29,7 @@ fn stages(said: &Said) -> Vec<&str> {
     said.out.lines().filter_map(|line| line.get(22..)).collect()
 }
 
-/// What boots have left in the state directory, and instances of any owner.
+/// The remains of boots in the state directory, and instances of any owner.
 fn remains(home: &Home) -> Vec<String> {
     let names = |dir: &str| {
         let entries = fs::read_dir(home.path(dir)).into_iter().flatten();

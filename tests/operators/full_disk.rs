@@ -19,7 +19,7 @@ pub(super) struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// `None`: not possible here.
+    /// A small file system on the state directory; `None`: that is impossible here.
     fn new(state: &Path) -> Option<Self> {
         let possible = Command::new("unshare").args(["-rm", "true"]).output();
         if !possible.is_ok_and(|output| output.status.success()) {

@@ -31,7 +31,7 @@ struct Home {
     disk: Option<full_disk::SmallDisk>,
 }
 
-/// What a command said.
+/// The result of a command.
 #[derive(Debug)]
 struct Said {
     code: i32,
@@ -119,7 +119,7 @@ impl Home {
 
 /// Ends what it kept, whatever happens to the test.
 struct Keeper<'a> {
-    /// Its pool is emptied before it ends.
+    /// The home whose pool is emptied before the keeper ends.
     home: Option<&'a Home>,
     child: Child,
 }
@@ -156,7 +156,7 @@ fn ended(child: &mut Child) -> ExitStatus {
     ended_in_time(child).expect("the command does not end")
 }
 
-/// `None`: it still runs after the deadline.
+/// The exit status of a process; `None`: it still runs after the deadline.
 fn ended_in_time(child: &mut Child) -> Option<ExitStatus> {
     let begun = Instant::now();
     loop {
@@ -308,7 +308,7 @@ fn unknown_names_are_answered_with_the_nearest_and_a_status_of_1_or_2() {
     assert_eq!(no_pool.err, "error: there is no pool `linus`\nhelp: did you mean `linux`?\n");
 }
 
-/// It has the runner's response and the keys of its instances in memory.
+/// The keeper has the runner's response and the keys of its instances in memory.
 #[test]
 fn a_keeper_leaves_no_core_dump() {
     let home = Home::new();

@@ -250,7 +250,7 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// `None`: it is not installed.
+    /// Starts Prometheus with the example's rules; `None`: it is not installed.
     fn start(dir: &Path, target: &str) -> Option<Self> {
         let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/prometheus/greenroom.rules.yml");
         let config = format!(

@@ -16,7 +16,8 @@ const SOON: Duration = Duration::from_mins(2);
 const CONFIG: &str = "[timing]\nself_check_interval = \"200ms\"\n[pool.pool]\nmax_instances = 2\nidle_count = 1\n\
                       idle_time = \"1h\"\n[pool.pool.provider]\nkind = \"local\"\nallow_root = true\n";
 
-/// Without what other packages do meanwhile, such as an index of all man pages, and without syncs of a copy in memory.
+/// The command of dpkg without what other packages do meanwhile, such as an index of all man pages, and without syncs
+/// of a copy in memory.
 const DPKG: &str = "dpkg --no-triggers --force-unsafe-io";
 
 /// GitLab Runner's part of one job, whose script waits for the file `go`.
@@ -56,7 +57,7 @@ impl Host {
         text
     }
 
-    /// What the host's processes have written, and the state of the keeper's unit.
+    /// The output of the host's processes, and the state of the keeper's unit.
     fn reports(&self) -> String {
         self.try_sh(&format!("cat {}/*.log; systemctl status greenroom", self.path().display())).1
     }

@@ -12,7 +12,7 @@ const TOKEN: &str = "a-made-up-token";
 /// The token that gives others.
 pub const IDENTITY_TOKEN: &str = "a-made-up-identity";
 
-/// What the server does with requests.
+/// The server's treatment of requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mode {
     PassOn,
@@ -20,7 +20,7 @@ pub enum Mode {
     Stall,
     /// Each request needs a token, which the server itself gives to the account of the tests.
     Token,
-    /// The same, and contents are elsewhere.
+    /// Each request needs a token, and contents are elsewhere.
     TokenAndRedirect(String),
 }
 
@@ -103,7 +103,7 @@ fn has(head: &str, line: &str) -> bool {
 /// The repository of the tests, as a client asks for it.
 const ASKS_FOR: &str = "service=lab+%26+more&scope=repository%3Ateam%2Fown%3Apull";
 
-/// For an identity token.
+/// Answers a client that exchanges an identity token for an access token.
 fn exchange_token(head: &str, mut reader: BufReader<TcpStream>, client: TcpStream) -> Option<()> {
     let length = head.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;

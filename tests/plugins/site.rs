@@ -26,7 +26,7 @@ pub struct Site {
     process: Child,
 }
 
-/// How a registry protects itself.
+/// The way in which a registry protects itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protection {
     Nothing,
@@ -43,7 +43,7 @@ pub fn has(program: &str) -> bool {
 }
 
 impl Site {
-    /// `None`: there is no registry on this machine, and the test is skipped.
+    /// A site with a registry. `None`: there is no registry on this machine, and the test is skipped.
     pub fn open() -> Option<Self> {
         Self::protected(Protection::Nothing)
     }
@@ -166,7 +166,7 @@ impl Site {
         serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", text(&output)))
     }
 
-    /// What an installed version prints.
+    /// The output of an installed version.
     #[track_caller]
     pub fn run(&self, version: &str) -> String {
         let output = Command::new(self.folder().join(version).join("plugin")).output().expect("it runs");

@@ -1,4 +1,5 @@
-//! What the runner's source says and no recording shows: held here, so that the harness does not forget it.
+//! The facts that the runner's source states and no recording shows: held here, so that the harness does not forget
+//! them.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;

@@ -42,7 +42,7 @@ impl Lab {
         Runner::new(bash, self.path()).with_global_args(&[driver]).with_env("RECORDINGS", self.records_dir())
     }
 
-    /// What the driver saw, in order of the calls' starts.
+    /// The calls that the driver saw, in order of their starts.
     pub fn sightings(&self) -> Vec<Sighting> {
         let entries = std::fs::read_dir(self.records_dir()).expect("the records can be listed");
         let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
@@ -56,7 +56,7 @@ impl Lab {
 #[derive(Debug, Clone)]
 pub struct Sighting {
     pub file: PathBuf,
-    /// Seconds of the wall clock.
+    /// The beginning of the call, in seconds of the wall clock.
     pub began: f64,
     facts: Vec<(String, String)>,
 }

@@ -1,4 +1,4 @@
-//! What is the same in every recording: the environment, the job response, and how a call is started.
+//! The facts that are the same in every recording: the environment, the job response, and how a call is started.
 
 use std::collections::BTreeSet;
 

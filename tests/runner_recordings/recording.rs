@@ -34,7 +34,7 @@ pub struct Seen {
     pub exit: Option<i64>,
 }
 
-/// When a call began and ended, in seconds; none where it was killed.
+/// The moments at which a call began and ended, in seconds; none where it was killed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Span {
     pub began: f64,
@@ -90,7 +90,7 @@ impl Recording {
         job
     }
 
-    /// What was reported, in our words; `running` is what GitLab believes of a runner that is gone.
+    /// The reported outcomes, in our words; `running` is what GitLab believes of a runner that is gone.
     pub fn outcomes(&self) -> Vec<Outcome> {
         let outcomes = self.value["outcome"].as_array().expect("a recording has outcomes");
         let ours = outcomes.iter().map(|outcome| {
@@ -109,7 +109,7 @@ impl Recording {
         ours.collect()
     }
 
-    /// Its calls; of one that wrote a record at its start and another at its end, only the latter.
+    /// The calls of the recording; of one that wrote a record at its start and another at its end, only the latter.
     pub fn seen(&self) -> Vec<(Seen, Span)> {
         let calls = self.value["calls"].as_array().expect("a recording has calls");
         let again = |at: usize| {

@@ -74,7 +74,7 @@ fn compare(lab: &Lab, recording: &Recording, results: &[JobResult]) {
     }
 }
 
-/// Where the real runner waited, the harness waits a tenth of it.
+/// Compares the times between calls: the harness waits a tenth of the time that the real runner waited.
 #[track_caller]
 fn compare_gaps(seen: &[(Seen, Span)], expected: &[(Seen, Span)], story: &str) {
     let gap = |pair: &[(Seen, Span)]| Some(pair[1].1.began - pair[0].1.ended?);

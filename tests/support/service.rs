@@ -11,7 +11,7 @@ use greenroom_testkit::systemd::Systemd;
 const GREENROOM: &str = env!("CARGO_BIN_EXE_greenroom");
 /// Far more than a stop needs, also on a loaded machine that emulates virtual machines.
 const SOON: Duration = Duration::from_mins(4);
-/// From then on systemd kills: the stop would end, but not with success.
+/// The time after which systemd kills: the stop would end, but not with success.
 const KILLED_AFTER: Duration = Duration::from_mins(3);
 
 #[track_caller]

@@ -21,8 +21,8 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// With a pool of this provider, given as the lines of its table, and a job that waits as its shell is told to: `$2` is a
-    /// folder of the host, where `finish_job` makes the file `go`. `None`: the test is skipped.
+    /// Starts a host with a pool of this provider, given as the lines of its table, and a job that waits as its shell
+    /// is told to: `$2` is a folder of the host, where `finish_job` makes the file `go`. `None`: the test is skipped.
     pub(crate) fn start(provider: &str, wait: &str, sandbox: Option<&str>) -> Option<Self> {
         let home = tempfile::Builder::new().prefix("greenroom-units-").tempdir().expect("a directory");
         let runner = format!(

@@ -50,7 +50,7 @@ async fn a_clone_answers_with_the_host_key_it_was_given() {
     assert_eq!((one, other), (first, second));
 }
 
-/// What a clone of its own fixture shows to a stranger, and what it was given.
+/// The key that a clone of its own fixture shows to a stranger, and the one that it was given.
 async fn answering_key() -> (String, String) {
     let fixture = VmFixture::new();
     let (_, guest) = fixture.one("").await;

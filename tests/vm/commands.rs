@@ -21,7 +21,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What is in a folder, the lock aside.
+/// The entries of a folder, the lock aside.
 fn entries(images: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(images).expect("a folder");
     let names = entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned());

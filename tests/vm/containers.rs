@@ -13,7 +13,7 @@ const IMPORT: &str = "mkdir -p /tmp/bb/bin && cp /bin/busybox /tmp/bb/bin/ && \
     for tool in sh cat id nc ping sleep; do ln -s busybox /tmp/bb/bin/$tool; done && \
     tar -C /tmp/bb -c . | podman import --quiet - localhost/bb >/dev/null";
 
-/// What `doctor --boot` runs on an instance.
+/// The script that `doctor --boot` runs on an instance.
 const DOCTOR: &str = include_str!("../../src/cli/doctor/boot/guest.sh");
 
 /// Doctor starts containers on both kinds of networks, and nothing is missing.
@@ -30,7 +30,7 @@ fn booted() -> Machine {
     machine
 }
 
-/// What a command says, and how long it took as a figure.
+/// The output of a command; its duration is printed as a figure.
 fn timed(machine: &Machine, command: &str) -> String {
     let began = Instant::now();
     let said = machine.says(command);

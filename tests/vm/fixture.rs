@@ -38,9 +38,9 @@ pub(crate) struct VmFixture {
     /// Lines for every provider's table.
     table: String,
     program: PathBuf,
-    /// What templates pull.
+    /// The pulls by which templates get their images.
     pulls: Option<Rc<dyn Pulls>>,
-    /// For programs that QEMU's user has to reach.
+    /// A directory for programs that QEMU's user has to reach.
     open: TempDir,
     own: Option<(TempDir, MutexGuard<'static, ()>)>,
 }
@@ -63,7 +63,7 @@ impl VmFixture {
         fixture
     }
 
-    /// The same, whose templates get images of containers.
+    /// This fixture, whose templates get images of containers.
     pub(crate) fn pulling(mut self, pulls: Rc<dyn Pulls>) -> Self {
         self.pulls = Some(pulls);
         self
@@ -79,7 +79,7 @@ impl VmFixture {
         fixture
     }
 
-    /// Another process's fixture, for one that is made to be killed: nothing is made here, and nobody ended.
+    /// A fixture of another process, which is made to be killed: this one makes nothing and ends no process.
     pub(crate) fn borrowed(state: &Path, pool: &str) -> Self {
         let open = tempfile::tempdir().unwrap();
         std::fs::set_permissions(open.path(), Permissions::from_mode(0o755)).unwrap();
@@ -96,7 +96,7 @@ impl VmFixture {
         }
     }
 
-    /// For machines whose QEMU starts our program: a checkout may lie in a home that is closed to its user.
+    /// A fixture for machines whose QEMU starts our program: a checkout may lie in a home that is closed to its user.
     pub(crate) fn with_open_program(table: &str) -> Self {
         let mut fixture = Self::with(table);
         fixture.program = fixture.open.path().join("greenroom");
@@ -248,7 +248,7 @@ impl Guest<'_> {
         self.ssh(command).output().expect("ssh")
     }
 
-    /// What a command that succeeds writes.
+    /// The output of a command that succeeds.
     pub(crate) fn says(&self, command: &str) -> String {
         let ran = self.run(command);
         let error = String::from_utf8_lossy(&ran.stderr);

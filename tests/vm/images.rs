@@ -9,7 +9,7 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use greenroom_providers::qemu::image::Image;
 use sha2::{Digest as _, Sha256};
 
-/// What an image is made by.
+/// The files that an image is made by.
 const INGREDIENTS: [&str; 3] =
     ["crates/providers/build.rs", "crates/providers/guest", "crates/providers/src/qemu/image/build"];
 

@@ -22,7 +22,7 @@ use crate::fixture::{Guest, VmFixture};
 use crate::images::{folder, turn};
 use crate::isolation::status;
 
-/// Set for the test that runs inside.
+/// The variable that is set for the test that runs inside.
 const INSIDE: &str = "GREENROOM_TEST_INTERNET";
 
 /// Makes the network, and runs the arguments on its runner host.

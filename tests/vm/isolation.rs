@@ -1,4 +1,4 @@
-//! What a guest cannot reach, and what it could do if it broke out of QEMU.
+//! The parts of the host that a guest cannot reach, and what it could do if it broke out of QEMU.
 
 #![cfg(test)]
 
@@ -42,7 +42,7 @@ impl Server {
     }
 }
 
-/// What the guest reads from an address within a few seconds.
+/// The bytes that the guest reads from an address within a few seconds.
 fn reads(guest: &Guest<'_>, address: &str, port: u16) -> String {
     guest.says(&format!(
         "timeout 8 bash -c 'exec 3<>/dev/tcp/{address}/{port} && cat <&3' 2>/dev/null || true"

@@ -92,7 +92,7 @@ async fn a_supervisor_killed_at_any_moment_of_the_boot_leaves_no_qemu() {
     leave_nothing(&fixture).await;
 }
 
-/// Not a test by itself: the process that the next test kills.
+/// The process that the next test kills. This is not a test by itself.
 #[tokio::test]
 #[ignore = "run by a_keeper_killed_while_it_launches_leaves_nothing_unseen"]
 async fn launches_in_a_process_of_its_own() {

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use greenroom_providers::qemu::image::Image;
 
-/// For everything that an emulated machine on a busy host has to get done.
+/// The time for everything that an emulated machine on a busy host has to get done.
 const PATIENCE: Duration = Duration::from_mins(10);
 
-/// Dropping it ends it.
+/// A machine that runs under QEMU until this is dropped.
 pub(crate) struct Machine {
     qemu: Child,
     dir: tempfile::TempDir,
@@ -20,7 +20,7 @@ pub(crate) struct Machine {
     port: u16,
 }
 
-/// Who a machine is told to be.
+/// The identity that a machine is given.
 pub(crate) struct Identity {
     pub(crate) hostname: &'static str,
     pub(crate) machine_id: String,
@@ -43,7 +43,7 @@ impl Machine {
         Self::boot_from(image, &disk, tempfile::tempdir().expect("a folder"), greeting)
     }
 
-    /// The same, the disk made larger.
+    /// Starts a machine like [`boot`](Self::boot), on a larger disk.
     pub(crate) fn boot_with_disk(image: &Image, bytes: u64, greeting: &str) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let copy = dir.path().join("disk.img");
@@ -128,7 +128,7 @@ impl Machine {
         ssh.args(["root@127.0.0.1", command]).stdin(Stdio::null()).output().expect("ssh")
     }
 
-    /// What a command says that succeeds.
+    /// The output of a command that succeeds.
     pub(crate) fn says(&self, command: &str) -> String {
         let output = self.ssh(&self.host_key(), command);
         let error = String::from_utf8_lossy(&output.stderr);

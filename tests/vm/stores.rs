@@ -27,7 +27,7 @@ pub(crate) struct StoreFolder {
 }
 
 impl StoreFolder {
-    /// `None`: stores cannot be built here, and the test is skipped.
+    /// A folder of stores with these images. `None`: stores cannot be built here, and the test is skipped.
     pub(crate) fn new(contents: &[&Image]) -> Option<Self> {
         let mut skopeo = Command::new("skopeo");
         skopeo.arg("--version").stdout(Stdio::null());
@@ -111,13 +111,13 @@ impl StoreFolder {
     }
 }
 
-/// How a machine came up.
+/// The record of how a machine came up.
 fn boot(fixture: &VmFixture, number: u32) -> Value {
     let dir = fixture.instance_dir(&request(fixture, number).instance);
     serde_json::from_slice(&fs::read(dir.join("boot.json")).expect("it has booted")).expect("JSON")
 }
 
-/// What a guest's engine finds.
+/// The command that lists the images that a guest's engine finds.
 const IMAGES: &str = "podman images --format '{{.Repository}}:{{.Tag}} {{.ReadOnly}}'";
 
 /// Runs a container that reads the word.

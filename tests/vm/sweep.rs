@@ -22,16 +22,16 @@ use rustix::process::Signal;
 use crate::fixture::VmFixture;
 use crate::kills::launcher;
 
-/// What an emulated machine may take for any one step.
+/// The time that an emulated machine may take for any one step.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Directories of launches that were cut off are swept away at this age at the latest.
 const ABANDONED: Duration = Duration::from_hours(1);
 
-/// Who is killed while a process is held up.
+/// The process that is killed while a process is held up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Victim {
-    /// The one that is held up.
+    /// The process that is held up.
     Itself,
     Launcher,
     Supervisor,
@@ -43,7 +43,7 @@ use Victim::{Holder, Itself, Launcher, Qemu, Supervisor};
 
 type Steps = [(&'static str, &'static [Victim])];
 
-/// Where there is no template yet.
+/// The steps of a launch if there is no template yet.
 const TO_A_TEMPLATE: &Steps = &[
     ("template.prepared", &[Itself]),
     ("holder.seized", &[Itself, Supervisor]),
@@ -57,7 +57,7 @@ const TO_A_TEMPLATE: &Steps = &[
     ("template.done", &[Itself]),
 ];
 
-/// Where there is one.
+/// The steps of a launch if there is a template.
 const TO_A_CLONE: &Steps = &[
     ("launch.locked", &[Itself]),
     ("launch.filled", &[Itself]),
@@ -77,7 +77,7 @@ const TO_A_CLONE: &Steps = &[
     ("boot.announced", &[Itself, Qemu]),
 ];
 
-/// Of a machine that runs and is terminated.
+/// The steps of a machine that runs and is terminated.
 const TO_THE_END: &Steps =
     &[("removal.emptied", &[Itself]), ("removal.unlisted", &[Itself]), ("removal.unlocked", &[Itself])];
 
@@ -88,7 +88,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// `kept`: how long a template's holder stays when nobody needs it.
+    /// A scene in an own state directory. `kept`: how long a template's holder stays without use.
     fn new(kept: &str) -> Self {
         Self { fixture: VmFixture::with_own_images(&format!("template_retention = \"{kept}\"")), number: 0 }
     }
@@ -146,7 +146,7 @@ impl Scene {
         all.chain([launching.id()]).find(|pid| is_stopped(*pid))
     }
 
-    /// What a keeper does next, and what must come of it.
+    /// Plays a keeper's next pass, and checks its result.
     async fn judge(&mut self, how: &str) {
         eprintln!("{how}");
         let (pool, provider) = (self.fixture.pool(), self.provider());
@@ -199,7 +199,7 @@ impl Scene {
     }
 }
 
-/// What is in a directory, in order.
+/// The names in a directory, in order.
 fn names(dir: &std::path::Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut names: Vec<String> =

@@ -33,7 +33,7 @@ impl Images {
     }
 }
 
-/// How a machine came up.
+/// The record of how a machine came up.
 fn boot(fixture: &VmFixture, number: u32) -> serde_json::Value {
     let dir = fixture.instance_dir(&request(fixture, number).instance);
     serde_json::from_slice(&std::fs::read(dir.join("boot.json")).unwrap()).unwrap()

@@ -28,7 +28,7 @@ use crate::fixture::VmFixture;
 use crate::images;
 use crate::jobs::registry::Registries;
 
-/// How long a template may take that a guest pulls images for, emulated, while others keep the processors busy.
+/// The time that a template may take that a guest pulls images for, emulated, while others keep the processors busy.
 const PATIENCE: Duration = Duration::from_mins(10);
 
 /// Registries, and a folder with an image of machines that has an engine, and no template.
@@ -38,7 +38,7 @@ struct Site {
 }
 
 impl Site {
-    /// `None`: there can be no registries here, and the test is skipped.
+    /// A site with registries. `None`: there can be no registries here, and the test is skipped.
     fn new() -> Option<Self> {
         if let Some(why) = Registries::obstacle() {
             skipped(why);
@@ -78,7 +78,7 @@ impl Site {
             .collect()
     }
 
-    /// What the one template records as soon as that fits.
+    /// The record of the one template as soon as that fits.
     async fn template(&self, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
         until(what, PATIENCE, async || {
             let templates = self.templates();
@@ -88,7 +88,7 @@ impl Site {
         .await
     }
 
-    /// How often the open registry was asked for data of images.
+    /// The number of times that the open registry was asked for data of images.
     fn blobs(&self) -> usize {
         let log = fs::read_to_string(self.dir.path().join("open.log")).expect("a log");
         log.lines()
@@ -116,7 +116,7 @@ impl Pulls for Public {
     }
 }
 
-/// As the keeper would pull it, without credentials.
+/// A pull as the keeper would do it, without credentials.
 fn pull(name: &str, ca: &str) -> PublicPull {
     let settings =
         ContainerSettings { pull_policy: vec![PullPolicy::Always], ..ContainerSettings::default() };

@@ -76,7 +76,7 @@ impl Home {
         }
     }
 
-    /// What `doctor` prints.
+    /// The output of `doctor`.
     fn doctor(&self) -> String {
         let runner = self.path("no-such-config.toml").display().to_string();
         let output = self.command(&["doctor", "--runner-config", &runner]).output().unwrap();

@@ -14,10 +14,10 @@ use server::{Certificates, Reply, Server};
 
 /// The program that posts.
 const BACKENDS: &str = env!("CARGO_BIN_EXE_greenroom-backends");
-/// What `url` has and nothing else may show.
+/// The secret that `url` has and nothing else may show.
 const SECRET: &str = "s3cret";
 
-/// What the program said about a notice, and its exit status.
+/// The words of the program about a notice, and its exit status.
 fn posted(url: &str, authorities: &Path, within_ms: u64) -> (Option<i32>, String) {
     let order =
         json!({ "url": url, "shown": "https://shown/…", "body": "{\"version\":1}\n", "within": within_ms });

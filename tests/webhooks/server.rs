@@ -19,7 +19,7 @@ pub(crate) struct Certificates {
 const CURVE: [&str; 5] = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
 
 impl Certificates {
-    /// `None`: OpenSSL is missing, and the test is skipped.
+    /// Certificates of the test's own. `None`: OpenSSL is missing, and the test is skipped.
     pub(crate) fn new() -> Option<Self> {
         if Command::new("openssl").arg("version").output().is_err() {
             skipped("webhooks: OpenSSL is missing");
@@ -121,7 +121,7 @@ impl Server {
 
 type Stream = StreamOwned<ServerConnection, TcpStream>;
 
-/// `None`: the client went before it had sent a request.
+/// Reads one request and replies; `None`: the client went before it had sent a request.
 fn serve(config: &Arc<ServerConfig>, stream: TcpStream, reply: &Reply) -> Option<(String, Stream)> {
     let connection = ServerConnection::new(Arc::clone(config)).unwrap();
     let mut reader = BufReader::new(StreamOwned::new(connection, stream));

@@ -1,4 +1,4 @@
-//! How each event changes the state.
+//! The change that each [`Event`] makes to the [`PoolState`].
 //!
 //! Total: an event that does not fit the state changes nothing and is reported. The engine decides under the store's
 //! lock, so an inapplicable event is a bug, and fails the simulator and the tests.
@@ -33,7 +33,7 @@ const NOT_WAITING: InapplicableEvent = InapplicableEvent("the attempt is not wai
 const STATIC: InapplicableEvent = InapplicableEvent("a static host is not launched");
 const HELD: InapplicableEvent = InapplicableEvent("a job holds the instance");
 
-/// How many boot times are remembered for "usually 26 s".
+/// Number of boot times that are remembered for "usually 26 s".
 const BOOTS_KEPT: usize = 9;
 
 impl PoolState {

@@ -12,7 +12,7 @@ use super::job::JobFacts;
 use super::policy::Timing;
 use super::time::{BootId, Stamp};
 
-/// Whether something exists, as far as this process can observe.
+/// The existence of something, as far as this process can observe it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Presence {
     There,
@@ -21,21 +21,21 @@ pub enum Presence {
     Unknown,
 }
 
-/// What the host observed of one attempt's directory.
+/// The facts that the host observed of one attempt's directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttemptSeen {
     /// `None`: the file `job` cannot be read. Such an attempt may belong to any pool.
     pub job: Option<JobFacts>,
     /// The instance that its file `assignment` names, if any.
     pub instance: Option<InstanceId>,
-    /// Why one of the two files cannot be read.
+    /// The reason why one of the two files cannot be read.
     pub unreadable: Option<String>,
     pub begun: Stamp,
-    /// The mark `closed`.
+    /// The mark `closed` ([`Closed`]).
     pub closed: Option<Closed>,
     /// The mark `used`: the first `run` has started.
     pub used: bool,
-    /// Whether a call holds the lease.
+    /// True if a call holds the lease.
     pub lease_held: bool,
     /// The last time written into the lease.
     pub lease_at: Stamp,
@@ -45,7 +45,7 @@ pub struct AttemptSeen {
     pub boot: BootId,
 }
 
-/// Why an attempt ended.
+/// The reason why an attempt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum End {
@@ -96,13 +96,13 @@ impl Closed {
         Self { at, how: Some(how) }
     }
 
-    /// Why it ended, for the record. Most marks are set by `cleanup`.
+    /// The reason why the attempt ended, for the record. Most marks are set by `cleanup`.
     pub fn end(self) -> End {
         self.how.unwrap_or(End::CleanedUp)
     }
 }
 
-/// For a call that comes too late, or that closing the attempt stopped.
+/// The sentence for a call that comes too late, or that closing the attempt stopped.
 impl fmt::Display for Closed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.how {
@@ -114,7 +114,7 @@ impl fmt::Display for Closed {
     }
 }
 
-/// Why the attempt is over, if it is: the first reason that applies.
+/// The reason why the attempt is over, if it is: the first reason that applies.
 pub fn over(seen: &AttemptSeen, timing: &Timing, now: Stamp) -> Option<End> {
     if let Some(closed) = seen.closed {
         return Some(closed.end());
@@ -137,13 +137,13 @@ pub fn over(seen: &AttemptSeen, timing: &Timing, now: Stamp) -> Option<End> {
     (now.since(seen.begun) >= longest(seen, timing)).then_some(End::Overrun)
 }
 
-/// How long an attempt may last at all. An unknown timeout counts in the job's favour.
+/// The longest time that an attempt may last. An unknown timeout counts in the job's favour.
 fn longest(seen: &AttemptSeen, timing: &Timing) -> Duration {
     let timeout = seen.job.as_ref().map_or(Duration::MAX, |job| job.timeout);
     timeout.saturating_add(timing.job_timeout_grace)
 }
 
-/// When the passage of time alone may next end this attempt.
+/// Time at which the passage of time alone may next end this attempt.
 pub fn next_look(seen: &AttemptSeen, timing: &Timing) -> Stamp {
     let overrun = seen.begun.plus(longest(seen, timing));
     let cannot_judge = seen.runner == Presence::Unknown || seen.tmpdir == Presence::Unknown;

@@ -14,16 +14,16 @@ use super::ids::OfferingName;
 use super::policy::Timing;
 use super::time::Stamp;
 
-/// What is recorded of a pool's offerings. Empty if the provider has only one way to launch.
+/// The record of a pool's offerings, with the last [`Refusal`] of each. Empty if the provider has only one way to launch.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Availability {
-    /// As the provider names them, the preferred one first.
+    /// The offerings as the provider names them, the preferred one first.
     offerings: Vec<OfferingName>,
     /// The last refusal of each offering that has not been accepted since.
     refusals: BTreeMap<OfferingName, Refusal>,
 }
 
-/// Why an offering was refused, and how often in a row.
+/// The last refusal of an offering, and the number of refusals in a row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     /// The last time.
@@ -52,7 +52,7 @@ pub enum Choice {
     Wait { first: Unavailable, count: u32 },
 }
 
-/// What a refusal means for its offering.
+/// The meaning of a refusal for its offering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Blame {
     /// The offering has no capacity, which changes over time.
@@ -85,7 +85,7 @@ pub(super) fn concerns_offering(class: &ErrorClass) -> bool {
 }
 
 impl Refusal {
-    /// How long its offering is unavailable.
+    /// The time for which the refused offering is unavailable.
     fn lasts(&self, timing: &Timing) -> Duration {
         match blame(&self.failure.class) {
             Blame::Stock => {
@@ -254,7 +254,7 @@ mod tests {
         failure(ErrorClass::NoCapacity { scope: "zone b".into() })
     }
 
-    /// For how many seconds an offering is unavailable that was refused like this now, for the `times`-th time.
+    /// Number of seconds for which an offering is unavailable that was refused like this now, for the `times`-th time.
     fn lasts(class: &ErrorClass, times: u32) -> Option<u64> {
         let mut availability = named(1);
         for time in 1..=u64::from(times) {

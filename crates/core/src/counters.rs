@@ -1,7 +1,7 @@
 //! Counters of a pool, for metrics: what has happened since the pool began.
 //!
-//! `apply` counts each event, so the counters are part of the recorded state: they survive a restarted keeper and a killed
-//! call, and count each event once. Nothing decides by them.
+//! [`PoolState::apply`] counts each event, so the counters are part of the recorded state: they survive a restarted keeper and
+//! a killed call, and count each event once. Nothing decides by them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,10 +27,10 @@ const MOST_OFFERINGS: usize = 64;
 /// The name of the offerings beyond that.
 pub const OTHER_OFFERINGS: &str = "other";
 
-/// How many times of each length were seen.
+/// A histogram of durations: the number seen of each length.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Histogram {
-    /// Not cumulative; as many as needed for the longest time.
+    /// The counts of each bucket: not cumulative, and as many as the longest time needs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub buckets: Vec<u64>,
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -52,12 +52,12 @@ impl Histogram {
         self.buckets.is_empty()
     }
 
-    /// How many times there are.
+    /// Number of durations.
     pub fn count(&self) -> u64 {
         self.buckets.iter().fold(0, |sum, bucket| sum.saturating_add(*bucket))
     }
 
-    /// How many times were at most as long as each bound.
+    /// Each bound with the number of durations that were at most as long.
     pub fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         BOUNDS_MS.iter().enumerate().scan(0_u64, |below, (at, bound)| {
             *below = below.saturating_add(self.buckets.get(at).copied().unwrap_or(0));
@@ -69,7 +69,7 @@ impl Histogram {
 /// Boots of one offering.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Boots {
-    /// From the launch to ready.
+    /// Times from the launch to ready.
     #[serde(default, skip_serializing_if = "Histogram::is_empty")]
     pub ready: Histogram,
     /// Launched, but never ready.
@@ -80,16 +80,16 @@ pub struct Boots {
     pub refused: u64,
 }
 
-/// What has happened in a pool since its counters began.
+/// The counts of what has happened in a pool since its counters began.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
-    /// When the first event was counted.
+    /// Time of the first counted event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Stamp>,
     /// Grants, by how the job got its instance.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub started: BTreeMap<Start, u64>,
-    /// From request to grant.
+    /// Times from request to grant.
     #[serde(default, skip_serializing_if = "Histogram::is_empty")]
     pub waits: Histogram,
     /// Grants that the job returned, because it found the instance unusable.
@@ -98,7 +98,7 @@ pub struct Counters {
     /// Requests that ended without an instance.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub withdrawn: u64,
-    /// By offering; an empty name if the provider names none.
+    /// Boots by offering; an empty name if the provider names none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub boots: BTreeMap<String, Boots>,
     /// Refused launches, by the class of the failure.
@@ -112,7 +112,7 @@ pub struct Counters {
     pub out_of_service: u64,
 }
 
-/// What an event adds.
+/// The addition of an event to the counters.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Count {
     Start(Start, Duration),
@@ -125,7 +125,7 @@ pub(super) enum Count {
 }
 
 impl Count {
-    /// What an event adds that is about to be applied to `state`; `None`: it is not counted.
+    /// The addition of an event that is about to be applied to `state`; `None`: it is not counted.
     pub(super) fn of(state: &PoolState, event: &Event) -> Option<Self> {
         match &event.change {
             Change::Granted { attempt, instance } => {

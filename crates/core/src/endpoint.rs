@@ -1,4 +1,4 @@
-//! How an instance is reached.
+//! The endpoint at which an instance is reached.
 
 use std::path::PathBuf;
 
@@ -13,8 +13,9 @@ pub struct Endpoint {
     pub address: String,
     pub port: u16,
     pub user: String,
-    /// The host's public key in OpenSSH format (`ssh-ed25519 AAAA…`); no other key is accepted. Or what `certified` makes:
-    /// each key is accepted for which the host has a certificate. With the comment of `on_first_use`, nothing verified it.
+    /// The host's public key in OpenSSH format (`ssh-ed25519 AAAA…`); no other key is accepted. Or what [`certified`]
+    /// makes: each key is accepted for which the host has a certificate. With the comment of [`on_first_use`], nothing
+    /// verified it.
     pub host_key: String,
     /// The key or the password for the login; `None`: the instance's own key, which Greenroom created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -22,7 +23,8 @@ pub struct Endpoint {
     /// The jump host; `None`: it is reached directly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jump: Option<Box<Jump>>,
-    /// The port-forward that leads to it, instead of a connection to `address`; `None`: there is a route. Never with `jump`.
+    /// The port-forward that leads to it, instead of a connection to [`address`](Self::address); `None`: there is a route.
+    /// Never with [`jump`](Self::jump).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forward: Option<Box<Forward>>,
     /// The metadata service that the instance can ask for notices of its cloud; `None`: there is none, or no need.
@@ -54,7 +56,7 @@ pub struct Jump {
     pub address: String,
     pub port: u16,
     pub user: String,
-    /// Its own host key, verified like any other.
+    /// The jump host's own host key, verified like any other.
     pub host_key: String,
     pub key: LoginKey,
 }
@@ -75,7 +77,7 @@ pub struct Forward {
 }
 
 impl Endpoint {
-    /// Its location, as people write it.
+    /// The location of the endpoint, as people write it.
     pub fn place(&self) -> String {
         self.forward.as_deref().map_or_else(|| place(&self.address, self.port), |way| way.place(self.port))
     }
@@ -104,7 +106,7 @@ pub fn on_first_use(key: &str, fingerprint: &str) -> String {
 /// The mark of a certificate authority, as in OpenSSH's `known_hosts`.
 pub const AUTHORITY: &str = "@cert-authority";
 
-/// What an endpoint has as its host key if certificate authorities sign it: the lines that OpenSSH's `known_hosts` would
+/// The host key of an endpoint whose key certificate authorities sign: the lines that OpenSSH's `known_hosts` would
 /// have. A certificate has to be for one of these names. What cannot stand in such a line is left out.
 pub fn certified(names: &[&str], authorities: &[String]) -> String {
     let is_plain = |name: &&str| !name.contains(|c: char| c == ',' || c.is_whitespace() || c.is_control());

@@ -24,7 +24,7 @@ pub struct Event {
     pub change: Change,
 }
 
-/// What happened. The journal uses these names: a renamed variant needs a new format version.
+/// The change that an [`Event`] records. The journal uses the variants' names: a renamed variant needs a new format version.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Change {
@@ -51,10 +51,10 @@ pub enum Change {
         /// The offering to launch; `None`: the provider has no offerings.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         offering: Option<OfferingName>,
-        /// Where it will be launched, as far as the provider's list tells.
+        /// The location of the launch, as far as the provider's list tells.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         location: Option<Location>,
-        /// How long it may live; `None`: no limit.
+        /// The instance's lifetime; `None`: no limit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         lifetime: Option<Lifetime>,
         /// The job that it is launched for; `None`: any job of the pool may get it.
@@ -72,8 +72,8 @@ pub enum Change {
         instance: InstanceId,
         endpoint: Endpoint,
     },
-    /// Its ready command passed, at its first boot or after it was resumed. Or it responds again, after it had become
-    /// unreachable.
+    /// The instance's ready command passed, at its first boot or after it was resumed. Or the instance responds again,
+    /// after it had become unreachable.
     BecameReady {
         instance: InstanceId,
     },
@@ -140,14 +140,14 @@ pub enum Change {
         attempt: AttemptName,
         message: String,
     },
-    /// Its instance answered, and did not begin a stage of the job, or not its containers.
+    /// The attempt's instance answered, and did not begin a stage of the job, or not its containers.
     StageNotBegun {
         attempt: AttemptName,
         reason: String,
         #[serde(default, skip_serializing_if = "CheckKind::is_stages")]
         kind: CheckKind,
     },
-    /// What `kind` names works on an instance where it had not worked for the jobs before.
+    /// Stages or containers, as `kind` says, begin again on an instance where they had not begun for the jobs before.
     StageBegun {
         instance: InstanceId,
         #[serde(default, skip_serializing_if = "CheckKind::is_stages")]
@@ -162,7 +162,7 @@ pub enum Change {
     Rechecked {
         instance: InstanceId,
     },
-    /// How the attempt's job ended, as its calls saw it. It is kept for people; one that passed clears its instance of early
+    /// The attempt's job ended, as its calls saw it. It is kept for people; one that passed clears its instance of early
     /// failures.
     JobEnded {
         attempt: AttemptName,
@@ -196,7 +196,7 @@ pub enum Change {
     },
     Cleaned {
         instance: InstanceId,
-        /// Those of its images that are still there.
+        /// The instance's images that are still there.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         images: Vec<Arc<str>>,
     },
@@ -227,18 +227,18 @@ pub enum Change {
         instance: InstanceId,
         location: Location,
     },
-    /// It is listed again.
+    /// The instance is listed again.
     ListedAgain {
         instance: InstanceId,
     },
-    /// It no longer exists at the provider: its record is dropped.
+    /// The instance no longer exists at the provider: its record is dropped.
     Forgotten {
         instance: InstanceId,
     },
     /// The operator dropped the record of an instance whose provider no longer answers. It may still exist.
     RecordDropped {
         instance: InstanceId,
-        /// Why the provider could not list its instances.
+        /// The reason why the provider could not list its instances.
         problem: String,
     },
     /// The operator drained the pool: no grants, no launches, every instance is drained.

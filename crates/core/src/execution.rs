@@ -1,10 +1,10 @@
-//! How a job's stages run: where, and by which shell.
+//! The execution of a job's stages: their place and their shell.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Where the stages of a job run.
+/// The place in which the stages of a job run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Execution {
@@ -28,9 +28,9 @@ impl Execution {
 #[serde(into = "String", try_from = "String")]
 pub struct StageShell {
     pub shell: Shell,
-    /// Its environment is that of a login shell.
+    /// True if the script's environment is that of a login shell.
     pub login_shell: bool,
-    /// Its standard error stays apart from its standard output, so the order of both is lost.
+    /// True if the script's standard error stays apart from its standard output, so the order of both is lost.
     pub separate_stderr: bool,
 }
 
@@ -92,7 +92,7 @@ pub enum Shell {
 
 impl Shell {
     pub const ALL: [Self; 3] = [Self::Bash, Self::Sh, Self::Pwsh];
-    /// The names of `ALL`.
+    /// The names of [`ALL`](Self::ALL).
     pub const NAMES: [&str; 3] = ["bash", "sh", "pwsh"];
 
     /// GitLab Runner's name for it, and the name of its program.

@@ -1,6 +1,6 @@
 //! Classes of provider failures.
 //!
-//! The class alone decides what happens next; the provider's own message is kept beside it for people.
+//! The class ([`ErrorClass`]) alone decides what happens next; the provider's own message is kept beside it for people.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ pub enum ErrorClass {
     Denied,
     /// The request itself is wrong: repeating it cannot help.
     Invalid,
-    /// What the job ordered cannot be made; `by_job`: the order itself is at fault. It says nothing about other launches.
+    /// The job's order cannot be made; `by_job`: the order itself is at fault. It says nothing about other launches.
     Order {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         by_job: bool,
@@ -84,7 +84,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// What it says about a job's order, if it refuses that.
+    /// The failure as a refusal of a job's order; `None` if its class is not [`ErrorClass::Order`].
     pub fn refused_order(&self) -> Option<RefusedOrder> {
         let ErrorClass::Order { by_job } = self.class else { return None };
         Some(RefusedOrder { reason: self.message.clone(), by_job })

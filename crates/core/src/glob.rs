@@ -85,7 +85,8 @@ impl fmt::Debug for Glob {
     }
 }
 
-/// Why a text is no name or pattern of images. Its sentence has no subject: that is the key of the configuration.
+/// The reason why a text is not a name or pattern of images. The sentence has no subject: that is the key of the
+/// configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
     #[error("contains an empty pattern, which matches no image")]

@@ -87,8 +87,8 @@ text_name!(
     OfferingName
 );
 text_name!(
-    /// Where a provider launches and lists: its kind, and the account, region or project. A text for people:
-    /// `aws-ec2 account 123456789012 in eu-central-1`.
+    /// The place in which a provider launches and lists: the provider's kind, and the account, region or project. A text
+    /// for people: `aws-ec2 account 123456789012 in eu-central-1`.
     Location
 );
 text_name!(

@@ -16,12 +16,12 @@ const MOST: usize = 300;
 /// An image as it was found on an instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FoundImage {
-    /// Its complete name: registry, path, and tag or digest.
+    /// The image's complete name: registry, path, and tag or digest.
     pub name: Arc<str>,
-    /// Of its manifest; `None`: the engine did not report it.
+    /// The digest of the image's manifest; `None`: the engine did not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Arc<str>>,
-    /// Its size there, unpacked.
+    /// The image's size on the instance, unpacked.
     pub bytes: u64,
 }
 
@@ -30,15 +30,15 @@ pub struct FoundImage {
 pub struct ImageFact {
     #[serde(flatten)]
     pub image: FoundImage,
-    /// Since when it has had this name there, with this digest.
+    /// Time since which the image has had this name on the instance, with this digest.
     pub since: Stamp,
-    /// When it was last compared with the registry's, if that was later.
+    /// Time at which the image was last compared with the registry's, if that was later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checked: Option<Stamp>,
 }
 
 impl ImageFact {
-    /// When it was last compared with the registry's.
+    /// Time at which the image was last compared with the registry's.
     pub fn checked_at(&self) -> Stamp {
         self.checked.unwrap_or(self.since)
     }
@@ -52,7 +52,7 @@ pub struct Images {
     marks: Marks,
 }
 
-/// What a script has seen of the images of an instance.
+/// A script's observations of the images of an instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeenImages {
     pub found: Vec<FoundImage>,
@@ -76,9 +76,9 @@ impl SeenImages {
 #[serde(from = "Vec<Arc<str>>", into = "Vec<Arc<str>>")]
 pub struct WantedImages {
     names: Vec<Arc<str>>,
-    /// Those of each name.
+    /// The marks of each name.
     marks: Vec<Marks>,
-    /// Those of all names.
+    /// The marks of all names.
     all: Marks,
 }
 
@@ -97,7 +97,7 @@ impl Marks {
         Self([1 << (hash % 64), 1 << ((hash >> 32) % 64)])
     }
 
-    /// Those of both sets.
+    /// The marks of both sets.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         Self([self.0[0] | other.0[0], self.0[1] | other.0[1]])
@@ -174,7 +174,7 @@ impl Images {
         self.marks
     }
 
-    /// How many of these names it has.
+    /// Number of these names that are among the images.
     pub fn count(&self, wanted: &WantedImages) -> u32 {
         if self.marks.at_most(wanted) == 0 {
             return 0;
@@ -205,7 +205,7 @@ impl WantedImages {
         &self.names
     }
 
-    /// How many there are.
+    /// Number of names.
     pub fn count(&self) -> u32 {
         u32::try_from(self.names.len()).unwrap_or(u32::MAX)
     }
@@ -243,10 +243,10 @@ impl From<WantedImages> for Vec<Arc<str>> {
 pub struct WarmPolicy {
     /// Complete names, the most important one first. Empty if they are learned.
     pub images: Vec<Arc<str>>,
-    /// Set if the pool learns them from its jobs: the most bytes of all of them, unpacked.
+    /// The most bytes, unpacked, of all images that the pool learns from its jobs; `None`: it learns none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learn: Option<u64>,
-    /// How long one pull may take.
+    /// Limit for one pull.
     #[serde(with = "millis")]
     pub pull_timeout: Duration,
 }
@@ -272,15 +272,15 @@ impl WarmPolicy {
     }
 }
 
-/// How many jobs a pool learns from.
+/// Number of jobs that a pool learns from.
 const JOBS: usize = 200;
 
 /// The images of the last jobs, for a pool that learns.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecentImages {
-    /// Those of each job, the last one at the end.
+    /// The images of each job, the last one at the end.
     jobs: VecDeque<WantedImages>,
-    /// How large those are that have been pulled, unpacked.
+    /// Sizes of the images that have been pulled, unpacked.
     sizes: BTreeMap<Arc<str>, u64>,
 }
 

@@ -28,16 +28,16 @@ pub struct Instance {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch: Option<LaunchRecord>,
     pub phase: Phase,
-    /// When the phase began.
+    /// Time at which the phase began.
     pub since: Stamp,
     pub created: Stamp,
-    /// When it last became ready; an instance is assigned only in that boot.
+    /// Time at which the instance last became ready; an instance is assigned only in that boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<Stamp>,
-    /// When its last resume was requested; `None`: it was never suspended.
+    /// Time at which the last resume was requested; `None`: the instance was never suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed: Option<Stamp>,
-    /// When its last job left; `None` again after a cleaning has unbound it.
+    /// Time at which the last job left; `None` again after a cleaning has unbound it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released: Option<Stamp>,
     /// Concurrent jobs.
@@ -53,13 +53,14 @@ pub struct Instance {
     pub domain: Option<TrustDomain>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<Endpoint>,
-    /// Where it was launched; `None`: no list has told yet.
+    /// The location of the launch; `None`: no list has told yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub location: Option<Location>,
     /// Begin of the first of the complete lists that lack it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<Stamp>,
-    /// Set while a launched instance that was ready does not respond. It gets no job until it does.
+    /// The failure of a launched instance that was ready and does not respond. The instance gets no job until it
+    /// does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreachable: Option<Unreachable>,
     /// The last jobs, if it began no stage or no container of theirs.
@@ -98,7 +99,7 @@ impl Unreachable {
     }
 }
 
-/// Where a launched instance comes from.
+/// The origin of a launched instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchRecord {
     pub generation: Generation,
@@ -108,11 +109,11 @@ pub struct LaunchRecord {
     /// The offering to launch; `None` if the provider names none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offering: Option<OfferingName>,
-    /// How long it may live, as set at its launch; `None`: no limit, or launched before this was recorded.
+    /// The instance's lifetime, as set at its launch; `None`: no limit, or launched before this was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifetime: Option<Lifetime>,
     pub answer: Answer,
-    /// When the present attempt's intent was committed.
+    /// Time at which the present attempt's intent was committed.
     pub requested_at: Stamp,
 }
 
@@ -158,7 +159,7 @@ pub enum Phase {
     Checking,
     /// Serves jobs, or is idle.
     Ready,
-    /// In the tier *stopped*, on its way there, or on its way back. Without jobs.
+    /// The instance is in the tier *stopped*, on its way there, or on its way back. It has no jobs.
     Suspended { step: Suspension },
     /// Being cleaned between jobs.
     Cleaning,
@@ -168,33 +169,33 @@ pub enum Phase {
     Draining { reason: DrainReason },
 }
 
-/// How far an instance of the tier *stopped* is.
+/// The progress of an instance of the tier *stopped*.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Suspension {
-    /// Its suspension is requested.
+    /// The suspension is requested.
     Suspending,
     /// A list has shown it as suspended.
     Stopped,
-    /// Its resumption is requested; not ready again yet.
+    /// The resumption is requested; not ready again yet.
     Resuming,
 }
 
-/// Why an instance is drained.
+/// The reason why an instance is drained.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DrainReason {
     /// The instance has served its last job.
     UsedUp,
-    /// Idle longer than `idle_time`, and above the policy's target.
+    /// Idle longer than [`idle_time`](crate::policy::IdlePolicy::idle_time), and above the policy's target.
     Surplus,
-    /// Older than `max_lifetime`.
+    /// Older than [`max_lifetime`](crate::policy::Policy::max_lifetime).
     Expired,
     /// A waiting job that it does not suit needs the room.
     MadeRoom,
     /// An operator drained it.
     ByOperator,
-    /// Not ready within `launch_timeout`.
+    /// The instance was not ready within [`launch_timeout`](crate::policy::Timing::launch_timeout).
     NeverReady,
     /// The ready command failed.
     NotReady { message: String },
@@ -348,7 +349,7 @@ impl Phase {
 }
 
 impl Suspension {
-    /// One that runs although it should not is suspended once more.
+    /// True if a step may follow this one. An instance that runs although it should not is suspended once more.
     fn may_become(self, next: Self) -> bool {
         matches!(
             (self, next),
@@ -366,20 +367,20 @@ impl Suspension {
 }
 
 impl Instance {
-    /// Since when its lifetime counts for jobs: it became ready, so that an instance that was booted for a job whose timeout
-    /// is just as long serves it. Suspension does not prolong it.
+    /// Time since which the instance's lifetime counts for jobs: it became ready, so that an instance that was booted for a
+    /// job whose timeout is just as long serves it. Suspension does not prolong it.
     pub fn lives_since(&self) -> Stamp {
         self.ready.filter(|_| self.resumed.is_none()).unwrap_or(self.created)
     }
 
-    /// How long its last resume took; `None`: it was never suspended, or is not ready again.
+    /// Duration of the last resume; `None`: the instance was never suspended, or is not ready again.
     pub fn resume_time(&self) -> Option<Duration> {
         let asked = self.resumed?;
         let ready = self.ready?;
         ready.seen_from(asked).reached(asked).then(|| ready.since(asked))
     }
 
-    /// Its age limit; `None`: no limit. A cloud ends it at the age that was set at its launch.
+    /// The instance's age limit; `None`: no limit. A cloud ends it at the age that was set at its launch.
     pub fn lifetime(&self, policy: &Policy) -> Option<Duration> {
         let launched = self.launch.as_ref()?.lifetime;
         let limit = match (policy.max_lifetime, launched) {
@@ -399,7 +400,7 @@ impl Instance {
         self.uses == 0 && self.holders.len() == 1
     }
 
-    /// What the keeper has to check there before it gets a job.
+    /// The check that the keeper has to make before the instance gets a job.
     pub fn awaits_check(&self) -> Option<CheckKind> {
         self.unbegun.as_ref().and_then(Unbegun::check)
     }
@@ -409,7 +410,8 @@ impl Instance {
         self.unchecked && !self.is_used_up()
     }
 
-    /// What makes it suspect: jobs of two projects failed on it before their own scripts began, and others get it last.
+    /// The failures that make the instance suspect: jobs of two projects failed on it before their own scripts began, and
+    /// others get it last.
     pub fn suspicion(&self) -> Option<&EarlyFailures> {
         self.early.as_ref().filter(|row| row.is_suspect())
     }
@@ -478,13 +480,13 @@ impl Instance {
         self.ready.is_some_and(left_after)
     }
 
-    /// Since when it has been idle: ready, or the end of its last job, whichever came later.
+    /// Time since which the instance has been idle: ready, or the end of its last job, whichever came later.
     pub fn idle_since(&self) -> Stamp {
         let left = self.released.filter(|_| self.has_served());
         left.or(self.ready).unwrap_or(self.since)
     }
 
-    /// Why it never became ready, if it is drained for that reason.
+    /// The reason why the instance never became ready, if it is drained for that reason.
     pub fn failed_boot(&self) -> Option<&DrainReason> {
         match &self.phase {
             Phase::Draining { reason: why } if self.ready.is_none() && why.is_launch_failure() => Some(why),
@@ -525,11 +527,11 @@ impl Instance {
     }
 }
 
-/// How a holder left; determines whether it cost a use.
+/// The way in which a holder left; determines whether it cost a use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Release {
     pub how: End,
-    /// Whether a `run` has started. An unused grant costs no use.
+    /// True if a `run` has started. An unused grant costs no use.
     pub used: bool,
     /// A call of the attempt is still running; the slot stays taken until it exits.
     pub closing: bool,

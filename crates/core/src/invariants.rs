@@ -43,7 +43,7 @@ pub enum Broken {
     Number { instance: InstanceId },
     /// An instance in service without an endpoint.
     Unreachable { instance: InstanceId },
-    /// Ready, but without the time since when.
+    /// The instance is ready, but the time since when is missing.
     NeverReady { instance: InstanceId },
 }
 

@@ -39,14 +39,14 @@ pub struct Listed {
     /// `None` for a static host, which Greenroom did not create.
     pub tags: Option<Tags>,
     pub status: Status,
-    /// When the provider created it, if reported.
+    /// Time at which the provider created the instance, if reported.
     pub created: Option<Stamp>,
     /// Short details: how it was booted. For a terminated instance: why, to follow its name in a sentence (`was
     /// reclaimed by EC2`), or nothing.
     pub detail: Option<String>,
-    /// For a terminated instance: true if a job ended it by using up its memory or disk.
+    /// True if a job ended a terminated instance by using up its memory or disk.
     pub by_job: bool,
-    /// Set if the instance was launched for a job, and what that job ordered turned out not to be possible.
+    /// The refusal of the order, if the instance was launched for a job whose order turned out not to be possible.
     pub refused: Option<RefusedOrder>,
     /// Properties of a static host; `None` for a launched instance.
     pub static_host: Option<StaticHost>,
@@ -54,36 +54,36 @@ pub struct Listed {
     pub notice: Option<Notice>,
 }
 
-/// What a provider is about to do to an instance.
+/// The announcement of what a provider is about to do to an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
-    /// To follow the instance's name in a sentence: `will be reclaimed by EC2 (spot)`.
+    /// The end of a sentence that begins with the instance's name: `will be reclaimed by EC2 (spot)`.
     pub text: String,
-    /// When, at the earliest; `None`: at any moment.
+    /// The earliest time at which it happens; `None`: at any moment.
     pub at: Option<Stamp>,
 }
 
 /// Properties of a static host, in addition to its status.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StaticHost {
-    /// Concurrent jobs; `None`: the pool's `capacity_per_instance`.
+    /// Concurrent jobs; `None`: the pool's [`capacity_per_instance`](crate::policy::Policy::capacity_per_instance).
     pub capacity: Option<u32>,
-    /// Why it cannot be used now, and the fix.
+    /// The reason why the host cannot be used now, and the fix.
     pub problem: Option<String>,
 }
 
 /// One answer of `list`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listing {
-    /// When the call began; later changes may be missing.
+    /// Time at which the call began; later changes may be missing.
     pub begun: Stamp,
     /// False if anything may be missing. An incomplete list does not prove absence.
     pub complete: bool,
-    /// Where it was taken; `None`: unknown now. It proves nothing about instances of another location.
+    /// The location that was listed; `None`: unknown now. A list proves nothing about instances of another location.
     pub location: Option<Location>,
     /// Sorted by id.
     pub instances: Vec<Listed>,
-    /// As `Resources::copies`; instances only.
+    /// Copies as in [`Resources::copies`]; instances only.
     pub copies: Vec<Resource>,
 }
 
@@ -99,7 +99,7 @@ impl Listing {
 pub enum ResourceKind {
     Instance,
     Volume,
-    /// Its name for people, in lower case: `address`, `snapshot`.
+    /// A kind by its name for people, in lower case: `address`, `snapshot`.
     Other(&'static str),
 }
 
@@ -123,7 +123,7 @@ pub struct Resource {
     pub instance: Option<InstanceId>,
     /// `None`: Greenroom did not create it, or it cannot carry tags.
     pub tags: Option<Tags>,
-    /// When the provider created it, if reported.
+    /// Time at which the provider created the resource, if reported.
     pub created: Option<Stamp>,
     /// Short details: its type and zone, its size.
     pub detail: Option<String>,
@@ -132,11 +132,11 @@ pub struct Resource {
 /// All resources of a pool, in one answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resources {
-    /// When the first call began; later changes may be missing.
+    /// Time at which the first call began; later changes may be missing.
     pub begun: Stamp,
     /// False if the list may be incomplete.
     pub complete: bool,
-    /// As `Listing::location`.
+    /// The location of the list, as [`Listing::location`].
     pub location: Option<Location>,
     pub found: Vec<Resource>,
     /// Resources with the pool's tags that no launch created, such as copies that a person made in the cloud's console.
@@ -160,33 +160,33 @@ impl From<Listing> for Resources {
     }
 }
 
-/// The capabilities of a provider that `plan` reads.
+/// The capabilities of a provider that [`plan`](crate::plan::plan) reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capabilities {
     /// True if instances can be launched and terminated. Static hosts are adopted and cleaned instead.
     pub launches: bool,
     /// True if a repeated launch token never creates a second instance. If false, an unanswered launch is awaited.
     pub idempotent_launch: bool,
-    /// For instances that boot on the runner host: how many can boot concurrently without slowing each other down.
+    /// The number of instances that can boot on the runner host concurrently without slowing each other down.
     /// Refilling then yields to waiting jobs, and probing a booting instance costs nothing. `None`: they boot elsewhere.
     pub boots_here: Option<u32>,
-    /// How often to list instances for the sake of notices; `None`: the provider has none.
+    /// Interval at which to list instances for the sake of notices; `None`: the provider has none.
     pub notice_interval: Option<Duration>,
-    /// Whether instances can be suspended and resumed.
+    /// The provider's answer to whether it can suspend and resume instances.
     pub suspends: Suspends,
-    /// Whether it can make an instance of what a job orders.
+    /// True if the provider can make an instance of what a job orders.
     pub orders: bool,
     /// The offerings, the preferred one first; each launch names one. Empty: the provider has only one way to launch.
     pub offerings: Arc<[OfferingName]>,
-    /// Set if the provider's plugin makes a key for logins, instead of using the pool's.
+    /// The reason why the provider's plugin makes a key for logins, if it does so instead of using the pool's.
     pub own_key: Option<OwnKey>,
 }
 
-/// Whether a provider can suspend instances.
+/// A provider's answer to whether it can suspend instances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Suspends {
     No,
-    /// It has not said so yet.
+    /// The provider has not answered yet.
     Unknown,
     Yes,
 }

@@ -22,7 +22,8 @@ pub struct JobFacts {
     pub key: JobKey,
     /// Full path of the project: `group/sub/project`.
     pub project: Arc<str>,
-    /// The job's own timeout; an attempt never outlives it by more than `job_timeout_grace`.
+    /// The job's own timeout; an attempt never outlives it by more than
+    /// [`job_timeout_grace`](crate::policy::Timing::job_timeout_grace).
     #[serde(with = "millis")]
     pub timeout: Duration,
     /// Id of the pipeline.
@@ -42,7 +43,7 @@ pub struct JobFacts {
     /// The images of its containers, as the pool has judged them.
     #[serde(default, skip_serializing_if = "WantedImages::is_empty")]
     pub images: WantedImages,
-    /// What an instance of its own is made of; `None`: it takes one of the pool's.
+    /// The order that the job's own instance is made of; `None`: the job takes one of the pool's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Arc<Order>>,
 }
@@ -96,9 +97,9 @@ pub struct Reservation {
     pub attempt: AttemptName,
     pub job: JobFacts,
     pub domain: TrustDomain,
-    /// When this attempt requested it.
+    /// Time at which this attempt requested the slot.
     pub requested_at: Stamp,
-    /// How long this attempt may wait, less the time that earlier attempts of the job waited.
+    /// Time that this attempt may wait, less the time that earlier attempts of the job waited.
     #[serde(with = "millis")]
     pub remaining_timeout: Duration,
     /// The provider refused to make its order: nothing is launched for it.
@@ -125,7 +126,7 @@ impl Reservation {
 pub struct QueuePlace {
     pub ticket: Ticket,
     pub ended_at: Stamp,
-    /// The rest of its `acquire_timeout`.
+    /// The rest of its [`acquire_timeout`](crate::policy::Timing::acquire_timeout).
     #[serde(with = "millis")]
     pub remaining_timeout: Duration,
 }
@@ -138,7 +139,7 @@ pub struct QueuePlace {
 /// The refused launches of a job's own instance. Empty before the first refusal.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnLaunches {
-    /// How often a launch has followed a pause.
+    /// Number of launches that have followed a pause.
     pauses: u32,
     /// The offerings that have refused it since the last pause.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -171,7 +172,7 @@ impl OwnLaunches {
         of_offering && offering.is_some_and(|offering| !self.tried.contains(offering))
     }
 
-    /// How often a launch has followed a pause.
+    /// Number of launches that have followed a pause.
     pub fn pauses(&self) -> u32 {
         self.pauses
     }

@@ -1,4 +1,4 @@
-//! How a job ended, and who caused it.
+//! The end of a job, and the party who caused it.
 //!
 //! `run` notes the failure that decides, and `cleanup` combines it with the status that GitLab Runner reports. A variable of
 //! the job may replace that status, so a failure that was noted wins.
@@ -33,7 +33,7 @@ pub enum JobResult {
     SystemFailed,
 }
 
-/// Who caused the end of a job that did not pass.
+/// The party who caused the end of a job that did not pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Blame {
@@ -82,7 +82,7 @@ impl JobResult {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobEnd {
     pub result: JobResult,
-    /// One line.
+    /// The reason, in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Arc<str>>,
 }
@@ -93,7 +93,7 @@ impl JobEnd {
         Self { result, reason: (!line.is_empty()).then(|| line.into()) }
     }
 
-    /// For an attempt whose calls reported nothing: what its end alone tells.
+    /// The end of a job by that of its attempt alone, for an attempt whose calls reported nothing.
     pub fn of_attempt(how: End) -> Option<Self> {
         let result = match how {
             End::CleanedUp | End::Superseded => return None,
@@ -106,7 +106,7 @@ impl JobEnd {
     }
 }
 
-/// What a `run` notes of a stage that did not succeed.
+/// The note of a `run` about a stage that did not succeed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "failure", rename_all = "kebab-case")]
 pub enum StageFailure {
@@ -198,7 +198,7 @@ impl RunnerStatus {
     }
 }
 
-/// How an attempt that `cleanup` ends has ended; `None`: unknown. `used`: a stage has begun. `lasted`: since the attempt
+/// The end of an attempt that `cleanup` ends; `None`: unknown. `used`: a stage has begun. `lasted`: since the attempt
 /// began. `timeout`: of the job.
 pub fn judge(
     status: Option<RunnerStatus>,

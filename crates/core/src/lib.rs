@@ -1,4 +1,5 @@
-//! The decisions, pure: no clock, no randomness, no input or output.
+//! The decisions, pure: no clock, no randomness, no input or output. [`plan::plan`] makes them, and
+//! [`pool::PoolState::apply`] records them.
 //!
 //! docs/glossary.md defines the terms.
 

@@ -12,7 +12,7 @@ pub enum MetadataService {
     Gce,
 }
 
-/// What a metadata service answered last, by key. The instance passed it on, and may have forged it.
+/// The last answers of a metadata service, by key. The instance passed it on, and may have forged it.
 pub type MetadataAnswers = BTreeMap<String, String>;
 
 impl MetadataService {

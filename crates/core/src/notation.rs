@@ -588,7 +588,7 @@ impl World {
         }
     }
 
-    /// What is observed of it.
+    /// Adds what is observed of an instance.
     fn witness(&mut self, id: &InstanceId, words: &[&str], is_static: bool) {
         let denials = [("denied", ago(Duration::from_mins(1))), ("denied-since", NOW)];
         let denied = denials.iter().find(|(word, _)| words.contains(word)).map(|(_, at)| *at);
@@ -654,7 +654,7 @@ fn earlier_boot(age: Duration) -> Stamp {
     Stamp { boot: BootId(6), uptime_ms: 500_000_000, ..ago(age + Duration::from_mins(10)) }
 }
 
-/// What a job orders: an image of this name.
+/// The order of a job: an image of this name.
 fn order(image: &str) -> Arc<Order> {
     Arc::new(Order { image: image.into(), services: Vec::new(), more_services: 0 })
 }

@@ -53,7 +53,7 @@ pub struct Condition {
     pub instance: Option<String>,
     /// A sentence.
     pub message: String,
-    /// What to do, in the imperative.
+    /// The remedy, in the imperative.
     pub help: String,
 }
 
@@ -85,7 +85,7 @@ struct Told {
     delivered: Option<Stamp>,
 }
 
-/// What was told, and what waits. Recorded in a file.
+/// The notices that were delivered, and those that wait. Recorded in a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notices {
     #[serde(default)]
@@ -100,7 +100,7 @@ pub struct Notices {
     /// No delivery before this.
     #[serde(default)]
     not_before: Option<Stamp>,
-    /// Why the last delivery failed; `None`: it did not.
+    /// The failure of the last delivery; `None`: it did not fail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last_failure: Option<FailedDelivery>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -116,7 +116,7 @@ pub struct Delivery {
     pub pool: Option<String>,
 }
 
-/// What became of a notice.
+/// The state of a notice's delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoticeState {
     Waiting,
@@ -128,7 +128,7 @@ pub enum NoticeState {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedDelivery {
     pub at: Stamp,
-    /// Without a secret.
+    /// The problem, without a secret.
     pub problem: String,
 }
 
@@ -169,7 +169,7 @@ impl Notices {
         self.queue.front().filter(|_| !rests).map(|notice| (notice, self.dropped))
     }
 
-    /// How many wait.
+    /// Number of notices that wait.
     pub fn waiting(&self) -> usize {
         self.queue.len()
     }
@@ -208,7 +208,7 @@ impl Notices {
         here.collect()
     }
 
-    /// Why the last delivery failed, and how many notices were given up since the last one that succeeded.
+    /// The failure of the last delivery, and the number of notices that were given up since the last success.
     pub fn last_failure(&self) -> Option<(&FailedDelivery, u64)> {
         self.last_failure.as_ref().map(|failure| (failure, self.dropped))
     }

@@ -1,4 +1,4 @@
-//! Why an instance gets no job although it exists: one sentence for each cause.
+//! The obstacles that keep jobs from an existing instance: one sentence for each cause.
 //!
 //! The job log, `pool status` and `explain` all show these sentences, so a waiting job and its operator read the same.
 
@@ -14,7 +14,7 @@ use super::time::Stamp;
 /// Servers may deny a login for a moment while they boot, because the key of the login comes late.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What the last try to log in to an instance met.
+/// The result of the last try to log in to an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
@@ -47,10 +47,10 @@ pub enum Cause {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Obstacle {
     pub cause: Cause,
-    /// Its address, and the jump host before it.
+    /// The instance's address, and the jump host before it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub at: String,
-    /// What the sentence ends with: the error, or the limit that was exceeded.
+    /// The end of the sentence: the error, or the limit that was exceeded.
     pub detail: String,
 }
 
@@ -60,7 +60,7 @@ pub struct Lasting {
     pub obstacle: Obstacle,
     /// The first of the tries in a row with this cause.
     pub since: Stamp,
-    /// How many they are.
+    /// Number of tries.
     pub tries: u32,
 }
 
@@ -73,7 +73,7 @@ pub struct UnusableHosts {
     pub out_of_service: u32,
     /// Hosts that the keeper cannot log in to.
     pub unreachable: u32,
-    /// Why the first of them is unusable: a sentence with its name.
+    /// The reason why the first of them is unusable: a sentence with its name.
     pub first: String,
     /// Further hosts, which stay with other trust domains.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -156,8 +156,9 @@ impl Lasting {
         (shows_at_once && awaits).then_some(&self.obstacle)
     }
 
-    /// Until the next try after a denied login or the like: 2, 4 and 8 times `probe_interval`, which is 1 s by default.
-    /// Servers penalize an address that is denied often.
+    /// The pause until the next try after a denied login or the like: 2, 4 and 8 times
+    /// [`probe_interval`](crate::policy::Timing::probe_interval), which is 1 s by default. Servers penalize an address that
+    /// is denied often.
     pub fn pause(&self, probe_interval: Duration) -> Duration {
         probe_interval.saturating_mul(2 << self.tries.saturating_sub(1).min(2))
     }
@@ -197,7 +198,7 @@ impl fmt::Display for UnusableHosts {
     }
 }
 
-/// Why a static host that is out of service is so, with what is known of its last jobs.
+/// The sentence about why a static host is out of service, with what is known of its last jobs.
 pub fn out_of_service(host: &Instance, reason: &str) -> String {
     let of = host.domain.as_ref().filter(|domain| !domain.is_of_all());
     let of = of.map_or(String::new(), |domain| format!(", last used by {},", domain.name()));

@@ -1,6 +1,6 @@
 //! A job's order: what an instance of its own is to be made of.
 //!
-//! `Order` has names only, for the record and for people. `LaunchOrder` is complete, with the values of variables: it
+//! [`Order`] has names only, for the record and for people. [`LaunchOrder`] is complete, with the values of variables: it
 //! lies in the attempt's directory and in launch specs, and in no record.
 
 use std::fmt;
@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 use super::container::settings::PullPolicy;
 use super::ids::{AttemptName, JobKey, TrustDomain};
 
-/// What a job asks its own instance to be made of, by names.
+/// The parts that a job's own instance is to be made of, by names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
     pub image: Arc<str>,
     /// The first of them, if there are many.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<Arc<str>>,
-    /// How many services are not among them.
+    /// Number of services that are not among them.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub more_services: usize,
 }
@@ -58,7 +58,7 @@ pub struct LaunchOrder {
     /// `None`: the provider's own rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pull_policy: Option<PullPolicy>,
-    /// In the job's order.
+    /// The services in the job's order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<OrderService>,
     /// Directories of the job's files, which its user must be able to write to.
@@ -116,7 +116,7 @@ impl fmt::Display for Ordered {
     }
 }
 
-/// To follow a colon: ``image `ruby:3.3`, 2 services``.
+/// The text after a colon: ``image `ruby:3.3`, 2 services``.
 impl fmt::Display for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "image `{}`", self.image)?;

@@ -22,47 +22,48 @@ use crate::plan::listing::KnownLaunches;
 pub enum Ownership {
     /// Orphaned: it costs money, and no keeper manages it.
     Orphaned(#[serde(skip)] OrphanReason),
-    /// Of this owner, but of a generation or number that is unknown here: another keeper works with a copy of this state,
-    /// or part of the state is lost. Must not be touched.
+    /// A resource of this owner, but of a generation or number that is unknown here: another keeper works with a copy of
+    /// this state, or part of the state is lost. Must not be touched.
     #[serde(rename = "unknown-generation")]
     Stranger,
-    /// With this owner's tags, but created by no launch: a copy that a person made. Must not be touched.
+    /// A resource with this owner's tags that no launch created: a copy that a person made. Must not be touched.
     Copied,
-    /// Orphaned once it is older than `reap_grace`.
+    /// Orphaned once it is older than [`reap_grace`](crate::policy::Timing::reap_grace).
     Young,
-    /// Its instance has no record, but an open attempt names it: a job may be running on it.
+    /// The resource's instance has no record, but an open attempt names it: a job may be running on it.
     Held,
-    /// Of a recorded instance, which the keeper manages.
+    /// A resource of a recorded instance, which the keeper manages.
     Recorded,
     /// Another owner's.
     #[serde(rename = "another-owner")]
     Foreign,
-    /// Without tags: its owner is unknown.
+    /// A resource without tags: its owner is unknown.
     #[serde(rename = "no-tags")]
     Untagged,
 }
 
-/// Why a resource is orphaned.
+/// The reason why a resource is orphaned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OrphanReason {
     /// An instance without a record.
     Unrecorded,
     /// The instance that it was created for has no record.
     InstanceUnrecorded,
-    /// Its instance is recorded, but no longer exists.
+    /// The resource's instance is recorded, but no longer exists.
     InstanceGone,
 }
 
-/// What resources are classified by.
+/// The facts by which resources are classified.
 #[derive(Debug, Clone, Copy)]
 pub struct Knowledge<'a> {
     /// Read after the resources, so that it has the record of each instance launched in the meantime.
     pub launches: KnownLaunches<'a>,
     /// Read before them, so that it has the record of each instance terminated in the meantime.
     pub before: &'a PoolState,
-    /// Recorded instances that are missing from the resources, and for which `endpoint` answered `NotFound`.
+    /// Recorded instances that are missing from the resources, and for which `endpoint` answered
+    /// [`NotFound`](crate::failure::ErrorClass::NotFound).
     pub denied: &'a BTreeSet<InstanceId>,
-    /// `reap_grace`.
+    /// The limit [`reap_grace`](crate::policy::Timing::reap_grace).
     pub grace: Duration,
     pub now: Stamp,
 }
@@ -121,7 +122,8 @@ pub fn possibly_gone(found: &[Resource], recorded: &PoolState) -> BTreeSet<Insta
     of_kind(false).into_iter().filter(|id| !there.contains(id) && is_known(id)).collect()
 }
 
-/// One that is being launched may still appear, and a drained one is deleted together with its resources.
+/// True if an instance in this phase may be gone. One that is being launched may still appear, and a drained one is deleted
+/// together with its resources.
 fn may_be_gone(phase: &Phase) -> bool {
     match phase {
         Phase::Ready | Phase::Suspended { .. } | Phase::Cleaning | Phase::OutOfService { .. } => true,

@@ -14,7 +14,7 @@ pub struct OwnKey {
     pub cause: OwnKeyCause,
 }
 
-/// Why the plugin has no static credentials.
+/// The reason why the plugin has no static credentials.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OwnKeyCause {
@@ -24,7 +24,7 @@ pub enum OwnKeyCause {
     NoUser,
     /// The plugin did not start with them.
     Refused { message: String },
-    /// It was started with them, and gave a key of its own nevertheless.
+    /// The plugin was started with them, and gave a key of its own nevertheless.
     Ignored,
     /// Instances of a start with them denied the pool's key.
     Denied,
@@ -33,7 +33,7 @@ pub enum OwnKeyCause {
 }
 
 impl OwnKey {
-    /// What the operator should do.
+    /// The operator's remedy.
     pub fn remedy(&self) -> &'static str {
         match self.cause {
             OwnKeyCause::ByOperator => {

@@ -1,6 +1,6 @@
 //! A pool's policy: its limits and idle targets, as set by the operator.
 //!
-//! The keys have the names and the meaning of GitLab Runner's own autoscaler. The last entry of `schedules` whose
+//! The keys have the names and the meaning of GitLab Runner's own autoscaler. The last entry of [`Policy::schedules`] whose
 //! periods contain the current minute is active; outside all periods, the defaults are.
 
 use std::time::Duration;
@@ -29,11 +29,12 @@ pub struct Policy {
     /// Instances are drained at this age, once idle; `None`: never.
     #[serde(default)]
     pub max_lifetime: Option<Lifetime>,
-    /// `max_lifetime` is the provider's default: for a job with a longer timeout, an instance is launched that lives longer.
+    /// True if [`max_lifetime`](Self::max_lifetime) is the provider's default: for a job with a longer timeout, an instance
+    /// is launched that lives longer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub extends_lifetime: bool,
     pub reuse: Reuse,
-    /// Whether a successful cleaning makes a static host capacity for all trust domains again.
+    /// True if a successful cleaning makes a static host capacity for all trust domains again.
     pub clean_unbinds: bool,
     /// Active outside all periods.
     pub idle: IdlePolicy,
@@ -44,7 +45,7 @@ pub struct Policy {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub idle_stopped: u32,
     pub timing: Timing,
-    /// What the keeper pulls on idle instances.
+    /// The images that the keeper pulls on idle instances.
     #[serde(default, skip_serializing_if = "WarmPolicy::is_off")]
     pub warm: WarmPolicy,
 }
@@ -54,17 +55,17 @@ pub struct Policy {
 #[serde(transparent)]
 pub struct Lifetime(#[serde(with = "millis")] pub Duration);
 
-/// How much spare capacity is kept, in job slots.
+/// The spare capacity that is kept, in job slots.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct IdlePolicy {
     /// Spare job slots kept ready.
     pub idle_count: u32,
-    /// How long a surplus instance stays, counted from when it became ready or its last job ended.
+    /// The time that a surplus instance stays, counted from when it became ready or its last job ended.
     #[serde(with = "millis")]
     pub idle_time: Duration,
     /// Spare slots as a multiple of those in use; 0 switches it off.
     pub scale_factor: f64,
-    /// The maximum that `scale_factor` may yield; 0: no limit.
+    /// The maximum that [`scale_factor`](Self::scale_factor) may yield; 0: no limit.
     pub scale_factor_limit: u32,
 }
 
@@ -75,7 +76,7 @@ pub struct ScheduledIdle {
     pub idle: IdlePolicy,
 }
 
-/// Which jobs may follow one another on an instance.
+/// The jobs that may follow one another on an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reuse {
@@ -95,7 +96,7 @@ const PROTECTED: &str = "protected ";
 /// All durations, so that tests of the real binary can shorten them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timing {
-    /// How long `prepare` waits for an instance. Default 30 min.
+    /// The time that `prepare` waits for an instance. Default 30 min.
     #[serde(with = "millis")]
     pub acquire_timeout: Duration,
     /// A launch that has not become ready by then is drained. Default 10 min.
@@ -110,7 +111,7 @@ pub struct Timing {
     /// An unrecorded instance of this owner is reaped at this age. Default 5 min.
     #[serde(with = "millis")]
     pub reap_grace: Duration,
-    /// How long a job keeps its place in the queue between two attempts. Default 5 min.
+    /// The time that a job keeps its place in the queue between two attempts. Default 5 min.
     #[serde(with = "millis")]
     pub place_retention: Duration,
     /// An attempt whose runner's state is unknown has ended once its lease has been free this long. Default 10 min.
@@ -155,13 +156,13 @@ pub struct Timing {
     /// Default 15 min.
     #[serde(with = "millis", default = "quota_backoff")]
     pub quota_backoff: Duration,
-    /// How long connecting and checking an instance may take. Default 10 s.
+    /// Limit for connecting to an instance and checking it. Default 10 s.
     #[serde(with = "millis")]
     pub connect_timeout: Duration,
-    /// How long the ready command may take. Default 2 min.
+    /// Limit for the ready command. Default 2 min.
     #[serde(with = "millis")]
     pub ready_timeout: Duration,
-    /// How long cleaning may take, and again its `clean_command`. Default 10 min.
+    /// Limit for cleaning, and again for its `clean_command`. Default 10 min.
     #[serde(with = "millis", default = "clean_timeout")]
     pub clean_timeout: Duration,
     /// An instance that is not suspended by then is drained. Default 10 min.
@@ -173,10 +174,10 @@ pub struct Timing {
     /// Idle instances are probed this often. Default 60 s.
     #[serde(with = "millis", default = "health_interval")]
     pub health_interval: Duration,
-    /// From TERM to KILL when a stage is stopped. Default 10 s.
+    /// Time from TERM to KILL when a stage is stopped. Default 10 s.
     #[serde(with = "millis")]
     pub stop_grace: Duration,
-    /// How long the instance's engine may take to start a job's container. Default 1 min.
+    /// Limit for the instance's engine to start a job's container. Default 1 min.
     #[serde(with = "millis", default = "container_start", skip_serializing_if = "is_container_start")]
     pub container_start_timeout: Duration,
     /// An image that was pulled in advance is compared with the registry's this often. Default 1 h.
@@ -185,7 +186,7 @@ pub struct Timing {
     /// A job that waits fails after all static hosts of its pool have been out of service for so long. Default 1 min.
     #[serde(with = "millis", default = "no_host", skip_serializing_if = "is_no_host")]
     pub no_host_timeout: Duration,
-    /// How long `run` waits for the keeper to report why an instance was lost. Default 10 s.
+    /// The time that `run` waits for the keeper to report why an instance was lost. Default 10 s.
     #[serde(with = "millis")]
     pub loss_reason_timeout: Duration,
     /// A waiting call polls the state at least this often. Default 1 s.
@@ -285,12 +286,12 @@ fn health_interval() -> Duration {
     Duration::from_mins(1)
 }
 
-/// What `container_start_timeout` is without the key.
+/// The default of [`Timing::container_start_timeout`].
 pub fn container_start() -> Duration {
     Duration::from_mins(1)
 }
 
-/// Is it left out of what is recorded?
+/// True for the default, which is left out of what is recorded.
 pub fn is_container_start(limit: &Duration) -> bool {
     *limit == container_start()
 }
@@ -381,7 +382,7 @@ impl Reuse {
 }
 
 impl TrustDomain {
-    /// Its project or namespace, without the server.
+    /// The project or namespace of a trust domain, without the server.
     pub fn name(&self) -> &str {
         self.as_str().rsplit(' ').next().unwrap_or_default()
     }

@@ -18,7 +18,7 @@ use crate::job::{QueuePlace, Reservation, Ticket};
 use crate::policy::Policy;
 use crate::time::Stamp;
 
-/// The recorded state of a pool. Only `apply` (core/apply.rs) changes it.
+/// The recorded state of a pool. Only [`apply`](Self::apply) changes it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PoolState {
     /// Events applied since the pool began.
@@ -45,7 +45,7 @@ pub struct PoolState {
     /// The offerings and their availability.
     #[serde(default, skip_serializing_if = "Availability::is_empty")]
     pub availability: Availability,
-    /// Where instances were last launched or listed.
+    /// The location in which instances were last launched or listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub location: Option<Location>,
     /// Static hosts that were forgotten, the last one at the end.
@@ -54,12 +54,12 @@ pub struct PoolState {
     /// The images of the last jobs, if the pool learns what to pull in advance.
     #[serde(default, skip_serializing_if = "RecentImages::is_empty")]
     pub recent_images: RecentImages,
-    /// What has happened since the pool began, for metrics.
+    /// The counts of what has happened since the pool began, for metrics.
     #[serde(default, skip_serializing_if = "is_empty")]
     pub counters: Arc<Counters>,
     /// The reason and time of the operator's drain.
     pub drained: Option<Stamp>,
-    /// When the operator last resumed the pool: calls that failed before are repeated without their back-off.
+    /// Time at which the operator last resumed the pool: calls that failed before are repeated without their back-off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed: Option<Stamp>,
     /// The store loses nothing in a reboot or a power failure. The store says so each time; it is not recorded.
@@ -101,7 +101,7 @@ impl LaunchHealth {
         recent.push(at);
     }
 
-    /// How long an instance usually takes to become ready: the median of the last ones.
+    /// The time that an instance usually takes to become ready: the median of the last ones.
     pub fn usual_boot(&self) -> Option<Duration> {
         let mut sorted = self.boot_ms.clone();
         sorted.sort_unstable();
@@ -231,7 +231,7 @@ pub struct FormerHost {
     pub domain: Option<TrustDomain>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released: Option<Stamp>,
-    /// Why it was out of service.
+    /// The reason why the host was out of service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out_of_service: Option<String>,
 }

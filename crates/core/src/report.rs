@@ -17,36 +17,36 @@ use super::own_key::OwnKey;
 use super::time::{Pretty, Stamp, millis};
 use super::unbegun::CheckKind;
 
-/// The outcome of one pass over a pool.
+/// The outcome of one pass over a pool: the reasons in a [`Plan`](crate::plan::Plan).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// When the pass planned.
+    /// Time at which the pass planned.
     pub at: Stamp,
     /// The state's revision that the plan was made from.
     pub revision: u64,
     /// The target of idle slots, and the index of the policy entry that sets it (`None`: the default).
     pub idle_target: u32,
     pub schedule: Option<usize>,
-    /// Which row of the reconcile table applied to each instance.
+    /// The row of the reconcile table that applied to each instance.
     pub rows: Vec<(InstanceId, u8)>,
-    /// What the provider reports about an instance beyond its status.
+    /// The provider's reports about instances beyond their status.
     #[serde(default)]
     pub details: Vec<(InstanceId, String)>,
-    /// Why instances that exist get no job.
+    /// The reasons why instances that exist get no job.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub obstacles: Vec<(InstanceId, Obstacle)>,
     /// Images that are being pulled in advance.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pulls: Vec<(InstanceId, Arc<str>)>,
-    /// Why each waiting job waits.
+    /// The reason why each waiting job waits.
     pub waiting: Vec<(AttemptName, WaitingOn)>,
-    /// What blocks launches, if one is needed.
+    /// The reason that blocks launches, if one is needed.
     pub launches: Option<WaitingOn>,
     /// Notes for operators.
     pub notes: Vec<Note>,
-    /// When the next pass is due.
+    /// Time at which the next pass is due.
     pub next: Option<Stamp>,
-    /// When the last complete list of the provider's instances began, also of an earlier keeper's.
+    /// Time at which the last complete list of the provider's instances began, also of an earlier keeper's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listed: Option<Stamp>,
     /// Calls to the API of the pool's cloud since the keeper built its provider.
@@ -60,17 +60,17 @@ pub struct ApiCalls {
     pub ok: u64,
     pub failed: u64,
     pub throttled: u64,
-    /// Not made, because the cloud had just throttled the account.
+    /// Calls that were not made, because the cloud had just throttled the account.
     pub postponed: u64,
 }
 
 impl Report {
-    /// What the provider reports about an instance beyond its status.
+    /// The provider's report about an instance beyond its status.
     pub fn detail(&self, instance: &InstanceId) -> Option<&str> {
         self.details.iter().find(|(id, _)| id == instance).map(|(_, detail)| detail.as_str())
     }
 
-    /// Why an instance gets no job, in a sentence.
+    /// The sentence about why an instance gets no job.
     pub fn obstacle(&self, instance: &InstanceId) -> Option<String> {
         let (id, obstacle) = self.obstacles.iter().find(|(id, _)| id == instance)?;
         Some(obstacle.sentence(id))
@@ -93,14 +93,14 @@ impl Report {
             .find_map(|note| if let Note::Elsewhere { here, .. } = note { Some(here) } else { None })
     }
 
-    /// Why the provider's instances could not be listed, if the pass failed to do so.
+    /// The failure of the pass to list the provider's instances, if it failed.
     pub fn list_failure(&self) -> Option<&Failure> {
         self.notes
             .iter()
             .find_map(|note| if let Note::ListFailed { failure } = note { Some(failure) } else { None })
     }
 
-    /// Why a waiting job waits.
+    /// The reason why a waiting job waits.
     pub fn waiting_on(&self, attempt: &AttemptName) -> Option<&WaitingOn> {
         self.waiting.iter().find(|(waits, _)| waits == attempt).map(|(_, on)| on)
     }
@@ -126,7 +126,7 @@ impl Report {
     }
 }
 
-/// Why a job or a launch waits.
+/// The reason why a job or a launch waits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "waiting_for", rename_all = "kebab-case")]
 pub enum WaitingOn {
@@ -136,14 +136,16 @@ pub enum WaitingOn {
     Limit { in_use: u32, max_instances: u32, ahead: u32 },
     /// The pool is at its limit; this instance is being terminated and makes room.
     Room { instance: InstanceId },
-    /// As many launches are in progress as `max_launching` or the runner host allows; one follows.
+    /// As many launches are in progress as [`max_launching`](crate::policy::Policy::max_launching) or the runner host
+    /// allows; one follows.
     Launching { under_way: u32, at_most: u32 },
-    /// As many launches that jobs ordered are in progress as their half of `max_launching` allows. The last one is kept for
-    /// a trust domain that has none.
+    /// As many launches that jobs ordered are in progress as their half of
+    /// [`max_launching`](crate::policy::Policy::max_launching) allows. The last one is kept for a trust domain that has
+    /// none.
     OrderedLaunches { under_way: u32, at_most: u32 },
     /// The launch of the job's own instance was refused; the next try is due then. Other launches do not wait for it.
     OwnLaunch { until: Stamp, failure: Failure },
-    /// `launches_per_minute` is reached.
+    /// The limit [`launches_per_minute`](crate::policy::Policy::launches_per_minute) is reached.
     Rate { until: Stamp },
     /// The last launch failed; the next try is due then.
     Backoff { until: Stamp, failure: Failure },
@@ -233,7 +235,8 @@ pub enum Note {
     LocationUnknown {
         instances: u32,
     },
-    /// More instances exist than `max_instances` allows, although this keeper launched none above it.
+    /// More instances exist than [`max_instances`](crate::policy::Policy::max_instances) allows, although this keeper
+    /// launched none above it.
     OverLimit {
         alive: u32,
         max_instances: u32,
@@ -254,7 +257,7 @@ pub enum Note {
     /// An instance in use seems to be gone; the job's own connection decides.
     Suspect {
         instance: InstanceId,
-        /// Why it stopped, if the provider reports it.
+        /// The reason why the instance stopped, if the provider reports it.
         #[serde(default)]
         cause: Option<String>,
         /// True if its only job ended it by using up its memory or disk.
@@ -276,7 +279,7 @@ pub enum Note {
         unreachable: u32,
         /// Instances that do respond.
         responding: u32,
-        /// Why the first of them does not respond.
+        /// The reason why the first of them does not respond.
         reason: String,
         until: Stamp,
     },
@@ -285,13 +288,14 @@ pub enum Note {
         instance: InstanceId,
         reason: String,
     },
-    /// `idle_stopped` is set, and the provider says that it cannot suspend instances.
+    /// The target [`idle_stopped`](crate::policy::Policy::idle_stopped) is set, and the provider says that it cannot
+    /// suspend instances.
     CannotSuspend,
     /// The provider's plugin makes a key for logins, instead of using the pool's.
     OwnKey(OwnKey),
     /// Instances were not suspended, or not resumed: at `until`, one more is suspended.
     SuspensionsFail {
-        /// In a row.
+        /// Number of failures in a row.
         failures: u32,
         /// The last one.
         failure: Failure,
@@ -318,10 +322,10 @@ pub enum Note {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedBoot {
     pub instance: InstanceId,
-    /// When the keeper gave it up.
+    /// Time at which the keeper gave the boot up.
     pub at: Stamp,
     pub reason: DrainReason,
-    /// Why it stopped, if the provider reports it: a sentence without its subject.
+    /// The reason why the instance stopped, if the provider reports it: a sentence without its subject.
     #[serde(default)]
     pub cause: Option<String>,
     /// The last lines of its console, made fit for messages.
@@ -419,7 +423,7 @@ impl fmt::Display for WaitingOn {
     }
 }
 
-/// Why an empty list is not believed.
+/// The sentence about why an empty list is not believed.
 fn list_implausible(f: &mut fmt::Formatter<'_>, missing: u32, answering: u32) -> fmt::Result {
     if missing == 1 {
         return f.write_str(

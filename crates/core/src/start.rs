@@ -1,4 +1,4 @@
-//! How a job got its instance: one rule, for metrics, history, `explain` and the job log.
+//! The start of a job: the way in which it got its instance. One rule, for metrics, history, `explain` and the job log.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::ids::AttemptName;
 use super::instance::Instance;
 use super::time::{Pretty, Stamp};
 
-/// How a job got its instance. Serialized as the names in a recorded state of format 2.
+/// The way in which a job got its instance. Serialized as the names in a recorded state of format 2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Start {
@@ -53,7 +53,7 @@ impl Start {
         }
     }
 
-    /// This start, or [`Resumed`](Self::Resumed) if the instance was stopped before it last became ready.
+    /// The same start, or [`Resumed`](Self::Resumed) if the instance was stopped before it last became ready.
     #[must_use]
     pub fn after_resume(self, resumed: bool) -> Self {
         if resumed && self == Self::Booted { Self::Resumed } else { self }
@@ -64,7 +64,7 @@ impl Start {
         start.map(Self::word).serialize(to)
     }
 
-    /// How a job gets this instance.
+    /// The start of a job that gets this instance.
     pub(super) fn on(instance: &Instance, requested: Stamp, granted: Stamp) -> Self {
         let is_launched = instance.launch.is_some();
         // A static host returns from cleaning to service after its job has left.
@@ -77,20 +77,20 @@ impl Start {
     }
 }
 
-/// How one job got its instance, in the words of `explain` and the job log.
+/// The account of how one job got its instance, in the words of `explain` and the job log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StartAccount {
     pub start: Start,
-    /// How long the instance had been idle when the job requested one.
+    /// The time for which the instance had been idle when the job requested one.
     pub idle_for: Duration,
-    /// How many other jobs were there.
+    /// Number of other jobs on the instance.
     pub others: usize,
-    /// How long its last resume took.
+    /// Duration of the instance's last resume.
     pub resume_time: Duration,
 }
 
 impl StartAccount {
-    /// Of the instance as it was before or after the grant.
+    /// The account by the instance as it was before or after the grant.
     pub fn of(instance: &Instance, attempt: &AttemptName, requested: Stamp, granted: Stamp) -> Self {
         Self {
             start: Start::on(instance, requested, granted),

@@ -131,7 +131,7 @@ pub fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// Shown as `***`. The value is accessible only through `expose`, which is easy to search for.
+/// A value that is shown as `***`. It is accessible only through [`expose`](Self::expose), which is easy to search for.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret<T>(T);
 

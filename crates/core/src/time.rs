@@ -1,6 +1,6 @@
 //! Moments and ages, without reading a clock.
 //!
-//! A `Stamp` carries wall time and the boot clock. Within one boot, ages come from the boot clock, so jumps of the wall
+//! A [`Stamp`] carries wall time and the boot clock. Within one boot, ages come from the boot clock, so jumps of the wall
 //! clock have no effect. Across boots, only wall time remains, and an age is never negative.
 
 use std::fmt;
@@ -24,7 +24,7 @@ pub struct ManagerId(pub u32);
 pub struct Stamp {
     /// Milliseconds since 1970-01-01 UTC, by the wall clock.
     pub wall_ms: i64,
-    /// Whose clocks these are.
+    /// The manager whose clocks these are.
     pub manager: ManagerId,
     pub boot: BootId,
     /// Milliseconds since boot, suspended time included (`CLOCK_BOOTTIME`).
@@ -53,7 +53,7 @@ impl Stamp {
         Duration::from_millis(gap.unsigned_abs())
     }
 
-    /// This moment on the boot clock of `now`: a moment of the same manager's earlier boot maps to the boot's start,
+    /// The moment on the boot clock of `now`: a moment of the same manager's earlier boot maps to the boot's start,
     /// whatever the wall clock did. For pauses that must not last a day because the clock was set back before a reboot.
     /// Another manager's moment stays as it is: that its boot is another one says nothing about time.
     #[must_use]
@@ -64,7 +64,7 @@ impl Stamp {
         Stamp { boot: now.boot, uptime_ms: 0, ..self }
     }
 
-    /// How long ago `past` was, at least. It is a moment that has passed: one of the same manager's earlier boot is no
+    /// The least time since `past`, which is a moment that has passed: one of the same manager's earlier boot is no
     /// younger than this boot, whatever the wall clock did.
     pub fn age_of(self, past: Stamp) -> Duration {
         self.since(past).max(self.since(past.seen_from(self)))

@@ -1,4 +1,5 @@
-//! What jobs met that makes an instance suspect, and what follows: nothing yet, the keeper's own check, or out of use.
+//! Failures that jobs met and that make an instance suspect, and what follows: nothing yet, the keeper's own check, or out
+//! of use.
 //!
 //! A job may have broken the instance for itself, and what a container or an image writes is no evidence. So the keeper
 //! checks what the jobs met, by means of its own, before the instance leaves service.
@@ -14,16 +15,16 @@ use crate::ids::{AttemptName, TrustDomain};
 /// A row longer than this decides nothing more.
 const ENOUGH: usize = 2;
 
-/// What a job met on its instance, and so what the keeper checks.
+/// The kind of failure that a job met on its instance, and so of the keeper's check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CheckKind {
     /// The instance answered, and did not begin a stage.
     #[default]
     Stages,
-    /// Its engine did not prepare or start a container.
+    /// The instance's engine did not prepare or start a container.
     Engine,
-    /// Its engine did not prepare or start a container in a network of its own.
+    /// The instance's engine did not prepare or start a container in a network of its own.
     Network,
 }
 
@@ -49,7 +50,7 @@ impl CheckKind {
     }
 }
 
-/// What the keeper checks: the object of *check*.
+/// The object of the verb *check* in a sentence about the keeper.
 impl fmt::Display for CheckKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -63,7 +64,7 @@ impl fmt::Display for CheckKind {
 /// Jobs in a row that met such a thing. What ends the row depends on the kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unbegun {
-    /// In their order, the first few of each kind.
+    /// The jobs in their order, the first few of each kind.
     pub jobs: Vec<UnbegunJob>,
     /// The last reason.
     pub reason: String,
@@ -77,10 +78,10 @@ pub struct UnbegunJob {
     pub kind: CheckKind,
 }
 
-/// What a row means for the instance.
+/// The consequence of a row for the instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Consequence {
-    /// It proves nothing yet: the job may have broken the instance for itself.
+    /// The row proves nothing yet: the job may have broken the instance for itself.
     Nothing,
     /// The instance gets no job until the keeper has checked it.
     Check,
@@ -116,7 +117,7 @@ impl Unbegun {
         self.jobs.iter().any(|job| job.kind == kind)
     }
 
-    /// What the jobs of one kind mean.
+    /// The consequence of the jobs of one kind.
     pub fn consequence(&self, kind: CheckKind) -> Consequence {
         let jobs: Vec<&UnbegunJob> = self.jobs.iter().filter(|job| job.kind == kind).collect();
         let Some(first) = jobs.first() else { return Consequence::Nothing };
@@ -131,7 +132,7 @@ impl Unbegun {
         }
     }
 
-    /// What the keeper has to check before the instance gets a job.
+    /// The check that the keeper has to make before the instance gets a job.
     pub fn check(&self) -> Option<CheckKind> {
         CheckKind::ALL.into_iter().find(|kind| self.consequence(*kind) == Consequence::Check)
     }
@@ -150,9 +151,9 @@ const ENOUGH_EARLY: usize = 2;
 /// Jobs in a row that failed early, the first of each project. A job that passes there ends the row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EarlyFailures {
-    /// In their order, the first few.
+    /// The jobs in their order, the first few.
     pub jobs: Vec<EarlyFailure>,
-    /// What the last one met.
+    /// The failure that the last one met.
     pub reason: String,
     /// A job has passed on another instance since the first of these failed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

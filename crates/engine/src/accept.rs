@@ -1,4 +1,4 @@
-//! Whether a keeper accepts a changed configuration.
+//! Acceptance of a changed configuration by a keeper.
 //!
 //! A change of the kind, the region or the project leaves the pool's instances behind: the new provider neither lists
 //! nor terminates them. A keeper refuses it while the pool has instances, and works with the earlier configuration.
@@ -44,7 +44,7 @@ impl ActiveSetup {
         Accepted { setup: current, problem, is_new }
     }
 
-    /// Why a provider cannot replace the present one: instances are recorded in another location than its own.
+    /// The reason why a provider cannot replace the present one: instances are recorded in another location than its own.
     async fn leads_away(&mut self, engine: &Engine, provider: &Rc<dyn Provider>) -> Option<String> {
         let state = engine.store.load().await.ok()?;
         if state.instances.is_empty() {

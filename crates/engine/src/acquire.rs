@@ -37,21 +37,21 @@ pub struct Acquired {
     pub assignment: Assignment,
     pub waited: Duration,
     pub account: StartAccount,
-    /// How long its boot took, if the job waited for it.
+    /// Duration of the instance's boot, if the job waited for it.
     pub booted: Option<Duration>,
-    /// From process start of the request to the committed grant.
+    /// Time from process start of the request to the committed grant.
     pub granted_after: Duration,
-    /// What the instance had when it was granted.
+    /// The images that the instance had when it was granted.
     pub images: Images,
     /// True if another job may find there what this one pulls.
     pub shares_images: bool,
-    /// How many jobs the instance may run concurrently.
+    /// Number of jobs that the instance may run concurrently.
     pub capacity: u32,
     /// True if other jobs are there, were there, or may come, whatever new instances of the pool are for.
     pub meets_others: bool,
 }
 
-/// Why a job got no instance.
+/// The reason why a job got no instance.
 #[derive(Debug, thiserror::Error)]
 pub enum AcquireError {
     #[error("no instance within {} (`acquire_timeout`): {on}", Pretty(*limit))]
@@ -75,14 +75,16 @@ pub enum AcquireError {
          `greenroom pool resume {pool} --instance {host} --unbind`"
     )]
     Bound { pool: PoolName, host: InstanceId, on: WaitingOn },
-    /// All static hosts of the pool have been out of service for `no_host_timeout`.
+    /// All static hosts of the pool have been out of service for
+    /// [`no_host_timeout`](greenroom_core::policy::Timing::no_host_timeout).
     #[error(
         "{on}; the job waited for {} (`no_host_timeout`); the runner's administrator can return a host to service with \
          `greenroom pool resume {pool} --instance HOST`",
         Pretty(*limit)
     )]
     NoHost { pool: PoolName, limit: Duration, on: WaitingOn },
-    /// A fault on the runner host, or another job in the job's directory, lasted for `acquire_timeout`.
+    /// A fault on the runner host, or another job in the job's directory, lasted for
+    /// [`acquire_timeout`](greenroom_core::policy::Timing::acquire_timeout).
     #[error("{0}")]
     Held(String),
     /// Neither the state nor the configuration has a policy for the pool; the reason of the latter.
@@ -105,7 +107,7 @@ impl AcquireError {
         if refused.by_job { Self::Impossible(reason) } else { Self::OrderRefused(reason) }
     }
 
-    /// How the job ends with it, for the record.
+    /// The end of a job with this error, for the record.
     fn end(&self) -> Option<JobEnd> {
         let result = match self {
             Self::Stopped => JobResult::Canceled,
@@ -155,9 +157,9 @@ struct Call<'a> {
     awaited: Vec<InstanceId>,
     /// The fault on the runner host that was reported.
     fault: Option<String>,
-    /// When the last pass planned, if it saw the attempt waiting.
+    /// Time at which the last pass planned, if it saw the attempt waiting.
     seen: Option<Stamp>,
-    /// Since when all static hosts of the pool are known to be out of service.
+    /// Time since which all static hosts of the pool are known to be out of service.
     without_hosts: Option<Stamp>,
 }
 
@@ -210,7 +212,8 @@ impl Engine {
         }
     }
 
-    /// A job has one open attempt: the earlier ones are closed, mark first, then their release.
+    /// Requests capacity. A job has one open attempt: the earlier ones are closed first, their marks before their release, so
+    /// that none of their calls can use the slot any more when it becomes free.
     async fn request(&self, ask: &Ask, known: &PoolState) -> Result<PoolState, AcquireError> {
         let mut superseded = Vec::new();
         for other in known.other_attempts(&ask.job.key, &ask.attempt) {
@@ -223,7 +226,7 @@ impl Engine {
     }
 }
 
-/// Why the pool can never run a job, if it cannot.
+/// The reason why the pool can never run a job, if it cannot.
 fn impossible(record: &AttemptRecord, policy: &Policy) -> Option<String> {
     let timeout = record.job.timeout;
     let limit = policy.max_lifetime.filter(|_| !policy.has_time_for(&record.job))?;
@@ -362,7 +365,8 @@ impl Call<'_> {
         Ok(None)
     }
 
-    /// The fault is not the instance's: the job keeps it, and tries again.
+    /// Waits after a fault that is not the instance's: the job keeps it, and tries again. Another instance would meet the same
+    /// fault.
     async fn hold_on(&mut self, problem: String, state: &PoolState) -> Result<PoolState, AcquireError> {
         let timing = state.policy.as_ref().map(|policy| policy.timing.clone()).unwrap_or_default();
         if self.engine.now().reached(self.began.plus(timing.acquire_timeout)) {
@@ -385,6 +389,8 @@ impl Call<'_> {
         Ok(self.engine.refuse_closed(self.attempt).await?)
     }
 
+    /// Gives an instance back that does not respond, and keeps the place in the queue: the job may get another one
+    /// immediately, and the keeper decides about this one.
     async fn reject(
         &mut self,
         instance: &InstanceId,
@@ -423,8 +429,8 @@ impl Call<'_> {
         Ok(state)
     }
 
-    /// Why the attempt waits: by the last report, or by the record if no pass has seen the attempt yet. Reports failed
-    /// boots that it waited for.
+    /// The reason why the attempt waits: by the last report, or by the record if no pass has seen the attempt yet. Reports
+    /// failed boots that it waited for.
     async fn reason(&mut self, state: &PoolState) -> Option<WaitingOn> {
         let report = self.engine.last_report().await;
         let at = report.as_ref().map(|report| report.at);
@@ -487,7 +493,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// True if no host of the pool has been in service for `no_host_timeout`.
+    /// True if no host of the pool has been in service for [`no_host_timeout`](greenroom_core::policy::Timing::no_host_timeout).
     fn lacks_hosts(&mut self, on: &WaitingOn, limit: Duration) -> bool {
         let now = self.engine.now();
         let all_out =
@@ -512,7 +518,7 @@ impl Call<'_> {
     }
 }
 
-/// How long a waiting call sleeps unless it is woken.
+/// The time that a waiting call sleeps unless it is woken.
 fn poll_interval(state: &PoolState) -> Duration {
     state.policy.as_ref().map_or(Duration::from_secs(1), |policy| policy.timing.waiter_poll_interval)
 }
@@ -524,7 +530,7 @@ fn stopped(woken: WakeReason) -> AcquireError {
     }
 }
 
-/// What is recorded of an attempt's grant.
+/// The recorded facts of an attempt's grant.
 struct Granted<'a> {
     assignment: Assignment,
     instance: &'a Instance,
@@ -578,7 +584,7 @@ fn is_newly_bound(instance: &Instance) -> bool {
     instance.is_static() && instance.released.is_none()
 }
 
-/// How long the boot of a launched instance took, if it became ready after `began`.
+/// Duration of a launched instance's boot, if it became ready after `began`.
 fn boot_since(instance: &Instance, began: Stamp) -> Option<Duration> {
     let booted = !instance.is_static() && instance.resumed.is_none();
     let ready = instance.ready.filter(|ready| booted && !began.reached(*ready))?;

@@ -1,4 +1,4 @@
-//! What is kept of a failed boot, and of a failed check between jobs.
+//! Records of a failed boot, and of a failed check between jobs.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use greenroom_ports::setup::PoolSetup;
 use crate::pass::KeeperCache;
 use crate::{Engine, deadline};
 
-/// How much of a console is reported: its last lines, each cut to this many characters.
+/// Number of lines of a console that are reported: the last ones, each cut to this many characters.
 const LINES: usize = 10;
 const COLUMNS: usize = 200;
-/// How long a failed boot is reported, and how many of them.
+/// The time for which a failed boot is reported, and the number of failed boots that are.
 const REPORTED_FOR: Duration = Duration::from_mins(10);
 const BOOTS: usize = 5;
 

@@ -1,4 +1,4 @@
-//! How long an effect may take, by its class.
+//! Time limits of effects, by their class.
 //!
 //! An effect that is given up is like one whose keeper was killed at that moment: the next pass continues. What it began
 //! on another thread ends there, and is not begun a second time until then.

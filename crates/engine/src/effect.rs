@@ -29,7 +29,7 @@ use crate::{Engine, EngineError, boot, deadline};
 /// The longest output of a command that is reported in one line, in characters.
 const LINE: usize = 300;
 
-/// What an operator can do about another host key.
+/// The operator's remedy for another host key.
 const ACCEPT: &str = "if the new key is legitimate, `greenroom doctor` shows how to accept it";
 
 /// The shortest pause between two probes of an instance that boots on the runner host. A probe costs little there, and
@@ -37,7 +37,7 @@ const ACCEPT: &str = "if the new key is legitimate, `greenroom doctor` shows how
 const CLOSE_INTERVAL: Duration = Duration::from_millis(20);
 const PART: u32 = 16;
 
-/// How an effect ended, for the keeper's cache.
+/// The end of an effect, for the keeper's cache.
 #[derive(Debug)]
 pub(super) struct Done {
     pub(super) effect: Effect,
@@ -66,7 +66,7 @@ pub(super) enum EffectResult {
     Unfit(String),
 }
 
-/// Why an instance was not reached.
+/// The reason why an instance was not reached.
 struct Unreached {
     failure: Failure,
     obstacle: Obstacle,
@@ -74,7 +74,7 @@ struct Unreached {
     by_instance: bool,
 }
 
-/// Whether the answer *not found* is believed.
+/// Evidence behind the answer *not found*.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Absence {
     /// Lists have proven it, or no record depends on it.
@@ -82,12 +82,12 @@ enum Absence {
     Unproven,
 }
 
-/// How a command on an instance ended.
+/// The end of a command on an instance.
 pub(super) enum CommandResult {
     Passed,
     /// The problem, in one line.
     Failed(String),
-    /// It could not be run, or not to its end: the connection failed.
+    /// The command could not be run, or not to its end: the connection failed.
     Cut(String),
 }
 
@@ -127,6 +127,8 @@ impl Engine {
         })
     }
 
+    /// Makes the call of a recorded launch, with the token of its attempt, and records the answer. An error is an answer,
+    /// too: its class tells whether an instance may exist.
     async fn launch(
         &self,
         id: &InstanceId,
@@ -176,6 +178,8 @@ impl Engine {
         Ok(result)
     }
 
+    /// Builds the request and makes the call. A failure before the call, on the runner host, is definite: this call has
+    /// sent nothing.
     async fn ask(
         &self,
         id: &InstanceId,
@@ -249,6 +253,8 @@ impl Engine {
         }
     }
 
+    /// Connects and logs in once. The outer error is one of the state or the host; the inner one says why the instance was
+    /// not reached.
     async fn reach(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Result<(), Unreached>, EngineError> {
         let endpoint = match self.look_up(id, setup).await? {
             Ok(endpoint) => endpoint,
@@ -297,7 +303,7 @@ impl Engine {
         Ok(Ok(()))
     }
 
-    /// Records the images with which an instance came up.
+    /// Records the images with which an instance came up, so that jobs that need them prefer it.
     async fn note_brought(&self, id: &InstanceId, setup: &PoolSetup) -> Result<(), EngineError> {
         if setup.pulls.is_none() {
             return Ok(());
@@ -312,7 +318,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether an idle instance is well: for the provider, and for the login of a job.
+    /// Examines whether an idle instance is well: for the provider, and for the login of a job.
     async fn examine(
         &self,
         id: &InstanceId,
@@ -329,7 +335,8 @@ impl Engine {
         }
     }
 
-    /// How to reach an instance now. If the operator has changed this for a static host, the new endpoint is recorded.
+    /// The endpoint of an instance, looked up now. If the operator has changed this for a static host, the new endpoint is
+    /// recorded.
     pub(super) async fn look_up(
         &self,
         id: &InstanceId,
@@ -361,7 +368,7 @@ impl Engine {
         Ok(Ok(endpoint))
     }
 
-    /// Where a launched instance was last reached, if it is ready.
+    /// The endpoint at which a launched instance was last reached, if it is ready.
     async fn recorded_endpoint(&self, id: &InstanceId) -> Result<Option<Endpoint>, EngineError> {
         let state = self.store.load().await?;
         let ready = state.instance(id).filter(|i| !i.is_static() && i.phase == Phase::Ready);
@@ -392,6 +399,8 @@ impl Engine {
         Ok(EffectResult::NoResponse(failure, obstacle))
     }
 
+    /// Runs the ready command, and records the instance as ready. After a failed command or a lost connection, the instance
+    /// is drained: nothing tells how much of its setup is done.
     async fn make_ready(&self, id: &InstanceId, setup: &PoolSetup) -> Result<EffectResult, EngineError> {
         let timing = &setup.policy.timing;
         let result = match &setup.ready_command {
@@ -435,7 +444,7 @@ impl Engine {
         })
     }
 
-    /// The same over a login that may be another one than that of jobs; an error is one of the connection.
+    /// Runs a command over a login that may be another one than that of jobs; an error is one of the connection.
     pub(super) async fn command_at(
         &self,
         id: &InstanceId,
@@ -450,6 +459,7 @@ impl Engine {
         }
     }
 
+    /// Records a static host as an instance, with the endpoint that the provider has for it.
     async fn adopt(
         &self,
         id: &InstanceId,
@@ -506,6 +516,8 @@ impl Engine {
         Ok(outcome)
     }
 
+    /// Closes an attempt whose calls are gone. A held lease means that one is still alive: then nothing happens, and a
+    /// later pass tries again.
     async fn end_attempt(&self, name: &AttemptName, how: End) -> Result<EffectResult, EngineError> {
         let Some(_lease) = self.host.attempts.seize_attempt(name).await? else {
             return Ok(EffectResult::Fine);
@@ -527,6 +539,7 @@ impl Engine {
         Ok(EffectResult::Fine)
     }
 
+    /// Takes the request of a dead call out of the queue. The job keeps its place for its next attempt.
     async fn drop_request(&self, name: &AttemptName) -> Result<EffectResult, EngineError> {
         let Some(_lease) = self.host.attempts.seize_attempt(name).await? else {
             return Ok(EffectResult::Fine);

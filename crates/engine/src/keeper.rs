@@ -25,21 +25,22 @@ use crate::{Engine, EngineError, deadline};
 const AFTER_ERROR: Duration = Duration::from_secs(10);
 /// The pause after the first failed wait; it doubles with each failure in a row.
 const AFTER_FAILED_WAIT: Duration = Duration::from_secs(1);
-/// After a pass, a keeper rests this many times as long as the pass took, but at most `LONGEST_REST`. Under many
-/// wake-ups (hundreds of concurrent jobs) this leaves the processor, and the lock of the state, to the calls.
+/// After a pass, a keeper rests this many times as long as the pass took, but at most [`LONGEST_REST`]. Under many wake-ups
+/// (hundreds of concurrent jobs) this leaves the processor, and the lock of the state, to the calls.
 const REST: u32 = 3;
 const LONGEST_REST: Duration = Duration::from_millis(200);
-/// How long an idle keeper of a settled pool sleeps at most between two passes.
+/// Longest sleep of an idle keeper of a settled pool between two passes.
 const IDLE_INTERVAL: Duration = Duration::from_hours(1);
 
-/// Why a round ended.
+/// The reason why a round ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RoundEnd {
     /// Nothing to do, no request waiting, no wake-up scheduled.
     Settled,
     /// A wake-up came to a settled pool.
     Woken,
-    /// This process has to exit, and why: `Stop`, `Unneeded`, `Replaced` or `Evicted`.
+    /// The process has to exit, for this reason: [`WakeReason::Stop`], [`WakeReason::Unneeded`], [`WakeReason::Replaced`]
+    /// or [`WakeReason::Evicted`].
     Stopped(WakeReason),
 }
 
@@ -67,7 +68,7 @@ impl std::fmt::Debug for Pool {
 /// Effects under way.
 type Running = FuturesUnordered<LocalBoxFuture<'static, Done>>;
 
-/// Keeps one pool.
+/// The loop that keeps one pool.
 pub(super) struct PoolKeeper {
     pub(super) engine: Engine,
     setup: Rc<dyn Setup>,
@@ -81,16 +82,16 @@ pub(super) struct PoolKeeper {
     rest_until: Option<Stamp>,
     /// Failed waits in a row.
     failed_waits: u32,
-    /// What the passes did, if the caller shows it.
+    /// The results of the passes, if the caller shows it.
     pub(super) shown: Option<OwnPasses>,
 }
 
-/// What the passes of this process started.
+/// The work that the passes of this process started.
 #[derive(Debug, Default)]
 pub struct OwnPasses {
     /// The effects as text.
     pub did: Vec<String>,
-    /// The last pass's report, whether it could be written or not.
+    /// The last pass's [`Report`], whether it could be written or not.
     pub report: Option<Report>,
 }
 
@@ -170,7 +171,7 @@ impl PoolKeeper {
         }
     }
 
-    /// Wake-ups stay in the mailbox meanwhile, and effects continue.
+    /// Rests until the moment that the last pass set. Wake-ups stay in the mailbox meanwhile, and effects continue.
     async fn rest(&mut self, setup: &PoolSetup) {
         let Some(until) = self.rest_until.take() else { return };
         let left = self.engine.now().until(until);
@@ -232,6 +233,8 @@ impl PoolKeeper {
         Ok([next, heartbeat, again].into_iter().flatten().min())
     }
 
+    /// Starts an effect beside those under way, unless one about the same instance or attempt is. Effects run in this
+    /// process without a thread: the keeper polls them while it waits and while it plans.
     fn start(&mut self, effect: Effect, state: &PoolState, setup: &PoolSetup) {
         if let Effect::Warm { instance, image } = &effect {
             return self.start_pull(instance.clone(), Arc::clone(image), setup);
@@ -299,7 +302,7 @@ impl PoolKeeper {
         }
     }
 
-    /// How many effects are under way.
+    /// Number of effects that are under way.
     pub(super) fn under_way(&self) -> usize {
         self.running.len()
     }
@@ -330,12 +333,15 @@ impl PoolKeeper {
         }
     }
 
+    /// Notes the ends of several effects.
     fn note_all(&mut self, ended: Vec<Done>, setup: &PoolSetup) {
         for done in ended {
             self.note(done, setup);
         }
     }
 
+    /// Notes the end of an effect in the cache, which decides when the next call about its instance is due. The state has
+    /// its outcome already.
     fn note(&mut self, done: Done, setup: &PoolSetup) {
         if let Effect::Warm { instance, image } = done.effect {
             if let EffectResult::Failed(failure) = &done.outcome {
@@ -431,6 +437,7 @@ async fn beside<T>(running: &mut Running, mut work: impl Future<Output = T> + Un
     (work.await, ended)
 }
 
+/// The end of the round that this reason demands; `None` if passes go on.
 fn stop(woken: WakeReason) -> Option<RoundEnd> {
     match woken {
         WakeReason::Stop | WakeReason::Unneeded | WakeReason::Replaced | WakeReason::Evicted => {
@@ -440,7 +447,7 @@ fn stop(woken: WakeReason) -> Option<RoundEnd> {
     }
 }
 
-/// When a keeper exits.
+/// The condition on which a keeper exits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeeperMode {
     /// `greenroom keep`: runs until it is stopped.
@@ -449,13 +456,13 @@ pub enum KeeperMode {
     UntilSettled,
 }
 
-/// Why a keeper exited.
+/// The reason why a keeper exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeeperExit {
     /// Another keeper is running.
     Elsewhere,
     Settled,
-    /// By SIGTERM, or by SIGQUIT once no attempt was open.
+    /// The keeper was stopped by SIGTERM, or by SIGQUIT once no attempt was open.
     Stopped,
     /// The executable was replaced; a background keeper has started the new one.
     HandedOver,
@@ -498,6 +505,8 @@ pub async fn keep(
     }
 }
 
+/// True if a pool's state has changed since its last pass: a call may have committed after the last wait, and found the
+/// keeper still alive.
 async fn any_news(pools: &[Pool]) -> Result<bool, EngineError> {
     for pool in pools {
         if pool.engine.store.load().await?.revision != pool.revision.get() {

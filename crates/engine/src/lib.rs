@@ -1,4 +1,4 @@
-//! Turns plans into effects; the only caller of ports.
+//! The engine: turns plans ([`greenroom_core::plan`]) into effects. It is the only caller of the ports ([`greenroom_ports`]).
 //!
 //! Intent is committed before the effect, the outcome after it. No lock of the store is ever held across a call to a
 //! provider or an instance.
@@ -36,7 +36,7 @@ use greenroom_ports::host::Host;
 use greenroom_ports::host_error::HostError;
 use greenroom_ports::store::{Committed, Store, StoreError};
 
-/// One pool and its ports.
+/// One pool and its ports: [`Store`], [`Host`], [`Connector`] and [`Clock`]. The provider is in the configuration of each pass.
 #[derive(Clone)]
 pub struct Engine {
     pub pool: PoolName,
@@ -52,7 +52,8 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-/// A port failed while state was being read or written.
+/// The failure of a port while state was being read or written. A failed call of a provider or an instance is none: it is
+/// an outcome, and recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     #[error(transparent)]
@@ -66,7 +67,7 @@ impl Engine {
         self.clock.now()
     }
 
-    /// Commits the events of `decide` and wakes the attempts concerned.
+    /// Commits the events of `decide` ([`Store::transact`]) and wakes the attempts concerned.
     pub(crate) async fn commit(
         &self,
         mut decide: impl FnMut(&PoolState) -> Vec<Event>,
@@ -76,14 +77,14 @@ impl Engine {
         Ok(committed)
     }
 
-    /// Wakes the calls that wait for one of these events.
+    /// Wakes the calls that wait for one of these [`Event`]s.
     pub(crate) async fn tell(&self, events: &[Event]) {
         for attempt in events.iter().filter_map(|e| concerned(&e.change)) {
             self.host.wakeups.wake_attempt(attempt).await;
         }
     }
 
-    /// The report of the last pass, which only explains: without one, a call goes on by the record.
+    /// The [`Report`] of the last pass, which only explains: without one, a call goes on by the record.
     pub(crate) async fn last_report(&self) -> Option<Report> {
         self.host.reports.read_report(&self.pool).await.unwrap_or_else(|problem| {
             tracing::warn!(pool = %self.pool, "cannot read the report of the last pass: {problem}");

@@ -13,7 +13,7 @@ use greenroom_core::time::Stamp;
 
 use super::{Engine, EngineError};
 
-/// What a command applies to.
+/// The target of an operator's command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     Pool,
@@ -198,7 +198,7 @@ fn drain_events(state: &PoolState, target: &Target, now: Stamp) -> Vec<Event> {
     }
 }
 
-/// Those of the instances without jobs.
+/// The instances among these that have no jobs.
 fn unused<'a>(
     state: &'a PoolState,
     which: &'a dyn Fn(&Instance) -> bool,
@@ -207,7 +207,7 @@ fn unused<'a>(
     instances.filter(move |i| which(i) && i.holders.is_empty())
 }
 
-/// Those of them that never get a job again.
+/// The instances among these that never get a job again.
 fn ending<'a>(
     state: &'a PoolState,
     which: &'a dyn Fn(&Instance) -> bool,

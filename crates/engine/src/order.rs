@@ -7,7 +7,7 @@ use greenroom_core::plan::request;
 
 use super::{Engine, EngineError};
 
-/// What a launch makes.
+/// The kind of instance that a launch makes.
 pub(super) enum Makes {
     /// An instance of the pool's own kind.
     Shared,
@@ -17,7 +17,7 @@ pub(super) enum Makes {
 }
 
 impl Engine {
-    /// What the launch of this instance makes.
+    /// The kind of instance that the launch of this one makes.
     pub(super) async fn makes(&self, instance: &Instance) -> Result<Makes, EngineError> {
         let Some(ordered) = &instance.ordered else { return Ok(Makes::Shared) };
         if let Some(order) = self.host.attempts.order(&ordered.attempt).await? {
@@ -28,8 +28,8 @@ impl Engine {
         Ok(Makes::Nothing)
     }
 
-    /// What a job ordered turns out not to be possible: the job learns why, and its instance is drained. The next pass
-    /// terminates what exists of it.
+    /// Refuses a job's order that turns out not to be possible: the job learns why, and its instance is drained. The next
+    /// pass terminates what exists of it.
     pub(super) async fn refuse(&self, id: &InstanceId, refused: &RefusedOrder) -> Result<(), EngineError> {
         self.commit(|state| {
             let Some(ordered) = state.instance(id).and_then(|i| i.ordered.as_ref()) else {

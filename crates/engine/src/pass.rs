@@ -22,31 +22,31 @@ use super::effect::EffectResult;
 use super::warm::Warming;
 use super::{Engine, EngineError, deadline};
 
-/// How old the metadata services' notices may be. A link wakes the keeper until it has been asked.
+/// Greatest age of the metadata services' notices. A link wakes the keeper until it has been asked.
 const ANNOUNCED_AGE: Duration = Duration::from_secs(3);
 
-/// What a keeper caches between passes. Losing it costs time, never correctness.
+/// Facts that a keeper caches between passes, for [`Observed`]. Losing them costs time, never correctness.
 #[derive(Debug, Default)]
 pub(super) struct KeeperCache {
     pub(super) generation: Option<Generation>,
     pub(super) listing: Option<(Stamp, Result<Listing, Failure>)>,
-    /// When the last complete list began, once this keeper knows.
+    /// Time at which the last complete list began, once this keeper knows.
     pub(super) listed: Option<Stamp>,
-    /// When `endpoint` denied an instance that each list since lacks.
+    /// Times at which [`endpoint`](greenroom_ports::provider::Provider::endpoint) denied instances that each list since lacks.
     pub(super) denied: BTreeMap<InstanceId, Stamp>,
-    /// What the instances' metadata services announced, and when they were asked.
+    /// The announcements of the instances' metadata services, and the time at which they were read.
     pub(super) announced: Option<(Stamp, BTreeMap<InstanceId, Notice>)>,
     pub(super) first_seen: BTreeMap<InstanceId, Stamp>,
     pub(super) failing_calls: BTreeMap<InstanceId, plan::FailingCall>,
-    /// Until when a call that succeeded is not repeated.
+    /// Times until which calls that succeeded are not repeated.
     pub(super) awaited: BTreeMap<InstanceId, Stamp>,
     /// The operator's last `pool resume` that the failing calls know of.
     pub(super) resumed: Option<Stamp>,
-    /// When a call about an instance last succeeded.
+    /// Time of the last successful call about each instance.
     pub(super) healthy: BTreeMap<InstanceId, Stamp>,
-    /// When a ready instance last did not respond.
+    /// Time at which each ready instance last did not respond.
     pub(super) unhealthy: BTreeMap<InstanceId, Stamp>,
-    /// Why instances are not reached.
+    /// The reasons why instances are not reached.
     pub(super) obstacles: BTreeMap<InstanceId, Lasting>,
     /// True if the last pass suspected the runner host.
     pub(super) suspects_host: bool,
@@ -64,7 +64,7 @@ pub(super) struct KeeperCache {
     pub(super) unfit: Vec<(Stamp, InstanceId, String)>,
 }
 
-/// Whether this pass may launch.
+/// The permission of a pass to launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Launching {
     Yes,
@@ -72,7 +72,7 @@ pub(super) enum Launching {
     No,
 }
 
-/// A committed pass.
+/// A committed pass: its [`Plan`], and the state after its events.
 #[derive(Debug)]
 pub(super) struct PassResult {
     pub(super) plan: Plan,
@@ -80,7 +80,8 @@ pub(super) struct PassResult {
 }
 
 impl Engine {
-    /// Observes, plans under the store's lock, commits, reports. The caller carries out the effects.
+    /// Runs one pass: observes, plans ([`plan::plan`]) under the store's lock, commits, reports. The caller carries out the
+    /// effects.
     pub(super) async fn pass(
         &self,
         memory: &mut KeeperCache,
@@ -127,7 +128,7 @@ impl Engine {
         Ok(PassResult { plan, state: committed.state })
     }
 
-    /// When the last complete list began. Before the first one, it is that of the keeper before.
+    /// Time at which the last complete list began. Before this keeper's first list, it is that of the keeper before.
     async fn last_list(&self, memory: &mut KeeperCache) -> Option<Stamp> {
         let complete = |listing: &Listing| listing.complete.then_some(listing.begun);
         if let Some((_, Ok(listing))) = &memory.listing
@@ -174,13 +175,15 @@ impl Engine {
         memory.doubts_list = note.is_some();
     }
 
-    /// What a pass without launches would do now; commits nothing.
+    /// The plan of a pass without launches, as it would be now; commits nothing.
     pub(super) async fn preview(&self, setup: &PoolSetup) -> Result<Plan, EngineError> {
         let observed = self.observe(&mut KeeperCache::default(), setup, Launching::No).await?;
         let state = self.store.load().await?;
         Ok(plan::plan(View { recorded: &state, observed: &observed }, &setup.policy, self.now()))
     }
 
+    /// Everything that a pass needs beside the state. The list comes first: what is recorded after its beginning is newer
+    /// than the list, and the plan can tell that by its time.
     async fn observe(
         &self,
         memory: &mut KeeperCache,
@@ -289,7 +292,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The provider's list, at most once per `list_interval`.
+    /// The provider's list, at most once per [`list_interval`](Timing::list_interval).
     async fn list(&self, memory: &mut KeeperCache, setup: &PoolSetup) -> Result<Listing, Failure> {
         let now = self.now();
         if let Some((at, listing)) = &memory.listing
@@ -311,8 +314,8 @@ impl Engine {
         listing
     }
 
-    /// What the metadata services of instances announce, at most once per `ANNOUNCED_AGE`. The connector knows it, and
-    /// sends nothing to an instance.
+    /// Reads what the metadata services of instances announce, at most once per [`ANNOUNCED_AGE`]. The connector knows it,
+    /// and sends nothing to an instance.
     async fn ask_metadata(
         &self,
         memory: &mut KeeperCache,
@@ -337,7 +340,7 @@ impl Engine {
         known
     }
 
-    /// An instance that is gone is not an orphan in the cached list.
+    /// Drops what is cached about instances whose records are gone: in the cached list, they would look like orphans.
     fn forget_with_events(&self, memory: &mut KeeperCache, events: &[Event]) {
         for event in events {
             if let Change::Forgotten { instance } | Change::RecordDropped { instance, .. } = &event.change {
@@ -456,7 +459,8 @@ impl KeeperCache {
     }
 }
 
-/// The event that begins the generation, before its first launch.
+/// The event that begins the generation, in the transaction of its first launch. A generation that launches nothing leaves no
+/// trace in the state.
 fn begun(state: &PoolState, generation: Option<&Generation>, plan: &Plan, now: Stamp) -> Vec<Event> {
     let launches = plan.events.iter().any(|e| matches!(e.change, Change::LaunchIntended { .. }));
     match generation {

@@ -1,4 +1,4 @@
-//! What `prepare` tells the job log while the job waits.
+//! Messages of `prepare` for the job log while the job waits.
 
 use std::time::Duration;
 

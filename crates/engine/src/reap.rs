@@ -24,7 +24,7 @@ use crate::{Engine, EngineError};
 /// Passes in a row: the next one forgets what the previous one drained.
 const ROUNDS: usize = 4;
 
-/// How often a command that waits looks whether a keeper runs.
+/// Interval at which a command that waits checks that a keeper runs.
 const KEEPER_LOOK: Duration = Duration::from_secs(2);
 
 /// The result of `reap`.
@@ -156,7 +156,7 @@ impl super::Engine {
 //
 // Needs no keeper and disturbs none: it deletes only resources without a record.
 
-/// Why the orphans are unknown.
+/// The reason why the orphans are unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum LookError {
     #[error("the provider cannot list its resources: {0}")]
@@ -171,12 +171,12 @@ pub enum LookError {
     Trouble(#[from] EngineError),
 }
 
-/// How the deletion of an orphan ended.
+/// The end of an orphan's deletion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Deleted {
     /// The provider no longer finds it.
     Gone,
-    /// Why it still exists: a refusal that a retry does not change, or the time limit.
+    /// The orphan still exists, for this reason: a refusal that a retry does not change, or the time limit.
     Stays(String),
 }
 

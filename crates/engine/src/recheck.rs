@@ -80,7 +80,7 @@ impl Engine {
         self.fitness(&instance.id, endpoint, setup).await
     }
 
-    /// Whether the next job can begin there: Greenroom's part of the check, then the operator's.
+    /// Checks that the next job can begin on the instance: Greenroom's part of the check, then the operator's.
     pub(super) async fn fitness(
         &self,
         id: &InstanceId,

@@ -25,18 +25,18 @@ use super::{Engine, EngineError};
 /// The reason of a loss that no report explains.
 const NO_RESPONSE: &str = "no longer responds";
 
-/// How often a running stage looks for the provider's notices in the report of the last pass.
+/// Interval at which a running stage looks for the provider's notices in the report of the last pass.
 const NOTICE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Notices that a stage tells. A cloud has few, but a time in one may change.
 const MAX_NOTICES: usize = 10;
 
-/// What a stage is to its job.
+/// The role of a [`Stage`] in its job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StageKind {
     /// The script is the job's or unknown, rather than the runner's own: it runs in the job's container, if it has one.
     pub in_container: bool,
-    /// Its name, if it prepares the instance for the job's own script and fetches its sources.
+    /// The stage's name, if it prepares the instance for the job's own script and fetches its sources.
     pub prepares: Option<&'static str>,
     /// A stage in the container follows those of the runner: the container may start now.
     pub before_container: bool,
@@ -44,7 +44,7 @@ pub struct StageKind {
     pub last: bool,
 }
 
-/// Why a stage could not be completed.
+/// The reason why a stage could not be completed.
 #[derive(Debug, thiserror::Error)]
 pub enum StageError {
     #[error(
@@ -79,13 +79,13 @@ pub enum StageError {
     Trouble(#[from] EngineError),
 }
 
-/// Why an instance was lost.
+/// The reason why an instance was lost.
 enum LossReason {
-    /// As the provider reports it.
+    /// The instance ended, as the provider reports it.
     Ended { how: String, by_job: bool },
-    /// As far as Greenroom observed.
+    /// The instance was lost, as far as Greenroom observed.
     Lost(&'static str),
-    /// It was drained.
+    /// The instance was drained.
     Left(DrainReason),
 }
 
@@ -260,7 +260,7 @@ impl Engine {
         }
     }
 
-    /// On a static host: what cleaning needs to find everything that the job left.
+    /// The trace by which cleaning finds everything that the job left on a static host.
     pub(super) async fn trace(
         &self,
         attempt: &AttemptName,
@@ -273,7 +273,7 @@ impl Engine {
         Ok(Some(Trace { mark, attempt: attempt.clone(), builds_dir }))
     }
 
-    /// What the keeper reports about a lost instance, if it does so in time; otherwise what this call observed.
+    /// The keeper's report about a lost instance, if it comes in time; otherwise the observation of this call.
     async fn loss_reason(
         &self,
         id: &InstanceId,
@@ -310,7 +310,7 @@ impl Engine {
     }
 }
 
-/// Where a script runs.
+/// The place in which a script runs.
 #[derive(Debug, PartialEq, Eq)]
 struct StagePlace {
     reader: Reader,
@@ -335,7 +335,7 @@ fn place(execution: Execution, container: Option<&JobContainer>, kind: StageKind
     Some(StagePlace { reader: Reader::Shell(shell), open_umask: container.open_umask, ahead })
 }
 
-/// What a pass reported of an instance in use that seems to be gone.
+/// The report of a pass about an instance in use that seems to be gone.
 fn reported(report: &Report, id: &InstanceId) -> Option<LossReason> {
     report.notes.iter().find_map(|note| match note {
         Note::Suspect { instance, cause: Some(cause), by_job } if instance == id => {

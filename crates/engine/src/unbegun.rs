@@ -186,7 +186,8 @@ impl Engine {
     }
 }
 
-/// What happens to an instance that has not begun a stage; `None`: it is gone, or going for another reason.
+/// The sentence about the future of an instance that has not begun a stage; `None`: the instance is gone, or going for
+/// another reason.
 fn next(state: &PoolState, id: &InstanceId) -> Option<&'static str> {
     let known = state.instance(id)?;
     match &known.phase {

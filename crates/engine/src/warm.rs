@@ -26,7 +26,7 @@ use super::container::script::pulling;
 use super::effect::EffectResult;
 use super::{Engine, EngineError};
 
-/// What the script needs beside the pull.
+/// The time that the script needs beside the pull.
 pub const MARGIN: Duration = Duration::from_mins(1);
 
 /// The script that pulls a job's image where no instance has it yet; `None`: it would have credentials in it. The same
@@ -48,7 +48,7 @@ pub(super) struct Warming {
 }
 
 impl Warming {
-    /// For the next pass.
+    /// The pulls, for the next pass.
     pub(super) fn seen(&self) -> Pulls {
         let under_way = self.under_way.iter().map(|(id, (image, _))| (id.clone(), Arc::clone(image)));
         Pulls { under_way: under_way.collect(), failing: self.failing.clone() }
@@ -106,7 +106,7 @@ impl Warming {
     }
 }
 
-/// What a job may have left there. A static host in service was cleaned by root since its last job.
+/// The traces that a job may have left on an instance. A static host in service was cleaned by root since its last job.
 fn traces(instance: &Instance) -> Traces {
     let is_clean = if instance.is_static() { instance.phase == Phase::Ready } else { instance.uses == 0 };
     if is_clean && instance.holders.is_empty() { Traces::None } else { Traces::Possible }
@@ -131,7 +131,7 @@ impl Engine {
         }
     }
 
-    /// What fails is pulled again by the job, which reports it.
+    /// Pulls the images of [`warm::ahead`] on an instance. A failed pull is repeated by the job, which reports it.
     async fn pull_ahead(&self, id: &InstanceId, setup: &PoolSetup) {
         let Ok(state) = self.store.load().await else { return };
         for image in warm::ahead(&state, id) {

@@ -40,7 +40,7 @@ pub fn make_keys(state: &Path) {
     }
 }
 
-/// The files that `make_keys` wrote.
+/// The files that [`make_keys`] wrote.
 pub fn read_keys(state: &Path) -> InstanceKeys {
     let read = |name: &str| std::fs::read_to_string(state.join(name)).unwrap().trim_end().to_owned();
     InstanceKeys {

@@ -25,7 +25,7 @@ use crate::setting::Setting;
 
 /// Time limit for anything in a place, even on a busy machine.
 pub const SOON: Duration = Duration::from_mins(1);
-/// Without its state directory, nothing is running after this; the promise is 5 s and a check.
+/// The time after which nothing is running that lost its state directory; the promise is 5 s and a check.
 const UNTIL_GONE: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Its exit status, if it has exited.
+    /// The exit status of the service, if it has exited.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("a child of ours")
     }

@@ -44,7 +44,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Its present state; `None`: it is gone, or a zombie.
+    /// The start time of a living process; `None`: it is gone, or a zombie.
     fn started(pid: i32) -> Option<u64> {
         Stat::of(pid).ok().filter(|stat| !stat.has_exited()).map(|stat| stat.start)
     }

@@ -8,7 +8,7 @@ use jiff::fmt::friendly::SpanParser;
 /// Ten years; a longer duration is probably a typo.
 const LONGEST: Duration = Duration::from_hours(24 * 365 * 10);
 
-/// Why a text is no duration. Its sentence says what to write instead.
+/// The reason [`parse`] takes a text for no duration. Its sentence says what to write instead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
     #[error("{}", no_unit(.number))]

@@ -1,8 +1,7 @@
 //! Configuration keys as data: for the reader of tables and for docs/configuration.md.
 //!
-//! `config` and each provider declare their keys once, in tables of this form: name, type, unit, default, meaning, and when a
-//! change takes effect. One reader, [`table`], takes type and default from there. Tests show that every declared key is read,
-//! and has its true default.
+//! `config` and each provider have tables of their keys in this form, and one reader for them: [`table`]. Tests show that
+//! every declared key is read, and has its true default.
 
 pub mod duration;
 pub mod near;
@@ -19,16 +18,16 @@ use std::fmt;
 /// A kind of table in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyTable {
-    /// Its header: `[timing]`.
+    /// The table's header: `[timing]`.
     pub header: &'static str,
-    /// Its purpose, as Markdown.
+    /// The table's purpose, as Markdown.
     pub about: &'static str,
-    /// In the order of the page.
+    /// The table's keys, in the order of the page.
     pub keys: &'static [KeySpec],
 }
 
 impl KeyTable {
-    /// Its dotted path: `pool.NAME.provider`; empty for the top of the file.
+    /// The table's dotted path: `pool.NAME.provider`; empty for the top of the file.
     pub fn path(&self) -> &'static str {
         if self.header.starts_with('[') { self.header.trim_matches(['[', ']']) } else { "" }
     }
@@ -109,7 +108,7 @@ pub enum DefaultValue {
     Described(&'static str),
 }
 
-/// When a change takes effect.
+/// The moment at which a change of a key takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TakesEffect {
     /// With the keeper's next pass, for instances and waiting jobs.
@@ -122,11 +121,11 @@ pub enum TakesEffect {
     Job,
     /// For processes that start afterwards.
     Start,
-    /// As set for the keys in the table.
+    /// The change takes effect as set for the keys in the table.
     Within,
 }
 
-/// A key without a unit and notes; [`KeySpec::doc`] has to follow.
+/// A key without a unit and notes; [`doc`](method@KeySpec::doc) has to follow.
 pub const fn key(
     name: &'static str,
     ty: ValueType,
@@ -152,7 +151,7 @@ impl KeySpec {
         Self { notes, ..self }
     }
 
-    /// The same key for another table, with another default.
+    /// Returns this key for another table, with another default.
     #[must_use]
     pub const fn with_default(self, default: DefaultValue) -> Self {
         Self { default, ..self }

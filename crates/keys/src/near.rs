@@ -13,7 +13,7 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     (score > SIMILAR).then_some(nearest)
 }
 
-/// What to write instead of an unknown name: the nearest one, or any of the known ones.
+/// Returns what to write instead of an unknown name: the nearest one, or any of the known ones.
 pub fn nearest_or_all<'a>(name: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
     match nearest(name, known.clone()) {
         Some(near) => format!("did you mean `{near}`?"),

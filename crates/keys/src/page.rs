@@ -98,7 +98,7 @@ fn unset(unset: DefaultValue) -> String {
     }
 }
 
-/// As the page's introduction (page.md) explains them.
+/// Returns the words that the page's introduction (page.md) explains.
 fn applies(applies: TakesEffect) -> &'static str {
     match applies {
         TakesEffect::Pass => "next pass",

@@ -60,7 +60,7 @@ impl<P> Problem<P> {
         Self { help: Some(text.into()), ..self }
     }
 
-    /// This problem with other places.
+    /// Returns this problem with other places.
     pub fn located<Q>(self, position: impl Fn(&P) -> Q) -> Problem<Q> {
         let marks = self.marks.into_iter().map(|(place, label)| (position(&place), label)).collect();
         Problem { title: self.title, marks, help: self.help }

@@ -173,7 +173,7 @@ fn value(takes: ValueType) -> Value {
     }
 }
 
-/// What an editor shows: the meaning, the unit, a default that is only described, and when a change takes effect.
+/// The text that an editor shows: the meaning, the unit, a default that is only described, and when a change takes effect.
 fn description(key: &KeySpec) -> String {
     let default = match key.default {
         DefaultValue::Required => "Required.".to_owned(),

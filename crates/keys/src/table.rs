@@ -24,7 +24,7 @@ pub struct Table<'a> {
     tables: &'static [KeyTable],
     /// Dotted: `pool.linux.provider.host.0`; empty at the top.
     path: String,
-    /// As the operator writes it: `[[pool.linux.provider.host]]`; empty at the top.
+    /// The table's header as the operator writes it: `[[pool.linux.provider.host]]`; empty at the top.
     header: String,
     values: &'a toml::Table,
     sink: &'a Sink,
@@ -52,7 +52,7 @@ impl<'a> Table<'a> {
         self.values
     }
 
-    /// As the operator writes it: `[pool.linux]`.
+    /// The table's header as the operator writes it: `[pool.linux]`.
     pub fn header(&self) -> &str {
         &self.header
     }
@@ -140,12 +140,12 @@ impl<'a> Table<'a> {
         self.take_inside(name, value::table).map(|values| self.inner(name, self.path(name), header, values))
     }
 
-    /// An inner table whose keys are names of the operator's choosing: `named_table` opens what they name.
+    /// An inner table whose keys are names of the operator's choosing: [`named_table`](Self::named_table) opens what they name.
     pub fn names(&self, name: &str) -> Got<&'a toml::Table> {
         self.take_inside(name, value::table)
     }
 
-    /// One of the tables behind `names`.
+    /// One of the tables behind [`names`](Self::names).
     #[must_use]
     pub fn named_table(&self, name: &str, entry: &str, values: &'a toml::Table) -> Table<'a> {
         let path = join(&self.path(name), entry);
@@ -301,7 +301,7 @@ pub fn opened_by(tables: &'static [KeyTable], kind: &KeyTable, key: &KeySpec) ->
 }
 
 impl fmt::Debug for Table<'_> {
-    /// Without its values, which may be passwords.
+    /// Shows the table without its values, which may be passwords.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Table").field("header", &self.header).finish_non_exhaustive()
     }

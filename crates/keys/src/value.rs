@@ -10,7 +10,7 @@ use super::{Chosen, ValueType, duration, size};
 /// Any larger number is a typo, unless its key says otherwise.
 pub(super) const MOST: u32 = 1_000_000;
 
-/// What is wrong with a value; that it must be what its key takes is said elsewhere.
+/// A fault of a value, without what its key takes: that is said elsewhere.
 #[derive(Debug)]
 pub(super) struct Wrong {
     /// The entry that is wrong in a list or a table; empty: the whole value.

@@ -1,10 +1,10 @@
-//! Why a value cannot be that of a key, and the value of a key or why there is none.
+//! The value of a key, or why there is none: it is absent, or a [`ValueError`].
 
 use std::borrow::Cow;
 
 use crate::problem::Place;
 
-/// Why a key does not take a value of the right type.
+/// The reason a key does not take a value of the right type.
 ///
 /// Its sentence has no subject: [`Table::parsed`](crate::table::Table::parsed) puts the key before it. The variants say what is
 /// wrong, so that all keys say it in the same words.
@@ -100,7 +100,7 @@ impl<T> Got<T> {
         matches!(self, Self::Bad(_))
     }
 
-    /// This one, or if it is missing, the one below it.
+    /// Returns this one, or if it is missing, the one below it.
     pub fn over<'a>(&'a self, below: &'a Self) -> &'a Self {
         if self.is_absent() { below } else { self }
     }

@@ -40,7 +40,7 @@ pub struct Assignment {
     pub container: Option<JobContainer>,
 }
 
-/// The part of a policy's timing that `run` needs, as of the grant: a stage reads no pool state.
+/// The part of a policy's [`Timing`] that `run` needs, as of the grant: a stage reads no pool state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageTimeouts {
     /// `connect_timeout`: limit for connecting, and again for starting the script.
@@ -75,7 +75,7 @@ impl Default for StageTimeouts {
 pub struct AttemptRecord {
     pub job: JobFacts,
     pub pool: PoolName,
-    /// How its stages run.
+    /// The way in which the attempt's stages run.
     pub execution: Execution,
     /// Directory of its sources on the instance, as `config` reported it to the runner; `None`: unknown to `prepare`.
     #[serde(default)]
@@ -83,8 +83,8 @@ pub struct AttemptRecord {
     pub begun: Stamp,
     #[serde(default)]
     pub assignment: Option<Assignment>,
-    /// The job's order with the values of variables. `begin_attempt` writes it into a file of its own, and only
-    /// `Attempts::order` reads it.
+    /// The job's order with the values of variables. [`Attempts::begin_attempt`] writes it into a file of its own, and only
+    /// [`Attempts::order`] reads it.
     #[serde(skip)]
     pub order: Option<LaunchOrder>,
 }
@@ -92,7 +92,7 @@ pub struct AttemptRecord {
 /// An attempt that has just been closed by this call or an earlier one.
 #[derive(Debug)]
 pub struct Closing {
-    /// To be held until the release is committed.
+    /// The attempt's lease, to be held until the release is committed.
     pub lease: Lock,
     /// `None` if `prepare` never ran.
     pub record: Option<AttemptRecord>,
@@ -101,21 +101,24 @@ pub struct Closing {
     pub calls_remain: bool,
 }
 
-/// Of one manager: it judges its own attempts and no others, because only there leases and runners can be seen.
+/// The attempts of one manager. A manager judges its own attempts and no others, because only there leases and runners can
+/// be seen.
 #[async_trait(?Send)]
 pub trait Attempts: fmt::Debug {
-    /// For `prepare`: creates the attempt's directory with its lease already held, or uses an existing directory.
-    /// `Closed` if `cleanup` ran first.
+    /// Begins an attempt, for `prepare`: creates the attempt's directory with its lease already held, or uses an existing
+    /// directory. [`HostError::Closed`] if `cleanup` ran first.
     async fn begin_attempt(
         &self,
         name: &AttemptName,
         record: &AttemptRecord,
     ) -> Result<(Lock, AttemptRecord), HostError>;
 
-    /// For `run`: takes the lease shared. `None` if the attempt does not exist; `Closed` if it is closed.
+    /// Enters an attempt, for `run`: takes the lease shared. `None` if the attempt does not exist; [`HostError::Closed`] if
+    /// it is closed.
     async fn enter_attempt(&self, name: &AttemptName) -> Result<Option<(Lock, AttemptRecord)>, HostError>;
 
-    /// For the keeper: the order that `begin_attempt` wrote; `None` if the attempt has none, is closed, or is gone.
+    /// The order, for the keeper, that [`begin_attempt`](Self::begin_attempt) wrote; `None` if the attempt has none, is
+    /// closed, or is gone.
     async fn order(&self, name: &AttemptName) -> Result<Option<LaunchOrder>, HostError>;
 
     /// The directory of an attempt's sources, as its `prepare` recorded it; `None` if it recorded none, or is gone.
@@ -123,10 +126,10 @@ pub trait Attempts: fmt::Debug {
         Ok(None)
     }
 
-    /// Writes the assignment (or its absence) into the `job` file.
+    /// Writes the [`Assignment`] (or its absence) into the `job` file, the [`AttemptRecord`].
     async fn assign(&self, name: &AttemptName, assignment: Option<&Assignment>) -> Result<(), HostError>;
 
-    /// Sets the mark `used`; `Closed` if the attempt has been closed in the meantime.
+    /// Sets the mark `used`; [`HostError::Closed`] if the attempt has been closed in the meantime.
     async fn mark_used(&self, name: &AttemptName) -> Result<(), HostError>;
 
     /// The mark `closed`, if it is set.
@@ -145,10 +148,10 @@ pub trait Attempts: fmt::Debug {
         BTreeSet::new()
     }
 
-    /// For the keeper: tries to lock the lease exclusively, without waiting. `None` if a call holds it.
+    /// Seizes an attempt, for the keeper: tries to lock the lease exclusively, without waiting. `None` if a call holds it.
     async fn seize_attempt(&self, name: &AttemptName) -> Result<Option<Lock>, HostError>;
 
-    /// For the keeper, which holds the lease exclusively: sets the mark `closed`. Returns whether `used` was set.
+    /// Sets the mark `closed`, for the keeper, which holds the lease exclusively. Returns whether `used` was set.
     async fn mark_closed(&self, name: &AttemptName, how: End) -> Result<bool, HostError>;
 
     /// Removes the TMPDIR of a dead attempt, if device, inode and owner still match.

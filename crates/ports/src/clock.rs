@@ -2,7 +2,7 @@
 
 use greenroom_core::time::Stamp;
 
-/// Read at the edge and passed inwards: nothing in `core` can read a clock.
+/// The source of the present [`Stamp`], read at the edge and passed inwards: nothing in [`greenroom_core`] can read a clock.
 pub trait Clock {
     fn now(&self) -> Stamp;
 }

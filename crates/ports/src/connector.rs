@@ -1,7 +1,7 @@
 //! Reaches an instance and runs commands there.
 //!
-//! The host key is verified from the first byte. A script is passed by standard input, never as an argument. The
-//! guest's exit status is reported separately from transport errors.
+//! The host key of the [`Endpoint`] is verified from the first byte. A script is passed by standard input, never as an
+//! argument. The guest's exit status is reported separately from transport errors.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,17 +22,17 @@ use serde::{Deserialize, Serialize};
 
 use super::provider::InstanceKeys;
 
-/// Resolves when the stage is to be stopped.
+/// A future that resolves when the [`Stage`] is to be stopped.
 pub type Stop<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// Which of the guest's two streams.
+/// One of the guest's two output streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
     Stdout,
     Stderr,
 }
 
-/// Receives a stage's output. A write that waits blocks the guest; buffers are bounded.
+/// The receiver of a [`Stage`]'s output. A write that waits blocks the guest; buffers are bounded.
 #[async_trait(?Send)]
 pub trait Output {
     async fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()>;
@@ -58,7 +58,7 @@ pub trait Output {
     }
 }
 
-/// What reads a script.
+/// The reader of a script: a shell on the instance, or one in a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reader {
@@ -71,12 +71,12 @@ pub enum Reader {
 /// A script and how to run it.
 #[derive(Debug)]
 pub struct Stage {
-    /// What reads the script from standard input.
+    /// The reader of the script, which arrives at its standard input.
     pub reader: Reader,
     /// The script runs with umask 0.
     pub open_umask: bool,
-    /// In a container: the script's standard error stays apart from its standard output. A shell on the instance has its
-    /// own flag.
+    /// True if the script's standard error stays apart from its standard output in a container. A shell on the instance has
+    /// its own flag.
     pub separate_stderr: bool,
     /// The container of a later stage: it may start as soon as it is not in use.
     pub ahead: Option<EngineContainer>,
@@ -88,20 +88,20 @@ pub struct Stage {
     pub stop_grace: Duration,
     /// Limit for the instance's engine to start the container. What the container then does has none.
     pub container_start: Duration,
-    /// On a static host: how cleaning recognises what the stage left.
+    /// The trace by which cleaning recognises what the stage left on a static host.
     pub trace: Option<Trace>,
     /// True if no stage of the job follows.
     pub last: bool,
 }
 
-/// What is known of a job's first stage before it comes.
+/// The facts of a job's first stage that are known before the stage comes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FirstStage {
     pub shell: StageShell,
     pub trace: Option<Trace>,
 }
 
-/// Makes the remains of a job known to the cleaning after it.
+/// The trace that makes the remains of a job known to the cleaning after it.
 ///
 /// The stage records its session in `~/.greenroom/MARK` on the host, and all its processes carry the mark in their
 /// environment, as `GREENROOM_TRACE=/MARK/`.
@@ -113,7 +113,7 @@ pub struct Trace {
     pub builds_dir: String,
 }
 
-/// Distinguishes the jobs of one pool and owner on a host from those of others that use the same account.
+/// The mark that distinguishes the jobs of one pool and owner on a host from those of others that use the same account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mark(String);
 
@@ -127,12 +127,12 @@ impl Mark {
     }
 }
 
-/// A command of the operator's or Greenroom's own, such as `ready_command`.
+/// A command of the operator's or Greenroom's own, such as [`ready_command`](super::setup::PoolSetup::ready_command).
 #[derive(Debug, Clone, Copy)]
 pub struct RemoteCommand<'a> {
-    /// In the syntax of `/bin/sh`.
+    /// The command in the syntax of `/bin/sh`.
     pub text: &'a str,
-    /// Its standard input.
+    /// The command's standard input.
     pub input: &'a str,
     /// Limit for the connection and the command together.
     pub within: Duration,
@@ -143,19 +143,19 @@ pub struct RemoteCommand<'a> {
     pub shared: bool,
 }
 
-/// How a stage ended. Every variant means that the transport held.
+/// The end of a stage. Every variant means that the transport held.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StageEnd {
     Exited(u32),
-    /// Killed by a signal: its name without `SIG`.
+    /// The guest's process was killed by a signal: its name without `SIG`.
     Signalled(String),
-    /// Stopped on request: its session is gone.
+    /// The stage was stopped on request: its session is gone.
     Stopped,
     /// The job asked for what cannot be had there, such as an image that does not exist: why. Its script has not begun.
     Impossible(String),
 }
 
-/// What a message calls the end: *exit status 3*, *signal TERM*.
+/// The end as messages name it: *exit status 3*, *signal TERM*.
 impl fmt::Display for StageEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -167,7 +167,7 @@ impl fmt::Display for StageEnd {
     }
 }
 
-/// Why an instance could not be reached or was lost.
+/// The reason why an instance could not be reached, or was lost.
 #[derive(Debug, Clone, Serialize, Deserialize, thiserror::Error)]
 pub enum ConnectError {
     /// Nothing listens there, or the network is at fault.
@@ -213,16 +213,16 @@ pub enum ConnectError {
     Local { what: String },
 }
 
-/// What a connection waits for, from the first packet to the first command.
+/// The step that a connection waits for, from the first packet to the first command.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Step {
-    /// Its address: the name's resolution and the TCP connection.
+    /// The server's address: the name's resolution and the TCP connection.
     #[default]
     Connect,
     /// The SSH server's first line.
     Greeting,
-    /// Its host key.
+    /// The server's host key.
     Exchange,
     Login,
     /// The start of a shell that runs a command.
@@ -264,17 +264,28 @@ impl ConnectError {
 
 /// The way to instances: keys, checks, stages and commands.
 ///
-/// An implementer promises:
-/// * It connects to a server only if that presents the host key of the [`Endpoint`]. Another key is [`ConnectError::HostKey`], and
-///   the server gets neither a login nor a script.
-/// * Each call is one try. A [`ConnectError`] names the step that failed, which decides whose fault it is: a fault of the runner
-///   host ([`ConnectError::HostFault`], [`ConnectError::Local`]) says nothing about the instance.
-/// * [`ConnectError::NotBegun`] is certain: no part of the script or command has run. After [`ConnectError::Lost`], it may have, unless
-///   nothing was sent.
-/// * Output arrives in the order of each stream, and what a guest writes cannot imitate an answer of the connector's own.
+/// # What an implementation promises
 ///
-/// A caller may rely on these, and may drop the future of any call. It does not rely on an instance that answered to answer
-/// again.
+/// * **Identity.** It connects to a server only if that presents the host key of the [`Endpoint`]. Another key is
+///   [`ConnectError::HostKey`], and the server gets neither a login nor a script.
+/// * **Answers.** Output arrives in the order of each stream, and what a guest writes cannot imitate an answer of the connector's
+///   own. A [`StageEnd`] means that the transport held until the end, so the exit status is the guest's.
+/// * **Errors.** A [`ConnectError`] names the step that failed, which decides whose fault it is: a fault of the runner host
+///   ([`ConnectError::HostFault`], [`ConnectError::Local`]) says nothing about the instance.
+/// * **Repetition.** Each call is one try: a script or command that may have begun is never sent a second time.
+///   [`ConnectError::NotBegun`] is certain: no part of the script or command has run. After [`ConnectError::Lost`], it may have,
+///   unless nothing was sent.
+/// * **Keys.** The keys of an instance are stored before [`keys`](Self::keys) returns them. Concurrent first calls, also of
+///   several processes, get the same keys: the launch carries one pair, and every later login needs it.
+/// * **Concurrency.** Calls overlap, also those about one instance. They may share a connection.
+/// * **Deadlines.** Each call that connects has its limit as an argument, and keeps it: [`ConnectError::TimedOut`] names
+///   the step that was reached. Only [`run`](Self::run) has none once the script has begun: it ends with the script, or with its
+///   [`Stop`].
+///
+/// # What a caller may rely on
+///
+/// A caller may rely on these, and may drop the future of any call: a script that was sent may go on running. It does not
+/// rely on an instance that answered to answer again.
 #[async_trait(?Send)]
 pub trait Connector {
     /// The keys of an instance: created by the first call, the same for each further call.
@@ -289,7 +300,7 @@ pub trait Connector {
     /// Tells the connector that the address of an instance has answered before: no later call connects there without a login.
     fn has_answered(&self, _id: &InstanceId) {}
 
-    /// Connects, authenticates and runs `true`: whether the instance responds *now*.
+    /// Connects, authenticates and runs `true`, which proves that the instance responds *now*.
     async fn check(&self, id: &InstanceId, at: &Endpoint, within: Duration) -> Result<(), ConnectError>;
 
     /// The last known answers of the metadata services of these instances, for those whose endpoint names a service. Sends nothing
@@ -310,7 +321,7 @@ pub trait Connector {
         self.check(id, at, within).await
     }
 
-    /// Runs a stage to its end, or until `stop` resolves.
+    /// Runs a [`Stage`] to its end, or until `stop` resolves: then the end is [`StageEnd::Stopped`].
     async fn run(
         &self,
         id: &InstanceId,
@@ -320,8 +331,9 @@ pub trait Connector {
         stop: Stop<'_>,
     ) -> Result<StageEnd, ConnectError>;
 
-    /// Checks that the instance begins a stage now: an empty script behind everything that comes before a job's. `shell`: that
-    /// of the pool's jobs, and on a static host the mark of its jobs. An instance that answers and begins none is `NotBegun`.
+    /// Checks that the instance begins a stage now: an empty script behind everything that comes before a job's. `shell`:
+    /// that of the pool's jobs, and on a static host the mark of its jobs. An instance that answers and begins none is
+    /// [`ConnectError::NotBegun`].
     async fn begins_stage(
         &self,
         id: &InstanceId,
@@ -332,8 +344,8 @@ pub trait Connector {
 
     /// Runs a command to its end. Its output streams to `output`; a [`Tail`](super::tail::Tail) keeps the last part.
     ///
-    /// Stops a command that runs longer than its limit; its end is then `Stopped`. An instance that is not reached in
-    /// that time is an error.
+    /// Stops a command that runs longer than its limit; its end is then [`StageEnd::Stopped`]. An instance that is not
+    /// reached in that time is an error.
     async fn command(
         &self,
         id: &InstanceId,

@@ -1,4 +1,4 @@
-//! What a connector and the process of a port-forward say to each other, over a pair of sockets.
+//! The messages between a connector and the process of a port-forward, over a pair of sockets.
 //!
 //! The connector starts `greenroom-backends` with `COMMAND`, and writes a request as one line of JSON. The process answers
 //! with `OPEN`; what follows, in both directions, is the connection. Or it answers with a refusal as JSON, and exits.
@@ -22,7 +22,7 @@ pub struct Request {
     pub port: u16,
 }
 
-/// Why there is no connection, in one line.
+/// The reason why there is no connection, in one line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Refusal {

@@ -17,7 +17,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// One object that is all of them.
+    /// The ports of one object that is all of them.
     pub fn of<T>(all: &Rc<T>) -> Self
     where
         T: Attempts + Leadership + WakeUps + Reports + 'static,

@@ -1,4 +1,4 @@
-//! Who keeps the pools: the owner, its generations, the keeper's lock.
+//! The keeper of the pools: the owner, its generations, the keeper's lock.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,13 +14,13 @@ use super::lock::Lock;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     pub owner: OwnerId,
-    /// Set when the directory was copied or moved: nothing is launched, granted or terminated.
+    /// The problem of a directory that was copied or moved: nothing is launched, granted or terminated.
     pub moved: Option<String>,
     /// Every generation ever begun here.
     pub generations: BTreeSet<Generation>,
 }
 
-/// At most one process is the keeper. It stays so until it exits, however it exits.
+/// The election of the keeper: at most one process is the keeper. It stays so until it exits, however it exits.
 #[async_trait(?Send)]
 pub trait Leadership: fmt::Debug {
     /// The owner of the directory, and whether it was copied or moved.
@@ -29,7 +29,7 @@ pub trait Leadership: fmt::Debug {
     /// Records a new generation before its first launch, and syncs it to disk.
     async fn begin_generation(&self) -> Result<Generation, HostError>;
 
-    /// Becomes the keeper; waits at most `within` for the previous one to exit.
+    /// Makes this process the keeper; waits at most `within` for the previous one to exit.
     async fn lock_keeper(&self, within: Duration) -> Result<Option<Lock>, HostError>;
 
     /// True if a keeper is running. Takes a shared lock, so that a starting keeper never fails because of it.

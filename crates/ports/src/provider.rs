@@ -1,7 +1,7 @@
 //! Launches, lists and terminates instances.
 //!
-//! A provider does not wait, retry or decide. Every difference between providers that matters to a decision is a
-//! capability. A provider is done when it passes the contract in crates/harness/src/provider.rs.
+//! A provider does not wait, retry or decide. Every difference between providers that matters to a decision is a capability
+//! ([`Capabilities`]). A provider is done when it passes the contract in crates/harness/src/provider.rs.
 
 use std::fmt;
 use std::time::Duration;
@@ -25,14 +25,15 @@ pub struct LaunchRequest {
     /// Instance id and attempt number: the provider's idempotency token.
     pub token: String,
     pub tags: Tags,
-    /// One of `Capabilities::offerings`; `None` if there are none. Committed before the call, so it may stem from an
-    /// earlier configuration: a provider that no longer has it answers `Invalid`.
+    /// One of [`Capabilities::offerings`]; `None` if there are none. Committed before the call, so it may stem from an
+    /// earlier configuration: a provider that no longer has it answers [`ErrorClass::Invalid`].
     pub offering: Option<OfferingName>,
     pub keys: InstanceKeys,
     /// The instance shuts itself down this long after its boot, if the provider supports that. It bounds the cost of a
     /// runner host that is lost permanently. `None`: it runs until it is terminated.
     pub lifetime: Option<Duration>,
-    /// What a job ordered; `None`: the pool's own kind of instance. Only where `Capabilities::orders` says so.
+    /// The order of the job that the launch is for; `None`: the pool's own kind of instance. Only where
+    /// [`Capabilities::orders`] says so.
     pub order: Option<LaunchOrder>,
 }
 
@@ -43,7 +44,7 @@ pub struct InstanceKeys {
     pub authorized_key: String,
     /// The host key that the instance presents: private, OpenSSH PEM.
     pub host_key: String,
-    /// Its public half, in OpenSSH format.
+    /// The public half of the host key, in OpenSSH format.
     pub host_key_public: String,
 }
 
@@ -70,13 +71,13 @@ impl ProviderError {
         &self.failure.class
     }
 
-    /// What it says about a job's order, if it refuses that.
+    /// The error as a refusal of a job's order; `None` if its class is not [`ErrorClass::Order`].
     pub fn refused_order(&self) -> Option<RefusedOrder> {
         self.failure.refused_order()
     }
 }
 
-/// The most that a pool requests from its provider: `examine` compares quotas and addresses with it.
+/// The most that a pool requests from its provider: [`Provider::examine`] compares quotas and addresses with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Demand {
     pub max_instances: u32,
@@ -91,14 +92,14 @@ pub struct Demand {
 /// The answer to a termination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Termination {
-    /// It still exists, or may exist, and is to end.
+    /// The instance still exists, or may exist, and the provider has accepted its termination.
     Requested,
-    /// It no longer exists: the provider has removed it, or shows it as terminated.
+    /// The instance no longer exists: the provider has removed it, or shows it as terminated.
     Gone,
 }
 
 impl Termination {
-    /// This answer as the result of [`Provider::delete`].
+    /// The answer as the result of [`Provider::delete`].
     pub fn of_resource(self, name: &str) -> Result<(), ProviderError> {
         match self {
             Self::Requested => Ok(()),
@@ -113,32 +114,54 @@ fn cannot_suspend(id: &InstanceId) -> ProviderError {
 
 /// A kind of instances: the adapter that launches, lists and terminates those of one pool.
 ///
-/// An implementer promises:
-/// * Each call makes its requests once. It neither waits for their effect nor repeats them, and decides nothing: a difference that
-///   matters to a decision is a field of [`Capabilities`].
-/// * [`launch`](Self::launch) is repeatable: the token of a [`LaunchRequest`] yields one instance, however often it arrives.
-/// * Every instance carries the [`Tags`] of its request from its creation on.
-/// * The class of a [`ProviderError`] tells whether the request was carried out. A call without an answer is
-///   [`ErrorClass::Unknown`], never a guess.
-/// * A [`Listing`] that is complete has every instance of the pool, and says so only then.
+/// # What an implementation promises
 ///
-/// A caller may rely on these, and on nothing else: an instance that a list lacks, or that [`terminate`](Self::terminate) does not
-/// find, may still exist. A caller may drop the future of any call, which counts as no answer. The contract in
-/// crates/harness/src/provider.rs tests every provider.
+/// * **Answers.** Each call makes its requests once. It neither waits for their effect nor repeats them, and decides nothing: a
+///   difference that matters to a decision is a field of [`Capabilities`]. [`launch`](Self::launch) returns when the request is
+///   accepted, [`terminate`](Self::terminate) when the termination is; lists and [`endpoint`](Self::endpoint) show the rest.
+/// * **Errors.** The class of a [`ProviderError`] tells whether the request was carried out. A call without an answer is
+///   [`ErrorClass::Unknown`], never a guess. Every other class is definite: a launch that failed so has created nothing in this
+///   call; [`ErrorClass::created_nothing`] tells about earlier ones. An id that the provider does not know, of
+///   whatever form, is [`ErrorClass::NotFound`]; for [`terminate`](Self::terminate), also [`Termination::Gone`].
+/// * **Repetition.** The token of a [`LaunchRequest`] yields one instance, however often it arrives, and also after a call
+///   whose answer was lost. A repeat neither restarts nor changes an instance that has stopped. Another token never takes over an
+///   instance. A provider that cannot promise this says so ([`Capabilities::idempotent_launch`]), and gets no repeat.
+/// * **Tags.** Every instance carries the [`Tags`] of its request from its creation on, so a launch that is interrupted
+///   anywhere leaves nothing that a list does not show.
+/// * **Lists.** A [`Listing`] that is complete has every instance of the pool, of any owner, and says so only then. It names the
+///   time at which the call began. The same holds for [`Resources`].
+/// * **Concurrency.** Calls overlap, also those about one instance and those with one token: they take turns where
+///   the provider needs that. Another process may hold another object for the same pool at the same time.
+/// * **No memory.** A new object has the same answers about the same instances: a keeper may die at any moment. A cache may
+///   save calls, and nothing else.
+/// * **Deadlines.** The engine drops the future of a call that has taken two minutes; that of a launch gets `launch_timeout`
+///   in addition. A dropped call counts as no answer: its requests may still be carried out.
+///
+/// # What a caller may rely on
+///
+/// A caller may rely on these, and on nothing else. An instance that a list lacks, or that [`terminate`](Self::terminate) does not
+/// find, may still exist; only [`Termination::Gone`], or lists and [`endpoint`](Self::endpoint) together, prove that it does not.
+/// A caller repeats [`terminate`](Self::terminate), [`suspend`](Self::suspend) and [`resume`](Self::resume) until a list shows
+/// their effect.
+///
+/// The contract in crates/harness/src/provider.rs tests every provider.
 #[async_trait(?Send)]
 pub trait Provider {
     /// Starts an instance and returns when the provider has accepted it, not when it runs. The same token yields the
-    /// same instance, never a second one (`Capabilities::idempotent_launch`). `Unknown` if no answer arrived. A repeat fails
-    /// with `NoCapacity` or `Quota` only if no earlier call created the instance. `Order` if the request's order cannot be
-    /// made: its message is one sentence for the author of the job.
+    /// same instance, never a second one ([`Capabilities::idempotent_launch`]).
+    ///
+    /// [`ErrorClass::Unknown`] if no answer arrived. A repeat fails with [`ErrorClass::NoCapacity`] or
+    /// [`ErrorClass::Quota`] only if no earlier call created the instance. [`ErrorClass::Order`] if the request's order
+    /// cannot be made: its message is one sentence for the author of the job.
     async fn launch(&self, request: &LaunchRequest) -> Result<(), ProviderError>;
 
-    /// Requests termination and returns immediately. Called until it answers `Gone`, or until lists and `endpoint` prove
-    /// that the instance is absent. `NotFound` if the provider does not find it, which alone proves nothing.
+    /// Requests termination and returns immediately. Called until it answers [`Termination::Gone`], or until lists and
+    /// [`endpoint`](Self::endpoint) prove that the instance is absent. [`ErrorClass::NotFound`] if the provider does not
+    /// find it, which alone proves nothing.
     async fn terminate(&self, id: &InstanceId) -> Result<Termination, ProviderError>;
 
-    /// Requests that a running instance is suspended, and returns immediately: a list shows when it is. Repeated until then;
-    /// one that is suspending or suspended is `Ok`. Only where `Capabilities::suspends` says so.
+    /// Requests that a running instance is suspended, and returns immediately: a list shows when it is. Repeated until
+    /// then; one that is suspending or suspended is `Ok`. Only where [`Capabilities::suspends`] says so.
     async fn suspend(&self, id: &InstanceId) -> Result<(), ProviderError> {
         Err(cannot_suspend(id))
     }
@@ -152,8 +175,8 @@ pub trait Provider {
     /// The operator has removed a cause of failures: calls that the provider itself puts off are made at once.
     fn forget_failures(&self) {}
 
-    /// What the provider itself finds wrong with a running instance, beyond its status; `None`: nothing, or it has no check
-    /// of its own. An error: it did not answer, which says nothing about the instance.
+    /// The problem that the provider itself finds with a running instance, beyond its status; `None`: nothing, or it has no
+    /// check of its own. An error: it did not answer, which says nothing about the instance.
     async fn heartbeat(&self, _id: &InstanceId) -> Result<Option<String>, ProviderError> {
         Ok(None)
     }
@@ -161,13 +184,14 @@ pub trait Provider {
     /// All instances with the pool's tag, of any owner, including those that are being created or terminated.
     async fn list(&self, pool: &PoolName) -> Result<Listing, ProviderError>;
 
-    /// How to reach an instance; `NotFound` if it does not exist, `Transient` while it has no address yet, or while the
-    /// provider may not show it yet. `Order` if it was launched for a job, and what that job ordered turns out not to be
-    /// possible: its message is one sentence for the author of the job.
+    /// The [`Endpoint`] at which an instance is reached; [`ErrorClass::NotFound`] if it does not exist,
+    /// [`ErrorClass::Transient`] while it has no address yet, or while the provider may not show it yet.
+    /// [`ErrorClass::Order`] if it was launched for a job, and what that job ordered turns out not to be possible: its
+    /// message is one sentence for the author of the job.
     async fn endpoint(&self, id: &InstanceId) -> Result<Endpoint, ProviderError>;
 
-    /// The keeper has tried to log in at the last `endpoint` of an instance, which denied that or not. After a denial: what the
-    /// provider knows of its cause, to follow the error in a sentence.
+    /// The keeper has tried to log in at the last [`endpoint`](Self::endpoint) of an instance, which denied that or not.
+    /// After a denial: what the provider knows of its cause, to follow the error in a sentence.
     fn login_tried(&self, _id: &InstanceId, _denied: bool) -> Option<String> {
         None
     }
@@ -177,20 +201,22 @@ pub trait Provider {
         Ok(Vec::new())
     }
 
-    /// The instance's console output during its boot, newest last, for the job log when a boot fails.
+    /// The instance's console output during its boot, newest last, for the job log when a boot fails. At most 64 KiB,
+    /// without the private key of [`InstanceKeys`]. Empty while the provider has none yet.
     async fn console(&self, id: &InstanceId) -> Result<String, ProviderError>;
 
-    /// All resources of the pool, of any owner, that cost money or count against a quota: instances, and whatever
-    /// outlives an interrupted termination. Resources that are being deleted may be omitted.
+    /// All resources of the pool, of any owner, that cost money or count against a quota: instances, and whatever outlives
+    /// an interrupted termination. Resources that are being deleted may be omitted. The name is unique within its kind.
     ///
     /// Called for an operator, never by a pass: it may take several calls, and seconds.
     async fn resources(&self, pool: &PoolName) -> Result<Resources, ProviderError> {
         Ok(self.list(pool).await?.into())
     }
 
-    /// Requests the deletion of one of `resources` and returns immediately. Called until it answers `NotFound`.
+    /// Requests the deletion of one of [`resources`](Self::resources) and returns immediately. Called until it answers
+    /// [`ErrorClass::NotFound`].
     ///
-    /// Refuses (`Transient`) to delete a resource that a living instance uses.
+    /// Refuses ([`ErrorClass::Transient`]) to delete a resource that a living instance uses.
     async fn delete(&self, resource: &Resource) -> Result<(), ProviderError> {
         match (resource.kind, &resource.instance) {
             (ResourceKind::Instance, Some(id)) => self.terminate(id).await?.of_resource(&resource.name),
@@ -214,8 +240,8 @@ pub trait Provider {
         Vec::new()
     }
 
-    /// What these answers of an instance's metadata service announce. The instance may have forged them, so that only
-    /// fixed words, and none of its own, may reach a message.
+    /// The event that these answers of an instance's metadata service announce. The instance may have forged them, so that
+    /// only fixed words, and none of its own, may reach a message.
     fn announced(&self, _answers: &MetadataAnswers) -> Option<Notice> {
         None
     }

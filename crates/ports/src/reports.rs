@@ -8,7 +8,7 @@ use greenroom_core::report::Report;
 
 use super::host_error::HostError;
 
-/// The keeper writes, everybody reads: a reader sees a whole report, never a part of one.
+/// The reports of passes. The keeper writes, all processes read: a reader sees a whole report, never a part of one.
 #[async_trait(?Send)]
 pub trait Reports: fmt::Debug {
     async fn write_report(&self, pool: &PoolName, report: &Report) -> Result<(), HostError>;

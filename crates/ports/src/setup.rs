@@ -23,21 +23,21 @@ use super::provider::Provider;
 pub struct PoolSetup {
     pub policy: Arc<Policy>,
     pub provider: Rc<dyn Provider>,
-    /// What reads the scripts of the pool's jobs.
+    /// The shell that reads the scripts of the pool's jobs.
     pub shell: StageShell,
-    /// Run on a fresh instance before a job gets it; must exit 0.
+    /// The operator's command on a fresh instance before a job gets it; must exit 0.
     pub ready_command: Option<String>,
-    /// What instances have to pass between two jobs.
+    /// The check that instances have to pass between two jobs.
     pub recheck: Recheck,
     /// Greenroom's part of cleaning static hosts; `None`: it is turned off.
     pub cleaning: Option<Rc<Cleaning>>,
     /// The operator's part of cleaning, run on a static host after Greenroom's part; must exit 0.
     pub clean_command: Option<String>,
-    /// How images are pulled for the pool; `None`: its instances run no containers.
+    /// The pulls of images for the pool; `None`: its instances run no containers.
     pub pulls: Option<Rc<dyn Pulls>>,
 }
 
-/// What an instance has to pass between two jobs, beside Greenroom's own limits.
+/// The check that an instance has to pass between two jobs, beside Greenroom's own limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recheck {
     /// The directory of jobs' sources on the instance.
@@ -46,22 +46,23 @@ pub struct Recheck {
     pub command: Option<String>,
 }
 
-/// Pulls for a pool, as its configuration describes them.
+/// The pulls of images for a pool, as its configuration describes them. [`PoolSetup::pulls`] has them.
 pub trait Pulls {
-    /// What runs the containers of the pool's jobs.
+    /// The engine that runs the containers of the pool's jobs.
     fn engine(&self) -> ContainerEngine;
 
-    /// What pulls an image, as for a job in it; or why it cannot be pulled. The operator's credentials go to instances
-    /// without traces of jobs only, unless the operator shares them.
+    /// The job that pulls an image, as for a job in it; or the reason why the image cannot be pulled. The operator's
+    /// credentials go to instances without traces of jobs only, unless the operator shares them.
     fn pull(&self, image: &str, traces: Traces) -> Result<ContainerJob, PullError>;
 
-    /// Those of `images_warm` that need no credentials: all instances of the pool may have them from their start.
+    /// Pulls of those images of `images_warm` that need no credentials: all instances of the pool may have them from their
+    /// start.
     fn public(&self) -> Vec<PublicPull> {
         Vec::new()
     }
 }
 
-/// Why the keeper cannot pull an image in advance.
+/// The possibility that remains of a job on an instance could read along.
 #[derive(Debug, thiserror::Error)]
 pub enum PullError {
     #[error(transparent)]
@@ -86,15 +87,15 @@ pub enum Traces {
 pub struct PublicPull {
     /// The image's complete name.
     pub image: Arc<str>,
-    /// A script for the instance's root, the same for the same settings. `core::container::report` reads its output.
+    /// A script for the instance's root, the same for the same settings. [`greenroom_core::container::report`] reads its output.
     pub script: String,
-    /// How long the script may take.
+    /// Limit for the script.
     #[serde(with = "millis")]
     pub within: Duration,
 }
 
-/// The default of `ready_command` in clouds, whose machines may accept logins before they are set up. Errors that
-/// cloud-init recovered from (status 2) are no reason to replace the machine: the next one would have them, too.
+/// The default of [`PoolSetup::ready_command`] in clouds, whose machines may accept logins before they are set up. Errors
+/// that cloud-init recovered from (status 2) are no reason to replace the machine: the next one would have them, too.
 pub const CLOUD_INIT: &str = "\
 command -v cloud-init >/dev/null 2>&1 || exit 0
 cloud-init status --wait >/dev/null 2>&1
@@ -111,12 +112,12 @@ pub const KEEP_CACHE: &str = "--keep-cache";
 /// Greenroom's part of cleaning static hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cleaning {
-    /// For hosts that only the account of jobs can clean: a script for `/bin/sh`, whose arguments are the mark of the
-    /// host's jobs and, if the cache stays, `--keep-cache`.
+    /// The script for hosts that only the account of jobs can clean, in the syntax of `/bin/sh`, whose arguments are the
+    /// mark of the host's jobs and, if the cache stays, `--keep-cache`.
     pub by_account: String,
     /// Hosts that another account cleans.
     pub by_root: BTreeMap<InstanceId, RootCleaning>,
-    /// True if `by_root` has every host.
+    /// True if [`by_root`](Self::by_root) has every host.
     pub all_by_root: bool,
     /// Shows, as the account of jobs, that a stage can begin after cleaning by root: a script, whose argument is the mark.
     pub proof: String,
@@ -137,7 +138,7 @@ pub struct RootCleaning {
     pub sudo: Option<SudoRule>,
 }
 
-/// What an operator installs on a host where `sudo` makes the account root.
+/// The script and the line for sudoers that an operator installs on a host where `sudo` makes the account root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SudoRule {
     /// The path of the script, which belongs to root.
@@ -161,11 +162,21 @@ impl std::fmt::Debug for PoolSetup {
 
 /// The configuration of one pool, read again when it changes.
 ///
-/// An implementer promises that [`current`](Self::current) always returns a configuration that was valid as a whole: after an invalid
-/// change it returns the last valid one, with the error. It returns the same [`Provider`] (by [`Rc::ptr_eq`]) until something
-/// changes that the provider is built from: before it accepts another one, the engine compares the locations of both.
+/// # What an implementation promises
 ///
-/// A caller may ask before each pass, and keeps no answer beyond it.
+/// * **Answers.** [`current`](Self::current) always returns a configuration that was valid as a whole. It returns the same
+///   [`Provider`] (by [`Rc::ptr_eq`]) until something changes that the provider is built from: before the engine accepts
+///   another one, it compares the locations of both, because a provider of another location neither lists nor terminates the
+///   pool's instances.
+/// * **Errors.** There are none in the answer's place: after an invalid change, the last valid configuration comes with
+///   the error beside it, on each call until the error is gone. An object exists only if its first configuration was valid.
+/// * **Repetition and concurrency.** A call changes nothing but what later calls return, so it may be repeated at any time.
+/// * **Deadlines.** A call reads files of the runner host, and waits for no provider and no instance.
+///
+/// # What a caller may rely on
+///
+/// A caller may ask before each pass, and keeps no answer beyond it. It need not use the answer: a keeper that refuses a new
+/// provider goes on with the configuration before.
 #[async_trait(?Send)]
 pub trait Setup {
     /// The last valid configuration, and the error in the present one if that is invalid.

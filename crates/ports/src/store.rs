@@ -12,10 +12,10 @@ use greenroom_core::ids::PoolName;
 use greenroom_core::pool::PoolState;
 use greenroom_core::time::Stamp;
 
-/// Decides under the store's lock. Pure: it may be called again with another state.
+/// A decision under the store's lock, made by [`Store::transact`]. Pure: it may be called again with another state.
 pub type Decide<'a> = &'a mut dyn FnMut(&PoolState) -> Vec<Event>;
 
-/// The result of a transaction.
+/// The result of [`Store::transact`].
 #[derive(Debug, Clone)]
 pub struct Committed {
     /// The state after the events.
@@ -23,7 +23,7 @@ pub struct Committed {
     pub events: Vec<Event>,
 }
 
-/// Why the state cannot be used.
+/// The reason why the state cannot be used.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
     /// Another process held the lock for longer than `lock_timeout`.
@@ -57,10 +57,10 @@ pub struct RecordedEvent {
 /// Events, oldest first, each once, read on demand. An unreadable record is one error; the events after it still follow.
 pub type History = Box<dyn Iterator<Item = Result<RecordedEvent, StoreError>>>;
 
-/// The jobs of a period.
+/// The jobs of a [`Period`].
 #[derive(Debug, Clone)]
 pub struct JobHistory {
-    /// In the order of their requests.
+    /// The jobs in the order of their requests.
     pub jobs: Vec<JobRecord>,
     /// Time of the first event that is kept.
     pub begins: Option<Stamp>,
@@ -68,10 +68,10 @@ pub struct JobHistory {
     pub unreadable: Vec<StoreError>,
 }
 
-/// The condition of a pool's records, for `doctor`.
+/// The condition of a pool's records, for `doctor`: the result of [`OperatorStore::verify`].
 #[derive(Debug, Clone, Default)]
 pub struct Diagnosis {
-    /// Why the state cannot be used; `None` if it can.
+    /// The reason why the state cannot be used; `None` if it can.
     pub damage: Option<StoreError>,
     /// Number of the last readable transaction.
     pub last: u64,
@@ -79,13 +79,13 @@ pub struct Diagnosis {
     pub inapplicable_events: u64,
     /// Bytes of an incomplete write; the next writer truncates them and saves a copy.
     pub torn_bytes: u64,
-    /// Damage in the history, which only `explain` reads.
+    /// Damage in the [`History`], which only `explain` reads.
     pub history_damage: Vec<StoreError>,
     /// Truncated tails and replaced damaged files.
     pub side_files: Vec<PathBuf>,
 }
 
-/// Result of `repair`.
+/// The result of [`OperatorStore::repair`].
 #[derive(Debug, Clone)]
 pub struct Repaired {
     /// The repaired damage.
@@ -94,26 +94,37 @@ pub struct Repaired {
     pub kept: u64,
     /// Sound transactions after the damage, which the state lacks.
     pub lost: u64,
-    /// Where the damaged files are kept.
+    /// The files in which the damaged originals are kept.
     pub side_files: Vec<PathBuf>,
 }
 
 /// The recorded state of one pool, shared by all processes of its manager.
 ///
-/// An implementer promises:
-/// * Transactions have one order. [`transact`](Self::transact) decides on the state after all earlier ones, and appends all of its events
-///   or none. A [`Decide`] may run more than once.
-/// * A transaction that has returned survives the death of every process. It survives a power cut once [`sync`](Self::sync) has returned,
-///   or always if the state has `survives_reboot`.
-/// * A lock that a dead process held is free.
-/// * A damaged record is [`StoreError::Damaged`] for every reader of the state, which never gets an older or a partial one, until
-///   [`repair`](OperatorStore::repair) has replaced it.
+/// # What an implementation promises
+///
+/// * **Order.** Transactions have one order across all processes. [`transact`](Self::transact) decides on the state after all
+///   earlier ones, and appends all of its events or none. A [`Decide`] may run more than once; only its last answer counts.
+/// * **Durability.** A transaction that has returned survives the death of every process. It survives a power cut once
+///   [`sync`](Self::sync) has returned, or always if the state has [`survives_reboot`](PoolState::survives_reboot).
+/// * **Errors.** After a [`StoreError`], nothing of the transaction is recorded. A damaged record is [`StoreError::Damaged`] for
+///   every reader of the state, which never gets an older or a partial one, until [`repair`](OperatorStore::repair)
+///   has replaced it. A state that has existed and is missing is damage, too: with an empty one, every instance would look
+///   unrecorded.
+/// * **Repetition.** A caller that got no answer loads the state, or decides again: the decision then sees the
+///   events of the first transaction, if that was recorded.
+/// * **Concurrency.** Any number of processes call at the same time, also while [`compact`](Self::compact) runs. A lock that a
+///   dead process held is free.
+/// * **Deadlines.** No call waits for a lock longer than its `lock_timeout`: then it is [`StoreError::Busy`].
+///
+/// # What a caller may rely on
 ///
 /// A caller holds no lock between calls: what it has loaded may be old, so it decides inside of [`transact`](Self::transact) only.
+/// It may drop the future of any call; a dropped transaction is recorded as a whole or not at all.
 #[async_trait(?Send)]
 pub trait Store: fmt::Debug {
-    /// The state as it stands, without a lock. A store that loses nothing in a reboot sets `survives_reboot` in it, here
-    /// and for `transact`; otherwise nothing that was recorded before the last reboot is handed out.
+    /// The state as it stands, without a lock. A store that loses nothing in a reboot sets
+    /// [`survives_reboot`](PoolState::survives_reboot) in it, here and for [`transact`](Self::transact); otherwise nothing
+    /// that was recorded before the last reboot is handed out.
     async fn load(&self) -> Result<PoolState, StoreError>;
 
     /// Locks, reads, decides, appends all events or none, unlocks. Without events, nothing is written.
@@ -131,7 +142,7 @@ pub trait Store: fmt::Debug {
     async fn compact(&self) -> Result<(), StoreError>;
 }
 
-/// What operators' commands need of a store: the engine does without.
+/// A [`Store`] with the methods that operators' commands need, and the engine does not.
 #[async_trait(?Send)]
 pub trait OperatorStore: Store {
     /// All events that are still kept. Readable although the state may be damaged.
@@ -144,7 +155,7 @@ pub trait OperatorStore: Store {
     /// Checks the state and the history for damage. Changes nothing.
     async fn verify(&self) -> Result<Diagnosis, StoreError>;
 
-    /// Whether the space of `reserve` is there; `None`: nothing has needed it, or the store needs none.
+    /// True if the space of [`reserve`](Store::reserve) is there; `None`: nothing has needed it, or the store needs none.
     fn has_reserve(&self) -> Option<bool> {
         None
     }

@@ -1,4 +1,4 @@
-//! Keeps the last part of an output.
+//! The last part of an output, for messages.
 
 use std::collections::VecDeque;
 use std::io;

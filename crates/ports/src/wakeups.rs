@@ -1,4 +1,4 @@
-//! How processes wait, wake each other, and learn that they should stop.
+//! Waiting processes: how they sleep, wake each other, and learn that they should stop.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub enum MailboxName<'a> {
     Attempt(&'a AttemptName),
 }
 
-/// Why a wait ended.
+/// The reason why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WakeReason {
     Message,
@@ -32,7 +32,7 @@ pub enum WakeReason {
     Evicted,
 }
 
-/// Correctness never depends on a wake-up: each waiting process also looks by itself.
+/// The wake-ups between processes. Correctness never depends on a wake-up: each waiting process also looks by itself.
 #[async_trait(?Send)]
 pub trait WakeUps: fmt::Debug {
     /// Sends the keeper a wake-up: errors are ignored.

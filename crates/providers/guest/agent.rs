@@ -181,7 +181,7 @@ impl Script {
 
 /// The directory in which the container engine looks for images. Empty as long as the host attaches nothing.
 const IMAGE_STORE: &str = "/var/lib/greenroom/image-store";
-/// How the host marks the disk.
+/// The serial number by which the host marks the disk.
 const SERIAL: &str = "greenroom-store";
 const DISKS: &str = "/sys/block";
 

@@ -1,4 +1,4 @@
-//! From the kernel to a running machine: `/init` of the initrd, and process 1 of a light machine.
+//! The way from the kernel to a running machine: `/init` of the initrd, and process 1 of a light machine.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::{naming, say};
 /// The modules to load, one path a line, each after those that it needs.
 const INITRD_MODULES: &str = "/modules";
 const DISK: &str = "/dev/vda";
-/// In sectors.
+/// The size of the disk, in sectors.
 const DISK_SIZE: &str = "/sys/class/block/vda/size";
 const SECTOR: u64 = 512;
 /// The size of the blocks that mke2fs makes on disks of this size.
@@ -105,10 +105,10 @@ const FILES: (u64, u64) = (65_536, 1_048_576);
 /// A service that ended is started again so much later.
 const START_AGAIN: Duration = Duration::from_secs(1);
 
-/// This program, where the image has it.
+/// The path of this program in the image.
 const PROGRAM: &str = "/usr/lib/greenroom/greenroom-guest";
 
-/// Names of kernel modules, a line each, where systemd would read them.
+/// The names of kernel modules, a line each, where systemd would read them.
 const MODULES: &str = "/etc/modules-load.d/greenroom.conf";
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -164,7 +164,7 @@ impl Service {
 
 /// The running services, and those that are to be started.
 struct Services {
-    /// By process number.
+    /// The running services, by process number.
     running: BTreeMap<u32, Service>,
     due: BTreeMap<Service, Instant>,
 }

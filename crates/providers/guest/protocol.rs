@@ -133,7 +133,7 @@ pub(crate) enum HostCommand {
     Script(Vec<u8>),
     /// Run the script, as root, and write everything to the disk.
     Run,
-    /// Since 1970.
+    /// Set the clock, to a time since 1970.
     Time(Duration),
     Seed(Box<[u8; 64]>),
     Hostname(String),
@@ -202,7 +202,7 @@ impl HostCommand {
     }
 }
 
-/// Why a line from the host is no command that the guest can carry out.
+/// The reasons for which a line from the host is no command that the guest can carry out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CommandError {
     /// The line exceeds [`LONGEST_LINE`].

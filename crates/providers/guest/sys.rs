@@ -376,7 +376,7 @@ impl Signals {
         Ok(Self(set))
     }
 
-    /// Has a command start with no signal blocked.
+    /// Makes a command start with no signal blocked.
     pub(crate) fn unblocked(command: &mut Command) -> &mut Command {
         let nothing = SignalSet([0; 16]);
         // SAFETY: between fork and exec one system call is made, on a set that the closure owns.

@@ -26,7 +26,7 @@ pub trait Found: fmt::Debug {
         None
     }
 
-    /// How well the provider suits what is there.
+    /// Tells how well the provider suits what is there.
     fn suits(&self) -> Suits {
         Suits::Unknown
     }
@@ -83,13 +83,13 @@ pub trait Found: fmt::Debug {
     }
 }
 
-/// Nothing on the runner host matters to the provider.
+/// The findings of a provider to which nothing on the runner host matters.
 #[derive(Debug)]
 pub struct Nothing;
 
 impl Found for Nothing {}
 
-/// How well a provider suits what is on the runner host, from the least.
+/// The degree to which a provider suits what is on the runner host, from the least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Suits {
     Unknown,

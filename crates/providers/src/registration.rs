@@ -20,7 +20,7 @@ use crate::first_pool::FirstPool;
 /// The program that makes a provider's calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Calls {
-    /// This program.
+    /// The program that is running.
     Here,
     /// `greenroom-backends`, in the same directory.
     Delegated,
@@ -29,7 +29,7 @@ pub enum Calls {
 /// A provider, or everything that is wrong with its table.
 pub type Built = Result<Rc<dyn Provider>, Problems>;
 
-/// Why jobs of a pool reach an address of the runner host.
+/// Returns why jobs of a pool reach an address of the runner host; see [`Registration::reaches`].
 pub type Reaches = fn(&PoolName, &toml::Table, SocketAddr) -> Option<String>;
 
 /// A provider as the rest of the program sees it.
@@ -59,10 +59,11 @@ pub struct Registration {
     /// The dedicated instances that jobs may order in a pool; the result is `None` if the table does not allow it. ValueType
     /// a table that builds.
     pub orders: Option<fn(&PoolName, &toml::Table) -> Option<OrderSettings>>,
-    /// Why jobs on its instances reach an address of the runner host, such as `they run as processes of the runner host`; the
+    /// The function that says why jobs on its instances reach an address of the runner host, such as
+    /// `they run as processes of the runner host`; the
     /// result is `None` if nothing in the table lets them. `None`: no table does. Takes a table that builds.
     pub reaches: Option<Reaches>,
-    /// Set for a provider of static hosts; `None`: instances are launched and terminated.
+    /// The calls of a provider of static hosts; `None`: instances are launched and terminated.
     pub static_hosts: Option<StaticHostCalls>,
     /// Checks whether the provider can work here, without launching anything. If the table does not build, reports
     /// its mistakes.
@@ -104,7 +105,7 @@ pub struct CleanDirs<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedHost {
     pub name: InstanceId,
-    /// With an empty `host_key` as long as none is known.
+    /// The host's endpoint, with an empty `host_key` as long as none is known.
     pub endpoint: Endpoint,
     /// Number of concurrent jobs; `None`: the pool's `capacity_per_instance`.
     pub capacity: Option<u32>,
@@ -112,7 +113,7 @@ pub struct NamedHost {
     pub is_jump: bool,
     /// Path of its pinned host key; `None`: the table states the key.
     pub pin: Option<PathBuf>,
-    /// Why Greenroom cannot connect yet: the jump host's key is unknown.
+    /// The reason Greenroom cannot connect yet: the jump host's key is unknown.
     pub blocked: Option<String>,
 }
 
@@ -132,9 +133,9 @@ pub struct BuildContext {
     pub state_dir: PathBuf,
     /// Greenroom's executable, for instances that are processes on the runner host. Absolute.
     pub program: PathBuf,
-    /// Whether jobs run in containers of Podman on its instances.
+    /// True if jobs run in containers of Podman on the pool's instances.
     pub containers: bool,
-    /// How images are pulled for the pool; `None`: its instances run no containers, or none is launched.
+    /// The way images are pulled for the pool; `None`: its instances run no containers, or none is launched.
     pub pulls: Option<Rc<dyn Pulls>>,
     pub clock: Rc<dyn Clock>,
     /// For instances whose host key only they can show.

@@ -32,7 +32,7 @@ use crate::{early, images, keeping, lists, offerings, orders, sick, stages, stop
 pub(super) const ALLOWANCE_MS: u64 = 15_000;
 /// A keeper checks an instance within this after its job, although a call of the provider may hang meanwhile.
 const UNTIL_CHECKED: Duration = Duration::from_mins(3);
-/// How long a termination may wait on a full disk, besides the pause after a failed call.
+/// The time that a termination may wait on a full disk, besides the pause after a failed call.
 const HELD_UP_MS: u64 = 60_000;
 
 /// The jobs that may share, by an independent reading of the policy.
@@ -84,6 +84,7 @@ pub(super) fn launch_requested(world: &mut World, manager: usize, request: &Laun
     world.truth.requested.insert(request.token.clone(), request.clone());
     let mut counted: std::collections::BTreeSet<&InstanceId> =
         world.cloud.billing(pool).map(|m| &m.id).collect();
+    // Launches under way count, too: the cloud may accept each of them.
     counted.extend(world.truth.in_flight.values().filter(|(_, p)| p == pool).map(|(id, _)| id));
     counted.insert(id);
     let count = counted.len();
@@ -320,6 +321,7 @@ pub(super) fn committed(world: &mut World, manager: usize, pool: &PoolName, even
     if events.is_empty() {
         return;
     }
+    // Each check gets one event, and the state after the whole transaction.
     let state = world.journal(manager, pool).state().clone();
     for event in events {
         offerings::committed(world, manager, pool, event);
@@ -391,6 +393,7 @@ pub(super) fn committed(world: &mut World, manager: usize, pool: &PoolName, even
         world.broken(format!("promise 1: {law}"));
     }
     let key = (world.managers[manager].place.ledger, pool.clone());
+    // Only the moment is noted here; `after_step` judges how long a job has waited.
     match unserved(world, manager, &state) {
         Some(pair) => {
             let now = world.now;

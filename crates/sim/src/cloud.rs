@@ -14,16 +14,16 @@ use greenroom_ports::provider::LaunchRequest;
 
 use super::orders;
 
-/// The fate of a launched instance.
+/// The fate of a launched [`Machine`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BootPlan {
-    /// How long it boots; `None`: forever.
+    /// The duration of the boot; `None`: forever.
     pub takes: Option<u64>,
-    /// Whether its ready command passes.
+    /// True if the instance's ready command passes.
     pub passes: bool,
-    /// How long a termination takes.
+    /// The duration of a termination.
     pub goes: u64,
-    /// How long no call shows it.
+    /// The time for which no call shows the instance.
     pub hidden: u64,
 }
 
@@ -32,40 +32,40 @@ pub struct BootPlan {
 pub struct Machine {
     pub id: InstanceId,
     pub pool: PoolName,
-    /// `None`: a static host.
+    /// The tags of the launch; `None`: a static host.
     pub tags: Option<Tags>,
     pub token: String,
-    /// Launched by this owner, not by a twin or another owner.
+    /// True if this owner launched the instance, not a twin or another owner.
     pub owned: bool,
     pub made: u64,
     pub plan: BootPlan,
-    /// Responds from then on, unless it is down; `None`: not yet known, or never.
+    /// The moment from which the instance responds, unless it is down; `None`: not yet known, or never.
     pub up: Option<u64>,
     pub down: bool,
     /// `up` is the end of a reboot, or of a resume.
     pub rebooted: bool,
-    /// Suspended from then on, and suspending before.
+    /// The moment from which the instance is suspended; before, it is suspending.
     pub asleep: Option<u64>,
-    /// When it was last suspended and resumed.
+    /// The moments of the last suspension and of the resume after it.
     pub slept: Option<(u64, u64)>,
-    /// How often it was resumed: each time, it gets another address.
+    /// The number of resumes: after each, the instance has another address.
     pub resumes: u32,
-    /// Being deleted.
+    /// True while the instance is being deleted.
     pub going: bool,
-    /// Its record was lost, and not by Greenroom: it does not count against the limit.
+    /// True if the instance's record was lost, and not by Greenroom: the instance does not count against the limit.
     pub orphaned: bool,
-    /// It responds, and begins no stages.
+    /// True if the instance responds, but begins no stages.
     pub begins_no_stage: bool,
-    /// It responds, and its engine starts no containers.
+    /// True if the instance responds, but its engine starts no containers.
     pub engine_broken: bool,
-    /// When a job filled its disk.
+    /// The moment when a job filled the instance's disk.
     pub sick: Option<u64>,
-    /// The first stage of each job fails.
+    /// True if the first stage of each job fails here.
     pub fails_early: bool,
-    /// A script used up its memory or its disk, which ended it.
+    /// True if a script used up the instance's memory or disk, which ended the script.
     pub used_up: bool,
     pub host_key: String,
-    /// What it was made of, if a job ordered it.
+    /// The order that the instance was made of, if a job ordered it.
     pub order: Option<LaunchOrder>,
 }
 
@@ -102,7 +102,7 @@ impl Machine {
     }
 }
 
-/// What will happen without a call.
+/// An action of the cloud that will happen without a call, at a moment that [`Cloud::take_due`] waits for.
 #[derive(Debug, Clone)]
 pub enum Due {
     Launch {
@@ -113,7 +113,7 @@ pub enum Due {
     Terminate {
         id: InstanceId,
     },
-    /// `takes`: how long; `None`: forever.
+    /// An instance is suspended. `takes`: how long that takes; `None`: forever.
     Suspend {
         id: InstanceId,
         takes: Option<u64>,
@@ -127,7 +127,7 @@ pub enum Due {
     },
 }
 
-/// Everything that the provider has.
+/// Everything that the provider has: each [`Machine`], and each action that is [`Due`] later.
 #[derive(Debug, Default)]
 pub struct Cloud {
     pub machines: BTreeMap<InstanceId, Machine>,

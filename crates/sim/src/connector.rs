@@ -24,15 +24,15 @@ use super::world::World;
 use super::{check, early, fate, second, sick, stages, stopped};
 use crate::exec::Channel;
 
-/// What the script of this process does on the instance.
+/// The course of a process's script on the instance, which [`SimConnector`] plays.
 #[derive(Debug, Clone)]
 pub struct StagePlan {
     pub attempt: AttemptName,
     pub takes: u64,
     pub exit: u32,
-    /// It ignores being stopped: the runner abandons this call.
+    /// True if the script ignores being stopped: the runner abandons this call.
     pub stubborn: bool,
-    /// It prepares the job's own script.
+    /// True if the stage prepares the job's own script.
     pub first: bool,
 }
 
@@ -40,7 +40,7 @@ pub struct StagePlan {
 #[derive(Debug, Clone)]
 pub struct SimConnector {
     pub proc: Proc,
-    /// For `run` only.
+    /// The course of the stage, for `run` only.
     pub stage: Option<StagePlan>,
 }
 
@@ -75,6 +75,7 @@ impl SimConnector {
                 }
             }
             match world.cloud.machines.get(id).filter(|_| !cut) {
+                // The address of before a resume reaches nothing.
                 Some(m) if m.address() != at.address => Err(unreachable(at)),
                 Some(m) if m.answers(world.now) && m.host_key == at.host_key => Ok(()),
                 Some(m) if m.answers(world.now) => Err(ConnectError::HostKey {
@@ -122,7 +123,7 @@ impl SimConnector {
         Some(report)
     }
 
-    /// How long the stage takes, and its exit status.
+    /// The duration of the stage, and its exit status.
     fn course(&self, id: &InstanceId, plan: &StagePlan) -> (u64, u32) {
         let world = &mut *self.proc.world.borrow_mut();
         let fails =
@@ -291,6 +292,7 @@ impl Connector for SimConnector {
             let written = output.write(Stream::Stdout, b"half way\n").await;
             (alive && self.work(id, takes - half).await, written.is_ok())
         };
+        // A stubborn script ignores `stop`: only its own end counts.
         let ended = if plan.stubborn {
             Some(all.await)
         } else {

@@ -18,14 +18,14 @@ use super::rng::Rng;
 use super::scenario::Moment;
 use super::world::World;
 
-/// What really failed early.
+/// The failures before the jobs' own scripts that really happened, for comparison with the record.
 #[derive(Debug, Default)]
 pub struct EarlyTruth {
     /// The attempts whose first stage failed within seconds, or whose images did not come.
     failed: BTreeSet<AttemptName>,
     /// Jobs whose runner's own script failed on such an instance.
     pub jobs: BTreeSet<u64>,
-    /// Where attempts were granted an instance.
+    /// The instance that each attempt was granted.
     places: BTreeMap<AttemptName, InstanceId>,
     rows: BTreeMap<InstanceId, Row>,
 }
@@ -52,7 +52,7 @@ pub(super) fn draw(seed: u64, calm: u64) -> Vec<Moment> {
     (0..times).map(|_| moment(&mut rng)).collect()
 }
 
-/// How long the attempt's first stage takes there, which fails; `None`: the instance works.
+/// The duration of the attempt's first stage on an instance where it fails; `None`: the instance works.
 pub(super) fn strikes(world: &mut World, id: &InstanceId, attempt: &AttemptName) -> Option<u64> {
     if !world.cloud.machines.get(id).is_some_and(|m| m.fails_early) {
         return None;
@@ -64,7 +64,7 @@ pub(super) fn strikes(world: &mut World, id: &InstanceId, attempt: &AttemptName)
     Some(world.streams.latency.within(10..5_000))
 }
 
-/// What the script for a job's containers reports there: it reaches no registry. `None`: the instance works.
+/// The report of the script for a job's containers on an instance that reaches no registry; `None`: the instance works.
 pub(super) fn unreached(world: &mut World, id: &InstanceId) -> Option<&'static str> {
     if !world.cloud.machines.get(id).is_some_and(|m| m.fails_early) {
         return None;

@@ -23,7 +23,7 @@ pub struct PlannedKill {
     pub calls: u64,
 }
 
-/// More steps than this, and processes must be looping.
+/// The highest number of steps. If there are more, processes must be looping.
 const MOST_STEPS: u64 = 2_000_000;
 
 /// A running world.
@@ -97,7 +97,7 @@ impl Executor {
         self.settle();
     }
 
-    /// After each step: new and doomed processes, wake-ups, the clock, the checker.
+    /// Does what follows each step: new and doomed processes, wake-ups, the clock, the checker.
     fn settle(&mut self) {
         self.admit();
         loop {
@@ -264,14 +264,14 @@ fn set_clock(world: &mut World, to: u64) {
 // A step is one port call, or one wait inside a process. It is in the list of runnable steps until the seed picks it,
 // or sleeps until its deadline or until one of its channels is notified.
 
-/// A simulated process.
+/// The number of a simulated [`Process`](crate::process::Process).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pid(pub u32);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StepId(u64);
 
-/// What a sleeping step can wait for.
+/// An event that a sleeping step can wait for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Channel {
     /// A signal for the process, or the end of its runner.
@@ -295,7 +295,7 @@ struct Entry {
     call: &'static str,
 }
 
-/// All steps that are not taken yet.
+/// All steps that the [`Executor`] has not taken yet.
 #[derive(Debug, Default)]
 pub struct Steps {
     next: u64,

@@ -222,6 +222,7 @@ async fn power_cut(proc: &Proc, starter: &Starter, dice: u64) {
         let host = second::struck(&world, dice);
         let there = |(number, manager): (usize, &Manager)| (manager.place.host == host).then_some(number);
         let struck: Vec<usize> = world.partners(0).filter_map(there).collect();
+        // The host is without power already.
         if struck.iter().any(|manager| !world.managers[*manager].on) {
             return;
         }

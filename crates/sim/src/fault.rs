@@ -30,9 +30,9 @@ macro_rules! faults {
 faults! {
     /// The instance is created and never responds.
     NeverBoots = "never-boots",
-    /// It responds only after minutes.
+    /// The instance responds only after minutes.
     BootsLate = "boots-late",
-    /// Its ready command fails.
+    /// The instance's ready command fails.
     NotReady = "not-ready",
     /// The provider has no capacity until the window ends.
     NoCapacity = "no-capacity",
@@ -200,7 +200,7 @@ pub struct Window {
     pub per_mille: u64,
 }
 
-/// All windows of a scenario.
+/// Every [`Window`] of a [`Scenario`](crate::scenario::Scenario).
 #[derive(Debug, Clone, Default)]
 pub struct Windows {
     windows: Vec<Window>,
@@ -223,21 +223,21 @@ impl Windows {
         Self { windows }
     }
 
-    /// One more, open from the start to `calm`.
+    /// Adds a window that is open from the start to `calm`.
     #[must_use]
     pub fn with(mut self, fault: Fault, calm: u64, per_mille: u64) -> Self {
         self.windows.push(Window { fault, from: 0, to: calm, per_mille });
         self
     }
 
-    /// One more.
+    /// Adds a window.
     #[must_use]
     pub fn and(mut self, window: Window) -> Self {
         self.windows.push(window);
         self
     }
 
-    /// Only these windows, for tests.
+    /// A plan of these windows alone, for tests.
     pub fn of(windows: Vec<Window>) -> Self {
         Self { windows }
     }

@@ -25,7 +25,7 @@ use super::{check, keeping, stopped};
 use crate::exec::Channel;
 use crate::offerings;
 
-/// One process's view of its manager's state directory.
+/// One process's view of its manager's state directory, a [`Directory`](memory_host::Directory) in memory.
 #[derive(Debug, Clone)]
 pub struct SimHost {
     pub proc: Proc,
@@ -65,7 +65,7 @@ impl SimHost {
         self.proc.log(format_args!("{call} {what}"));
     }
 
-    /// Why this process should stop, if it should.
+    /// The reason for which this process should stop, if it should.
     fn stop(&self, world: &World) -> Option<WakeReason> {
         let process = world.processes.get(&self.proc.pid)?;
         if process.stop {

@@ -35,14 +35,14 @@ const PUSHED_MS: u64 = 17 * 60_000;
 /// A keeper notices a grant within this time, whatever holds up its passes.
 const NOTICED_MS: u64 = 6 * 60_000;
 
-/// What images really did.
+/// The pulls and the images that the machines really had, for comparison with the record.
 #[derive(Debug, Default)]
 pub struct ImageTruth {
     /// The images that machines have had, by digest.
     had: BTreeSet<(InstanceId, Arc<str>, Arc<str>)>,
     /// Pulls on idle instances that run, by process.
     pulls: Vec<(Pid, PoolName, InstanceId)>,
-    /// When the last job got an instance.
+    /// The moment when the last job got each instance.
     granted: BTreeMap<InstanceId, u64>,
 }
 
@@ -84,7 +84,7 @@ pub(super) fn draw_of_hosts(seed: u64, pool: &PoolPlan, jobs: &mut [JobPlan]) {
     }
 }
 
-/// Pulls for the pool of a seed with images.
+/// The [`Pulls`] for the pool of a seed with images.
 #[derive(Debug)]
 pub struct SimPulls;
 
@@ -152,7 +152,7 @@ pub(super) fn cleaned(world: &mut World, id: &InstanceId) {
     world.truth.images.had.retain(|(on, ..)| on != id);
 }
 
-/// How long a pull takes, and whether it fails.
+/// The duration of a pull, and true if it fails.
 pub(super) fn course(world: &mut World) -> (u64, bool) {
     let rng = &mut world.streams.images;
     let takes = if rng.chance(150) { rng.within(200_000..900_000) } else { rng.within(1_000..60_000) };

@@ -31,7 +31,7 @@ pub struct LastKeeper {
     pid: Option<Pid>,
     /// The pools in which a process has since relied on it.
     relied: BTreeSet<PoolName>,
-    /// When it exited by itself, unless a later event excuses it.
+    /// The moment when the keeper exited by itself, unless a later event excuses it.
     left: Option<u64>,
 }
 
@@ -89,7 +89,7 @@ pub(super) fn process_ended(world: &mut World, pid: Pid, exit: Exit) {
     }
 }
 
-/// While there is work, a keeper is running, except for the time it takes to notice that it exited.
+/// Checks that, while there is work, a keeper is running, except for the time it takes to notice that it exited.
 pub(super) fn after_step(world: &mut World) {
     let mut gone = world.truth.last_keepers.iter().filter(|(_, keeper)| is_missed(world, keeper));
     let found = gone.find_map(|(manager, keeper)| Some((*manager, keeper.left?, work(world, *manager)?)));

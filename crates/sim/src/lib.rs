@@ -1,8 +1,8 @@
 //! The deterministic simulation: the real engine among faults.
 //!
-//! `study` runs plan and apply alone, as fast as possible. `run` runs the engine: every call, keeper and reap is a
-//! process, and the seed picks the next step at every port call. `check` and `rest` judge both from outside. In some seeds,
-//! two managers share a journal (`second`).
+//! [`study`] runs plan and apply alone, as fast as possible. [`run`] runs the engine: every call, keeper and reap is a
+//! process, and the seed picks the next step at every port call. [`check`] and [`rest`] judge both from outside. In some
+//! seeds, two managers share a journal ([`second`]).
 
 pub mod check;
 pub mod cloud;

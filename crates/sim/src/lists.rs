@@ -20,7 +20,7 @@ use crate::exec::Channel;
 
 /// A list that was empty this long ago may still be the one that a pass decides by.
 const CACHED_MS: u64 = 60_000;
-/// After a fault of the network, instances may go that do not respond until then.
+/// The time after a fault of the network in which instances may go that do not respond until then.
 const AFTER_CUT_MS: u64 = 60_000;
 /// Idle instances that are really gone are replaced within this. Without a keeper, a `reap` finds them missing and the
 /// next one, five minutes later, finds them absent.

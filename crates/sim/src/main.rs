@@ -52,7 +52,7 @@ fn cpu() -> Duration {
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// What all seeds came to.
+/// The sum of the results of all seeds.
 #[derive(Default)]
 struct Totals {
     cover: Coverage,

@@ -24,7 +24,7 @@ pub struct OfferingAnswers {
     intended: BTreeMap<InstanceId, (OfferingName, u64)>,
     /// Offerings that were refused and not accepted since, with the time.
     refused: BTreeMap<OfferingName, u64>,
-    /// When an operator last cleared the refusals.
+    /// The moment when an operator last cleared the refusals.
     forgiven: u64,
 }
 
@@ -144,7 +144,7 @@ struct Outage {
     fault: Fault,
 }
 
-/// The offerings of a scenario.
+/// The offerings of a scenario; [`refuses`](Self::refuses) tells when one is unavailable.
 #[derive(Debug, Clone, Default)]
 pub struct Stock {
     /// The preferred one first; empty in two of five seeds.

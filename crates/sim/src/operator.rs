@@ -12,7 +12,7 @@ use super::rig::{Command, Order, Starter};
 use super::world::World;
 use crate::exec::Channel;
 
-/// Between two rounds.
+/// The time between two rounds.
 const ROUND_MS: u64 = 180_000;
 
 /// An operator who looks every few minutes: returns hosts to service, sometimes unbinds one, and drops the records of

@@ -29,11 +29,11 @@ const TOO_LARGE: &str = "too-large";
 const OVER_QUOTA: &str = "too-many";
 const NO_ROOM: &str = "fits-nowhere";
 const DENIED: &str = "not-allowed";
-/// Its image never comes, and nothing tells why.
+/// An image that never comes, and no call tells why.
 const HANGS: &str = "never-comes";
-/// What the refusals of orders say; no reason of another launch may quote it.
+/// The words in the refusals of orders; no reason of another launch may quote them.
 const OF_ORDER: &str = "of this order alone";
-/// A machine shows this long after its launch that its order cannot be made.
+/// The time after a machine's launch at which its order turns out to be impossible.
 const SHOWS_AFTER_MS: u64 = 2_000;
 
 /// Gives orders to a part of the jobs of some seeds.
@@ -155,7 +155,7 @@ fn shows(machine: &Machine, image: &str, now: u64) -> bool {
     machine.order.as_ref().is_some_and(|order| order.image == image) && now >= machine.made + SHOWS_AFTER_MS
 }
 
-/// What the endpoint of a machine says instead of its address.
+/// Checks the order of a machine when its endpoint is requested: an impossible one is refused instead.
 pub(super) fn check_endpoint(machine: &Machine, now: u64) -> Result<(), ProviderError> {
     if shows(machine, UNKNOWN_TO_ENDPOINT, now) {
         return Err(refused("the image does not exist", true));
@@ -163,7 +163,7 @@ pub(super) fn check_endpoint(machine: &Machine, now: u64) -> Result<(), Provider
     Ok(())
 }
 
-/// What a list says about the order of a machine.
+/// The refusal that a list shows for the order of a machine, if any.
 pub(super) fn listed(machine: &Machine, now: u64) -> Option<RefusedOrder> {
     let refused = RefusedOrder { reason: "the image does not exist".to_owned(), by_job: true };
     shows(machine, UNKNOWN_TO_LIST, now).then_some(refused)

@@ -21,7 +21,7 @@ use crate::process::{Kind, Proc};
 use crate::provider::SimProvider;
 use crate::{check, keeping};
 
-/// A manager's clocks.
+/// The [`Clock`] of a manager.
 #[derive(Debug, Clone)]
 pub struct SimClock(pub Proc);
 
@@ -32,7 +32,7 @@ impl Clock for SimClock {
     }
 }
 
-/// A pool's journal, as the process's manager has it.
+/// The [`Store`] of a pool: its [`Journal`], as the process's manager has it.
 #[derive(Debug, Clone)]
 pub struct SimStore {
     pub proc: Proc,
@@ -157,7 +157,7 @@ fn is_refusal(event: &Event) -> bool {
     matches!(&event.change, Change::LaunchAnswered { answer: Answer::Refused { .. }, .. })
 }
 
-/// The operator's configuration.
+/// The [`Setup`] of a pool, from the operator's configuration.
 #[derive(Debug, Clone)]
 pub struct SimSetup {
     proc: Proc,
@@ -207,9 +207,9 @@ const WRITE_BACK_MS: u64 = 35_000;
 #[derive(Debug, Clone, Default)]
 pub struct Journal {
     state: PoolState,
-    /// What would certainly survive a power cut.
+    /// The state that would certainly survive a power cut.
     synced: PoolState,
-    /// Records since then, with when they were written.
+    /// The records after `synced`, each with the moment when it was written.
     tail: Vec<(u64, Event)>,
 }
 
@@ -225,7 +225,7 @@ impl Journal {
         &self.state
     }
 
-    /// What a power cut would certainly leave.
+    /// The state that a power cut would certainly leave.
     pub fn synced(&self) -> &PoolState {
         &self.synced
     }
@@ -249,12 +249,12 @@ impl Journal {
         self.tail.len()
     }
 
-    /// How many records have ever been written; a mark for `sync_to`.
+    /// The number of records that have ever been written; a mark for [`sync_to`](Self::sync_to).
     pub fn mark(&self) -> u64 {
         self.state.revision
     }
 
-    /// Everything up to `mark` is on disk.
+    /// Moves everything up to `mark` to the disk.
     pub fn sync_to(&mut self, mark: u64) {
         if mark >= self.state.revision {
             self.tail.clear();

@@ -1,6 +1,6 @@
-//! What a simulated process can do.
+//! The calls of a simulated process.
 //!
-//! A process is a future. Each of its external actions is a step, and the seed picks the next one.
+//! A process is a future. Each of its external actions is a [`Step`], and the seed picks the next one.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -24,11 +24,11 @@ pub enum Kind {
     Cleanup,
     Keep,
     Reap,
-    /// Not Greenroom's: the runner, GitLab, the operator, a fault.
+    /// A process that is not Greenroom's: the runner, GitLab, the operator, a fault.
     Outside,
 }
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     Code(i32),
@@ -62,7 +62,7 @@ pub struct Process {
     pub steps: u64,
 }
 
-/// A process's own handle on the simulation.
+/// A process's own handle on the simulation: its number, and the [`World`].
 #[derive(Clone)]
 pub struct Proc {
     pub world: Shared,
@@ -132,7 +132,7 @@ impl Proc {
     }
 }
 
-/// A step that waits for its turn.
+/// A step that waits for its turn, which the [`Executor`](crate::exec::Executor) gives it.
 #[must_use = "a step happens when it is awaited"]
 #[derive(Debug)]
 pub struct Step {

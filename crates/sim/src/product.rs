@@ -33,7 +33,7 @@ const OK: i32 = 0;
 const SCRIPT_FAILED: i32 = 1;
 const SYSTEM_FAILURE: i32 = 2;
 
-/// The real engine.
+/// The real engine as a [`Product`].
 #[derive(Debug, Clone, Copy)]
 pub struct Greenroom;
 
@@ -88,7 +88,7 @@ async fn prepare(ports: &Ports, attempt: &AttemptName, record: &AttemptRecord) -
     }
 }
 
-/// Discards all output.
+/// An output that discards everything.
 struct Nowhere;
 
 #[async_trait(?Send)]

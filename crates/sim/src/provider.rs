@@ -23,7 +23,7 @@ use super::world::World;
 /// Longer than any simulation.
 const NEVER_MS: u64 = 1_000 * 3_600_000;
 
-/// One pool's provider, as a process calls it.
+/// One pool's [`Provider`], as a process calls it. The instances are in the [`Cloud`](crate::cloud::Cloud).
 #[derive(Debug, Clone)]
 pub struct SimProvider {
     pub proc: Proc,
@@ -80,7 +80,7 @@ impl SimProvider {
         is_elsewhere(&mut world, &self.pool) || lists::loses_all(&mut world, &self.pool)
     }
 
-    /// Since when an instance is suspended, or will be; an error, if the call does not reach it.
+    /// The moment since which an instance is suspended, or will be; an error, if the call does not reach it.
     fn may_move(&self, id: &InstanceId) -> Result<Option<u64>, ProviderError> {
         if let Some(error) = self.stumbles() {
             return Err(error);

@@ -1,4 +1,4 @@
-//! What must hold when the simulation has come to rest.
+//! The checks that must hold when the simulation has come to rest.
 //!
 //! Promise 3: whatever was killed, after the grace period and the next pass nothing is leaked and nothing is lost.
 
@@ -16,8 +16,8 @@ use super::process::Kind;
 use super::truth::JobResult;
 use super::world::{Manager, World};
 
-/// From the end of the last job: the longest time an attempt may stay open without a call, the retention of its
-/// directory, the age at which an orphan is reaped, and the passes of three `reap`s.
+/// The time from the end of the last job until nothing may be left: the longest time an attempt may stay open without a
+/// call, the retention of its directory, the age at which an orphan is reaped, and the passes of three `reap`s.
 pub const GRACE_MS: u64 = (10 + 10 + 5 + 15 + 10) * 60_000;
 
 /// True if every job has a result.

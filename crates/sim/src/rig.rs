@@ -22,7 +22,7 @@ use super::ports::{SimClock, SimSetup, SimStore};
 use super::process::{Kind, Proc, Process, Shared};
 use crate::exec::Pid;
 
-/// The command of a process.
+/// The command of a process, which a [`Product`] carries out.
 #[derive(Debug, Clone)]
 pub enum Command {
     Prepare {
@@ -52,7 +52,7 @@ pub enum Command {
     },
 }
 
-/// What an operator orders.
+/// A command of an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
     Drain,
@@ -76,7 +76,7 @@ impl fmt::Debug for PoolPorts {
     }
 }
 
-/// Everything that a process may use.
+/// Everything that a process may use, with [`PoolPorts`] for each pool.
 #[derive(Clone)]
 pub struct Ports {
     pub host: Host,
@@ -97,7 +97,7 @@ pub trait Product {
     fn body(&self, command: Command, ports: Ports) -> LocalBoxFuture<'static, i32>;
 }
 
-/// Starts processes of the product.
+/// Starts processes of the [`Product`].
 #[derive(Clone)]
 pub struct Starter {
     pub product: Rc<dyn Product>,

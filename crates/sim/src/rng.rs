@@ -55,22 +55,22 @@ fn mix(word: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-/// Every stream of a world.
+/// Every stream of a [`World`](crate::world::World), each an [`Rng`] of its own.
 #[derive(Debug)]
 pub struct Streams {
     /// Picks the next step.
     pub scheduling: Rng,
-    /// When jobs come, and their properties.
+    /// The arrivals of jobs, and their properties.
     pub jobs: Rng,
-    /// How long instances take to boot and to terminate.
+    /// The durations of boots and terminations.
     pub boots: Rng,
-    /// Which faults occur, and when.
+    /// The faults that occur, and their moments.
     pub faults: Rng,
-    /// How long calls are under way.
+    /// The durations of calls.
     pub latency: Rng,
     /// Nonces.
     pub ids: Rng,
-    /// How pulls of images go.
+    /// The durations and the failures of image pulls.
     pub images: Rng,
 }
 

@@ -18,7 +18,7 @@ use crate::truth::{EARLIER, Guests, JobResult};
 use crate::world::{Ledger, Manager, Place, World};
 use crate::{fate, operator, rest, second, workload};
 
-/// The result of a seed.
+/// The result of a seed, as [`run()`] returns it.
 #[derive(Debug)]
 pub struct SeedResult {
     pub seed: u64,
@@ -34,7 +34,7 @@ pub struct SeedResult {
 }
 
 impl SeedResult {
-    /// What is wrong with this seed: a broken promise, or too few jobs to judge one.
+    /// The problem of this seed: a broken promise, or too few jobs to judge one.
     pub fn problem(&self) -> Option<String> {
         let tame = || {
             let kinds = self.cover.fault_kinds();
@@ -141,7 +141,7 @@ pub(super) fn install(world: &mut World, place: Place) {
     world.managers.push(Manager::new(directory, place, 0));
 }
 
-/// When a manager's `reap`s come, in milliseconds.
+/// The moments of a manager's `reap`s, in milliseconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cron {
     pub(super) manager: usize,

@@ -1,4 +1,4 @@
-//! What a seed determines: policies, jobs, faults.
+//! The plan that a seed determines: policies, jobs, faults.
 //!
 //! Drawn before the simulation starts, each part from a stream of its own.
 
@@ -20,7 +20,7 @@ use crate::rng::Rng;
 use crate::second::SecondManager;
 use crate::{early, images, lists, orders, sick, stopped};
 
-/// How many jobs come, at least.
+/// The lowest number of jobs in a scenario.
 pub const JOBS: u64 = 200;
 
 /// The exit code of a stage that asks for what cannot be had, so that its script does not begin.
@@ -34,7 +34,7 @@ pub struct PoolPlan {
     pub capabilities: Capabilities,
     /// Static hosts of a pool that launches nothing.
     pub hosts: u32,
-    /// When its offerings are available.
+    /// The times at which each offering of the pool is available.
     pub stock: Stock,
 }
 
@@ -51,7 +51,7 @@ pub struct JobPlan {
     pub dice: u64,
 }
 
-/// A fault that happens at a moment.
+/// A fault that happens at a moment, by the functions of [`fate`](crate::fate).
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
     pub at: u64,
@@ -59,7 +59,7 @@ pub struct Moment {
     pub dice: u64,
 }
 
-/// Everything that a seed decides beforehand.
+/// Everything that a seed decides beforehand; [`draw`](Self::draw) makes it.
 #[derive(Debug)]
 pub struct Scenario {
     pub seed: u64,
@@ -80,7 +80,7 @@ pub struct Scenario {
     pub second: Option<SecondManager>,
     /// No fault occurs after this moment.
     pub calm: u64,
-    /// By then everything has come to rest.
+    /// The moment by which everything has come to rest.
     pub end: u64,
 }
 
@@ -88,6 +88,8 @@ impl Scenario {
     pub fn draw(seed: u64) -> Self {
         let mut rng = Rng::new(seed, "scenario");
         let mut faults = Rng::new(seed, "fault plan");
+        // Two streams are drawn from in this order. A part that takes the seed alone has a stream of its own, so that
+        // one more of them leaves the others as they are.
         let mut cloud = cloud_pool(&mut rng);
         let metal = metal_pool(&mut rng);
         let mut jobs = draw_jobs(seed, &mut faults);
@@ -138,7 +140,7 @@ impl Scenario {
         }
     }
 
-    /// How many runners a manager has.
+    /// The number of a manager's runners.
     pub fn runners_of(&self, manager: usize) -> u32 {
         if manager == 0 { self.runners } else { self.second.map_or(0, |second| second.runners) }
     }

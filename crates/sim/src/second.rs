@@ -16,21 +16,21 @@ use super::run::{self, Cron};
 use super::workload;
 use super::world::{Place, World};
 
-/// Its number among the managers.
+/// The number of the second manager among the managers.
 const NUMBER: usize = 1;
 const MINUTE_MS: u64 = 60_000;
 /// Wall clocks that a time service keeps alike differ by less than this.
 const APART_MS: i64 = 500;
-/// Its `reap`s begin this long after each full minute, when those of the first manager have ended.
+/// The delay of its `reap`s after each full minute: those of the first manager have ended by then.
 const AFTER_MINUTE_MS: u64 = 40_000;
 
-/// What a seed decides about its second manager.
+/// The properties of a seed's second manager.
 #[derive(Debug, Clone, Copy)]
 pub struct SecondManager {
     pub runners: u32,
-    /// It is on a runner host of its own, with a power supply and clocks of its own.
+    /// True if the second manager is on a runner host of its own, with a power supply and clocks of its own.
     pub apart: bool,
-    /// How far the wall clock of its own host is ahead of the first manager's, in milliseconds.
+    /// The lead of its own host's wall clock over the first manager's, in milliseconds.
     pub ahead: i64,
 }
 
@@ -94,7 +94,7 @@ pub(super) fn struck(world: &World, dice: u64) -> usize {
     if has_two && (dice >> 32).is_multiple_of(2) { NUMBER } else { 0 }
 }
 
-/// What names of processes end with.
+/// The end of the names of a manager's processes.
 pub(super) fn of(manager: usize) -> &'static str {
     if manager == 0 { "" } else { " of the second manager" }
 }

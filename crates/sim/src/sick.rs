@@ -60,8 +60,8 @@ fn spoil(world: &mut World, id: &InstanceId) {
     }
 }
 
-/// How long the check on an instance takes, and whether it passes. It sees the instance as it was at the beginning: a
-/// present job may fill the disk meanwhile, and leave.
+/// The duration of the check on an instance, and true if it passes. The check sees the instance as it was at the
+/// beginning: a present job may fill the disk meanwhile, and leave.
 pub(super) fn check(world: &mut World, id: &InstanceId) -> (u64, bool) {
     let is_sick = world.cloud.machines.get(id).is_some_and(|m| m.sick.is_some());
     if is_sick {

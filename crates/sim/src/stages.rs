@@ -22,7 +22,7 @@ pub(super) fn begun(world: &mut World, id: &InstanceId) {
     world.truth.unbegun.remove(id);
 }
 
-/// It has left service or come back, or passed the check of its engine.
+/// Clears the suspicion of an instance that has left service or come back, or has passed the check of its engine.
 fn acquitted(world: &mut World, id: &InstanceId) {
     world.truth.suspect.remove(id);
 }

@@ -57,7 +57,7 @@ pub(super) fn draw(seed: u64, pool: &mut PoolPlan, jobs: &mut [JobPlan]) {
     }
 }
 
-/// Which faults of suspensions the seed has, until everything calms down.
+/// Adds the seed's faults of suspensions to the windows, until everything calms down.
 pub(super) fn faults(seed: u64, mut windows: Windows, calm: u64) -> Windows {
     let mut rng = Rng::new(seed, "stopped faults");
     for (fault, per_mille) in FAULTS {

@@ -63,7 +63,7 @@ pub struct Study {
     moving: BTreeSet<InstanceId>,
     used: BTreeMap<InstanceId, u32>,
     wrong: Option<String>,
-    /// How many of 1,000 jobs order an instance of their own.
+    /// The number of jobs, of 1,000, that order an instance of their own.
     orders: u64,
 }
 
@@ -75,7 +75,7 @@ pub struct BrokenPromise {
     what: String,
 }
 
-/// The result of a study.
+/// The result of a [`Study`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Findings {
     pub events: u64,
@@ -148,7 +148,7 @@ impl Study {
         study
     }
 
-    /// This study with `orders` of 1,000 jobs that order instances of their own.
+    /// This study, in which `orders` of 1,000 jobs order instances of their own.
     #[must_use]
     pub fn with_orders(mut self, orders: u64) -> Self {
         self.orders = orders;
@@ -252,7 +252,7 @@ impl Study {
         self.apply(&events);
     }
 
-    /// What a job orders, if it orders anything. Some of these jobs end while they wait.
+    /// The order of the next job, if it orders anything. Some of these jobs end while they wait.
     fn order(&mut self, attempt: &AttemptName) -> Option<Arc<Order>> {
         if self.orders == 0 || !self.rng.chance(self.orders) {
             return None;
@@ -371,6 +371,7 @@ impl Study {
         }
         if let Some(next) = plan.report.next {
             let after = u64::try_from(now.until(next).as_millis()).unwrap_or(u64::MAX).max(1);
+            // A pass that is due earlier comes anyway, and plans the next one.
             if self.now.saturating_add(after) < self.look_at {
                 self.look_at = self.now.saturating_add(after);
                 self.later(after, Happens::Look);

@@ -28,7 +28,7 @@ pub struct Live {
 #[derive(Debug, Clone)]
 pub struct Session {
     pub instance: InstanceId,
-    /// `None`: a command of the operator's.
+    /// The attempt of the session's job; `None`: the session is a command of the operator's.
     pub attempt: Option<AttemptName>,
 }
 
@@ -47,7 +47,7 @@ pub struct Guests {
     pub ever: BTreeSet<AttemptName>,
 }
 
-/// How a job ended, for GitLab.
+/// The end of a job, as GitLab sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum JobResult {
     Passed,
@@ -56,7 +56,7 @@ pub enum JobResult {
     /// The fault of Greenroom, or of the cloud.
     SystemFailure,
     Cancelled,
-    /// Its runner died, and GitLab gave up the job.
+    /// The runner of the job died, and GitLab gave up the job.
     Abandoned,
 }
 
@@ -65,7 +65,7 @@ pub struct Truth {
     /// Jobs that no runner has taken yet, by their index in the scenario.
     pub queue: VecDeque<usize>,
     pub live: BTreeMap<AttemptName, Live>,
-    /// When a keeper last failed to wait for wake-ups.
+    /// The moment when a keeper last failed to wait for wake-ups.
     pub failed_waits: BTreeMap<(Pid, PoolName), u64>,
     /// The job of every attempt so far.
     pub attempts: BTreeMap<AttemptName, (PoolName, JobFacts)>,
@@ -97,7 +97,7 @@ pub struct Truth {
     pub running: BTreeMap<u64, u32>,
     /// The last moment of an event that justifies a wait.
     pub excused: u64,
-    /// Since when a job waits although an instance is free for it, by ledger and pool.
+    /// The moment since which a job waits although an instance is free for it, by ledger and pool.
     pub unserved: BTreeMap<(usize, PoolName), (u64, String)>,
     /// Instances to be terminated on a full disk: since when, and during how many errors, no call was made about them.
     pub held_up: BTreeMap<InstanceId, (u64, u32)>,
@@ -105,13 +105,13 @@ pub struct Truth {
     pub pauses: BTreeMap<InstanceId, u64>,
     /// The last keeper of each manager, by the manager's number. Copies have none.
     pub last_keepers: BTreeMap<usize, LastKeeper>,
-    /// Which instance the lists of a pool omit, and until when.
+    /// The instance that the lists of a pool omit, and the moment until which they do.
     pub omitted: BTreeMap<PoolName, (u64, InstanceId)>,
     /// Instances that `endpoint` has ever denied, rightly or not.
     pub denied: BTreeSet<InstanceId>,
-    /// When the list of a pool last lacked everything, although instances responded.
+    /// The moment when the list of a pool last lacked everything, although instances responded.
     pub lost_lists: BTreeMap<PoolName, u64>,
-    /// Until when such a list of a pool is right again.
+    /// The moment until which such a list of a pool is right again.
     pub right_lists: BTreeMap<PoolName, u64>,
     /// Instances whose last launch was refused and that no list has shown since: recorded in no account.
     pub nowhere: BTreeSet<InstanceId>,

@@ -276,7 +276,7 @@ impl Job {
         JobResult::Cancelled
     }
 
-    /// `result`: the job's, if this attempt decided it.
+    /// Calls `cleanup`, unless a fault prevents it. `result`: the job's, if this attempt decided it.
     async fn cleanup(&self, proc: &Proc, result: Option<JobResult>) {
         if self.has(Fault::CleanupLate) {
             proc.world.borrow_mut().cover.fault(Fault::CleanupLate);
@@ -294,7 +294,7 @@ impl Job {
     }
 }
 
-/// What `cleanup` learns from the runner.
+/// The end of a job as `cleanup` learns it from the runner.
 fn end_of(result: JobResult) -> Option<JobEnd> {
     let result = match result {
         JobResult::Passed => job_end::JobResult::Passed,

@@ -31,20 +31,20 @@ pub const EPOCH_MS: i64 = 1_767_600_000_000;
 
 pub type Body = Pin<Box<dyn Future<Output = i32>>>;
 
-/// A runner's process of a manager.
+/// A runner's process of a [`Manager`].
 #[derive(Debug, Clone, Copy)]
 pub struct Runner {
     pub alive: bool,
-    /// In a namespace of its own: others cannot observe whether it lives.
+    /// True if the runner is in a namespace of its own: others cannot observe whether it lives.
     pub opaque: bool,
 }
 
-/// What the managers of an owner share: the journals, and the keys of the instances.
+/// The records that the managers of an owner share: the journals, and the keys of the instances.
 #[derive(Debug, Clone)]
 pub struct Ledger {
     pub journals: BTreeMap<PoolName, Journal>,
     pub keys: BTreeMap<InstanceId, InstanceKeys>,
-    /// It loses nothing in a power cut.
+    /// True if the ledger loses nothing in a power cut.
     durable: bool,
 }
 
@@ -59,7 +59,7 @@ impl Ledger {
     }
 }
 
-/// Where a manager belongs.
+/// The identity of a manager, and the [`Ledger`] that it records in.
 #[derive(Debug, Clone, Copy)]
 pub struct Place {
     pub id: ManagerId,
@@ -81,7 +81,7 @@ pub struct Manager {
     pub tmpdirs: BTreeSet<AttemptName>,
     boot_began: u64,
     wall_offset: i64,
-    /// Its host has power.
+    /// True if the manager's host has power.
     pub on: bool,
 }
 
@@ -124,7 +124,7 @@ impl Manager {
     }
 }
 
-/// Everything.
+/// The whole simulation: the clock, the processes, the cloud, and the [`Truth`] that checks compare with the records.
 #[derive(Debug)]
 pub struct World {
     /// Milliseconds since the start; never steps.
@@ -135,7 +135,7 @@ pub struct World {
     pub story: Trace,
     pub cover: Coverage,
     pub processes: BTreeMap<Pid, Process>,
-    /// Those of the operator's state directories come first, then the copies.
+    /// The managers: those of the operator's state directories come first, then the copies.
     pub managers: Vec<Manager>,
     pub ledgers: Vec<Ledger>,
     pub cloud: Cloud,

@@ -26,7 +26,7 @@ pub(super) struct Authorities {
     names: Vec<String>,
 }
 
-/// Why a recorded host key cannot be used.
+/// The reason a recorded host key or authority cannot be used in [`Accepted`].
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RecordedKeyError {
     #[error("the {role} recorded for {at} is not in OpenSSH format (`ssh-ed25519 AAAA…`)")]
@@ -59,7 +59,7 @@ pub(super) enum HostKeyMismatch {
     },
 }
 
-/// Why a host certificate proves nothing.
+/// The reason a host certificate proves nothing.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CertificateFault {
     #[error("the certificate is one for users, not for hosts")]

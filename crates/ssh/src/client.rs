@@ -17,7 +17,7 @@ use super::{SshSettings, dial};
 /// Interval at which waiting tasks check for the connection's end, in case they missed its notification.
 const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Why a connection ended that another party has closed, for messages.
+/// The reason, for messages, why a connection ended that another party has closed.
 pub(super) const CLOSED: &str = "the instance closed the connection";
 
 /// The facts that the session's task has learnt, for the tasks that wait for the session.
@@ -57,12 +57,12 @@ impl Notes {
         self.learnt().ended.is_some()
     }
 
-    /// Resolves at the connection's end, or after `CHECK_INTERVAL`.
+    /// Resolves at the connection's end, or after [`CHECK_INTERVAL`].
     pub(super) async fn ended_or_interval(&self) {
         let _elapsed = timeout(CHECK_INTERVAL, self.0.over.notified()).await;
     }
 
-    /// Why the connection ended, for messages.
+    /// Returns why the connection ended, for messages.
     pub(super) fn ended(&self) -> String {
         self.learnt().ended.clone().unwrap_or_else(|| "the connection ended without a reason".to_owned())
     }

@@ -1,4 +1,4 @@
-//! Why a container ended before a shell in it read the script, as far as the output tells.
+//! The reason a container ended before a shell in it read the script, as far as the output tells.
 //!
 //! The container writes to the same streams, and an engine's text may mean its own programs. So a text decides nothing alone.
 

@@ -20,7 +20,7 @@ use russh::keys::{Algorithm, PrivateKey, ssh_key};
 const CLIENT: &str = "client_key";
 const HOST: &str = "host_key";
 
-/// Why an instance's keys cannot be read or stored.
+/// The reason an instance's keys cannot be read or stored.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum KeyStoreError {
     #[error("cannot store keys for `{instance}`: {source}")]

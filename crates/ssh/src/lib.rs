@@ -57,7 +57,7 @@ use self::script_ack::AcknowledgedOutput;
 use self::session::Session;
 use self::stage::StageWork;
 
-/// Settings of the connector; `SshSettings::new` returns the defaults.
+/// Settings of the connector [`Ssh`]; [`SshSettings::new`] returns the defaults.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SshSettings {
     /// The directory of the instances' keys; created with mode 0700 if it is missing.
@@ -70,7 +70,7 @@ pub struct SshSettings {
     /// send them for days.
     #[serde(with = "millis")]
     pub keepalive: Duration,
-    /// This many keep-alives in a row may stay unanswered; the next one due ends the connection. Default 2, which
+    /// The number of keep-alives in a row that may stay unanswered; the next one due ends the connection. Default 2, which
     /// detects a dead instance after 60 s.
     pub keepalive_misses: u32,
     /// A background process of the script may keep the output open after the script has ended. After this long, or 3 s
@@ -166,7 +166,7 @@ impl Ssh {
         result
     }
 
-    /// Checks that a shell there begins a stage; see `Connector::begins_stage`.
+    /// Checks that a shell there begins a stage; see [`Connector::begins_stage`].
     pub async fn begins(
         &self,
         id: &InstanceId,

@@ -41,7 +41,7 @@ pub(super) enum Credential {
     None,
 }
 
-/// Why a login failed.
+/// The reason a login with a [`Credential`] failed.
 pub(super) enum LoginError {
     /// The host refused it.
     Refused(LoginRefusal),
@@ -51,7 +51,7 @@ pub(super) enum LoginError {
     Credential(CredentialError),
 }
 
-/// Why a host refused a login.
+/// The reason a host refused a login.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LoginRefusal {
     #[error("it does not accept the key {0}")]
@@ -66,7 +66,7 @@ pub(super) enum LoginRefusal {
     NoPasswords,
 }
 
-/// Why a key, a password or an ssh-agent of the runner host cannot be used.
+/// The reason a key, a password or an ssh-agent of the runner host cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CredentialError {
     #[error(transparent)]
@@ -327,7 +327,7 @@ async fn judge(handle: &Handle<Client>, answer: AuthResult, key: &PublicKey) -> 
 /// Questions of a server that are answered before it is given up: some ask none first, or show a text.
 const ROUNDS: usize = 4;
 
-/// Never shown.
+/// A password, which is never shown.
 pub(super) struct Password(String);
 
 impl fmt::Debug for Password {

@@ -42,7 +42,7 @@ impl<M: Marker> MarkerScan<M> {
         self.over
     }
 
-    /// Bytes before the line, in the output that `feed` returned when it found the line.
+    /// Bytes before the line, in the output that [`feed`](Self::feed) returned when it found the line.
     pub(super) fn before(&self) -> usize {
         self.before
     }

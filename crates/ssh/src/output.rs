@@ -1,4 +1,4 @@
-//! Writes to this process's own output.
+//! Writes to this process's own output: [`ProcessOutput`].
 //!
 //! The runner reads this process's standard output and error through pipes, and may stop reading. That must block only
 //! the guest, not the timers, the stop or the other stream.
@@ -36,7 +36,7 @@ impl ProcessOutput {
         })
     }
 
-    /// The stream whose last bytes did not end with a line break, as far as they came through `write`.
+    /// The stream whose last bytes did not end with a line break, as far as they came through [`write`](Output::write).
     pub fn open_line(&self) -> Option<Stream> {
         self.open_line
     }

@@ -1,4 +1,4 @@
-//! How far a connection has come: the host, the step, and what the server sent before its SSH greeting.
+//! The progress of a connection: the host, the step, and what the server sent before its SSH greeting.
 //!
 //! The greeting is the line that begins with `SSH-` (RFC 4253, 4.2). OpenSSH closes a connection before it has greeted while it
 //! penalizes the address (`PerSourcePenalties`), or while too many logins are in progress (`MaxStartups`). So the moment of the end

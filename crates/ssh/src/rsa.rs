@@ -28,7 +28,7 @@ pub struct RsaKey {
     public: PublicKey,
 }
 
-/// Why Greenroom cannot log in with a private RSA key.
+/// The reason Greenroom cannot log in with a private RSA key: [`read`] refuses it.
 #[derive(Debug, thiserror::Error)]
 pub enum RsaKeyError {
     #[error("the key's content is not Base64")]

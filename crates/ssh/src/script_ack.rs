@@ -34,7 +34,7 @@ const CHUNK: usize = 64 << 10;
 /// The part of the limit after which the job log names a shell that has not read its first line.
 const NAMED_AFTER: u32 = 20;
 
-/// Whether a shell knows the quotes `$'…'`, as its line says.
+/// True if a shell knows the quotes `$'…'`, as its line says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Escapes(bool);
 
@@ -192,7 +192,7 @@ pub(super) struct AcknowledgedOutput<'a> {
 struct ContainerScript {
     scan: MarkerScan<Escapes>,
     script: File,
-    /// Where the job's own text begins in it.
+    /// The offset in the stage's input at which the job's own text begins.
     begins_at: u64,
     marks: ShellMarks,
     /// The output before the line.
@@ -277,7 +277,7 @@ impl<'a> AcknowledgedOutput<'a> {
     }
 }
 
-/// Why a stage ends whose script nobody waited for.
+/// Returns the message for the end of a stage whose script no shell has read in time.
 pub(super) fn never_read(within: Duration) -> String {
     format!(
         "no shell in the container has read the first line of its input within {}: the image's entrypoint, or a file that the \

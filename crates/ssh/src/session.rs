@@ -19,7 +19,7 @@ use super::remote;
 const DISCONNECT_WITHIN: Duration = Duration::from_millis(500);
 /// Limit for a server to show that the connection is not at fault.
 const PING_WITHIN: Duration = Duration::from_secs(2);
-/// Bytes that are kept of the output of `brief`.
+/// Bytes that are kept of the output of [`Session::brief`].
 const BRIEF_OUTPUT: usize = 2048;
 const NO_SESSION: &str = "the instance refuses to open a session";
 
@@ -35,7 +35,7 @@ pub(super) struct Session<'a> {
     handle: Handle<Client>,
     notes: Notes,
     at: String,
-    /// Notified when the instance refuses a session.
+    /// A signal for the refusal of a session by the instance.
     refused: Notify,
     /// The jump host's session, which carries this one.
     _carrier: Option<Handle<Client>>,
@@ -80,7 +80,7 @@ impl<'a> Session<'a> {
         self.lost_because(self.ended(), sent)
     }
 
-    /// Why the connection ended, for messages.
+    /// Returns why the connection ended, for messages.
     pub(super) fn ended(&self) -> String {
         match self.notes.ended() {
             // Only the process of the forward saw which one.

@@ -39,16 +39,16 @@ pub(super) const LONGEST: Duration = Duration::from_secs(30);
 /// Delay before a command that the guest could not start is retried.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// The result of a stop.
+/// The result of one step of [`stop`].
 enum StopResult {
     Gone,
     Left,
-    /// Whether anything is left could not be determined.
+    /// No check could determine if processes are left.
     Unknown,
 }
 
-/// Sends TERM and, after `grace`, KILL to everything that the stage started. Returns `Stopped` only if nothing of it is left.
-/// Takes at most `grace` plus `MARGIN`, or twice `grace` plus 25 s if the connection has no second channel.
+/// Sends TERM and, after `grace`, KILL to everything that the stage started. Returns [`StageEnd::Stopped`] only if nothing of it
+/// is left. Takes at most `grace` plus [`MARGIN`], or twice `grace` plus 25 s if the connection has no second channel.
 pub(super) async fn stop(
     session: &Session<'_>,
     guest: &mut Guest,

@@ -1,4 +1,4 @@
-//! What Greenroom asks of the operating system, beside its ports.
+//! Services of the operating system that are no ports.
 //!
 //! [`process`]: children that outlive a call, and processes that are watched. [`socket_dir`]: Unix sockets with names in a
 //! directory. [`threads`]: work that may block, on a bounded number of threads. [`remove`] and [`replace`]: removal of whatever a

@@ -30,7 +30,7 @@ const CLOSE_ON_EXEC: u32 = 0o2_000_000;
 /// The fields of `/proc/PID/stat` that Greenroom uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
-    /// Its letter in proc(5).
+    /// The letter of the process's state in proc(5).
     pub state: char,
     /// Zero if it is outside this process's namespace; so are the next two.
     pub parent: i32,

@@ -1,4 +1,4 @@
-//! Removes what jobs have left in files.
+//! Removes what jobs have left in files: a [`tree`], or its [`content`].
 //!
 //! A job's tree may be read-only, as Go's module cache is, or deep, or full of links, and a process may still be
 //! changing it. So only its top is found by a path. Everything below is opened relative to its parent: links are removed

@@ -30,7 +30,7 @@ const DEADLINE: Duration = Duration::from_mins(2);
 #[derive(Debug)]
 pub struct Action {
     pub name: &'static str,
-    /// What is there before.
+    /// Makes the files that exist before the action.
     pub prepare: fn(&Path),
     /// Gets everything ready, calls the function it is given, and acts.
     pub act: fn(&Path, &dyn Fn()) -> Result<(), String>,
@@ -38,14 +38,14 @@ pub struct Action {
     pub judge: fn(&Path, &Ended),
 }
 
-/// How an action with a fault ended.
+/// The end of an [`Action`] with a fault.
 #[derive(Debug)]
 pub struct Ended {
     /// True if it returned no error.
     pub is_done: bool,
     /// The system call that failed.
     call: String,
-    /// For messages.
+    /// A description of the fault, for messages.
     pub how: String,
 }
 
@@ -58,7 +58,7 @@ impl Ended {
     }
 }
 
-/// What a folder contains; nothing if there is none.
+/// The names of a folder's entries; none if the folder is missing.
 pub fn listed(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<_> =
@@ -93,7 +93,7 @@ pub fn act(actions: &[Action]) {
     std::process::exit(0);
 }
 
-/// By a system call that no row of the table has.
+/// Prints a message by a system call that no row of the table has.
 fn say(what: &str) {
     let line = format!("@@ {what}\n");
     let said = rustix::io::writev(rustix::stdio::stdout(), &[IoSlice::new(line.as_bytes())]);
@@ -106,12 +106,12 @@ pub fn said(output: &[u8]) -> Vec<String> {
     text.lines().filter_map(|l| l.split_once("@@ ")).map(|(_, said)| said.to_owned()).collect()
 }
 
-/// The faults of an action: how many there were, and how many it reported.
+/// The faults of an [`Action`]: how many there were, and how many it reported.
 #[derive(Debug, Default)]
 pub struct Tally {
     pub tried: usize,
     pub reported: usize,
-    /// Of the short writes.
+    /// The number of short writes among the faults.
     short: usize,
     /// The counts for each error, for the test's output.
     pub text: String,
@@ -222,7 +222,7 @@ fn run_until_met(helper: &str, action: &Action, fault: &[&str]) -> (TempDir, Ran
     }
 }
 
-/// What an action's process did.
+/// The outputs, the trace and the exit status of the process of an [`Action`].
 struct Ran {
     said: String,
     stderr: String,
@@ -264,7 +264,7 @@ fn command(helper: &str, action: &Action, dir: &Path, starter: &[&str]) -> Comma
     command
 }
 
-/// Has the process act, and waits for its end.
+/// Lets the process act, and waits for its end.
 fn finish(action: &Action, mut child: Child, mut out: BufReader<ChildStdout>) -> Ran {
     child.stdin.take().expect("it is piped").write_all(b"\n").expect("it reads");
     let status = wait_until(action.name, &mut child, |child| child.try_wait().expect("a child of ours"));

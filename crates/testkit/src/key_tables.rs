@@ -41,6 +41,7 @@ pub fn hold<T: Debug + PartialEq>(
                     assert!(wrong.contains(&format!("`{}` is missing in `", key.name)), "{what}: {wrong}");
                 }
                 DefaultValue::Value(default) => {
+                    // The declared default is the real one if setting it changes nothing.
                     let given = read(&at.with(&least, key.name, value(default)));
                     assert_eq!(given.as_ref(), Ok(&plain), "{what}");
                 }
@@ -101,7 +102,7 @@ pub fn shown(tables: &[KeyTable], example: &str) {
     }
 }
 
-/// Where a table of keys is in the table of pool `linux`; for a list, its first entry.
+/// The position of a table of keys in the table of pool `linux`; for a list, its first entry.
 struct Position {
     inner: Option<&'static str>,
     is_list: bool,

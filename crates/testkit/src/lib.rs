@@ -1,4 +1,4 @@
-//! What tests of several crates share. A development dependency: no shipped program contains it.
+//! The helpers that tests of several crates share. A development dependency: no shipped program contains it.
 //!
 //! [`gitlab_runner`] plays GitLab Runner. [`clock`], [`memory_host`] and [`memory_store`] are doubles of ports, which the simulation uses, too.
 //! The other modules find out what the machine has, start programs, and inject faults into system calls.

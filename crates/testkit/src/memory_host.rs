@@ -1,7 +1,8 @@
 //! A state directory in memory, for simulation.
 //!
-//! Implements what `port::host::Host` needs of a directory. No operation waits: the caller decides which call waits,
-//! and in which order. A lock is released when its guard is dropped, as the kernel does.
+//! Implements what the ports of the runner host ([`Host`](greenroom_ports::host::Host)) need of a directory. No operation
+//! waits: the caller decides which call waits, and in which order. A lock is released when its guard is dropped, as the
+//! kernel does.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,14 +48,14 @@ pub enum News {
 /// One attempt's directory.
 #[derive(Debug, Clone)]
 pub struct AttemptDir {
-    /// `None` if `cleanup` came before any `prepare`.
+    /// The attempt's record; `None` if `cleanup` came before any `prepare`.
     pub record: Option<AttemptRecord>,
     pub runner: Option<u32>,
     pub boot: BootId,
     pub closed: Option<Closed>,
     pub used: bool,
     pub lease_at: Stamp,
-    /// Whether this manager has emptied the dead attempt's TMPDIR.
+    /// True if this manager has emptied the dead attempt's TMPDIR.
     pub cleared: bool,
     /// Calls that hold the lease shared: the lock's number, and the pid.
     pub shared: BTreeMap<u64, u32>,
@@ -71,7 +72,7 @@ pub struct Directory {
     pub reports: BTreeMap<PoolName, Report>,
     /// The boot clock's time, written into leases when they are released.
     pub now: Stamp,
-    /// Set while a killed process is torn down: it writes nothing more.
+    /// True while a killed process is torn down: it writes nothing more.
     pub killing: bool,
     mail: BTreeSet<Mailbox>,
     keeper: Option<u64>,

@@ -15,7 +15,7 @@ use greenroom_ports::store::{
     StoreError,
 };
 
-/// A store whose state lives as long as one of its clones.
+/// A [`Store`] whose state lives as long as one of its clones.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryStore {
     shared: Rc<RefCell<Shared>>,
@@ -26,9 +26,9 @@ struct Shared {
     state: PoolState,
     /// One entry for each transaction that wrote something.
     records: Vec<Vec<Event>>,
-    /// How many of them survive a power cut.
+    /// The number of records that survive a power cut.
     synced: usize,
-    /// The state after those.
+    /// The state after the synced records.
     safe: PoolState,
     inapplicable_events: u64,
 }

@@ -10,14 +10,15 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Processor time of one piece of work. Shorter ones would fit into one time slice, and meet no competitor.
 const PIECE: Duration = Duration::from_millis(10);
-/// Between two pieces, so that the measurement itself costs little.
+/// The time between two pieces, so that the measurement itself costs little.
 const PAUSE: Duration = Duration::from_millis(90);
-/// Fewer pieces prove nothing.
+/// The lowest number of pieces that prove anything.
 const FEWEST: usize = 5;
 /// No limit is stretched further, so that every check can fail.
 const MOST: f64 = 10.0;
 
-/// How much slower than alone work is on this machine, from `watch` on: by the time that it waits for a processor.
+/// The factor by which the load slows down work on this machine, from [`watch`](Self::watch) on: measured by the time
+/// that work waits for a processor.
 #[derive(Debug)]
 pub struct Pace {
     /// Wall time of each piece.

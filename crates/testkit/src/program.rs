@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use crate::REPOSITORY;
 
-/// Contains a `gitlab-runner` that fails like a missing one.
+/// A directory with a `gitlab-runner` that fails like a missing one.
 const WITHOUT_RUNNER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/without-runner");
 
 /// The whole environment of a program whose home is this directory.
@@ -20,7 +20,7 @@ pub fn environment(home: &Path) -> [(OsString, OsString); 2] {
     [("PATH".into(), path), ("HOME".into(), home.into())]
 }
 
-/// A program with this environment, and without input.
+/// A program with the [`environment`] of this home, and without input.
 pub fn command(program: impl AsRef<OsStr>, home: &Path) -> Command {
     let mut command = Command::new(program);
     command.env_clear().envs(environment(home)).stdin(Stdio::null());
@@ -29,7 +29,7 @@ pub fn command(program: impl AsRef<OsStr>, home: &Path) -> Command {
 
 // Runs tests again as on a user's machine (`scripts/users-machine`).
 
-/// How many seconds they may take.
+/// The time limit of the repeated tests, in seconds.
 const LIMIT: &str = "300";
 
 /// Runs these tests of this executable there. Each must exist, and pass.

@@ -32,7 +32,7 @@ pub fn skipped(why: impl Display) {
 const RULE: &str = "add table inet t; add chain inet t c { type filter hook output priority 0; }; \
                     add rule inet t c meta skuid 1 fib daddr type local reject";
 
-/// The reason to skip a test; `None`: it can run.
+/// The reason to skip a test of rules of `nft`, for [`skipped`]; `None`: it can run.
 pub fn nft_obstacle() -> Option<&'static str> {
     let mut command = Command::new("unshare");
     command.args(["--net", "nft", RULE]);

@@ -133,7 +133,7 @@ impl Drop for Systemd {
     }
 }
 
-/// What is missing.
+/// The part of this machine that is missing.
 fn missing(in_copy: bool) -> Option<&'static str> {
     let exists = |path: &str| Path::new(path).exists();
     let knows = |kind: &str| std::fs::read_to_string("/proc/filesystems").is_ok_and(|all| all.contains(kind));

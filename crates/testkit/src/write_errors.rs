@@ -68,7 +68,7 @@ impl Row {
 #[derive(Debug)]
 pub struct Call {
     pub name: String,
-    /// Its count for that name in its thread.
+    /// The count of the call for that name in its thread.
     pub nth: usize,
     /// Files of the directory that it names or has open, as the trace shows them.
     pub files: Vec<String>,

@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_hours(3);
 const ALL_FEATURES: &str = "all-backends,crash-points,test-plugin";
 const FEATURES_WITHOUT_VENDORS: &str = "crash-points,external,fleeting,https,kubernetes,test-plugin";
 
-/// What of a package a test program was made from.
+/// The part of a package from which Cargo made a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TargetKind {
     Lib,
@@ -48,10 +48,10 @@ pub struct Executable {
     pub path: PathBuf,
 }
 
-/// A build that has ended.
+/// A [`Build`] that has ended.
 #[derive(Debug)]
 pub struct EndedBuild {
-    /// Why no build took place, if none did.
+    /// The end of the build process, or the reason for which no build took place.
     pub end: Result<Ended, ProcessError>,
     /// Diagnostics: anything printed is a warning at least.
     pub printed: String,
@@ -206,7 +206,7 @@ pub fn programs_of<'a>(
     Ok(found)
 }
 
-/// A target of a suite that a build has not made.
+/// A target of a [`Suite`] that a build has not made.
 #[derive(Debug, thiserror::Error)]
 #[error("the build has no test program of {0}")]
 pub struct NoTestProgram(String);
@@ -225,7 +225,7 @@ struct EndedBuilds {
     is_over: bool,
 }
 
-/// Marks the builds as over when dropped, so that no step waits for a build that does not come.
+/// Marks the [`Builds`] as over when dropped, so that no step waits for a build that does not come.
 struct Over<'a>(&'a Builds);
 
 impl Drop for Over<'_> {
@@ -293,7 +293,7 @@ pub fn read(path: &Path) -> String {
     String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
 }
 
-/// Whether a build that was waited for was stopped with the run.
+/// True if a build that was waited for was stopped with the run.
 pub fn was_stopped(ended: Option<&EndedBuild>) -> bool {
     ended.is_none_or(|build| build.end.as_ref().is_ok_and(|ended| ended.end == ProcessEnd::Stopped))
 }

@@ -21,7 +21,7 @@ pub struct OwnProcesses {
 }
 
 impl OwnProcesses {
-    /// Those that run already are not left by a test.
+    /// Notes the processes that run already: no test has left them.
     pub fn new(target: &Path) -> Self {
         let mut own = Self { target: target.to_owned(), before: BTreeSet::new() };
         own.before = own.list();

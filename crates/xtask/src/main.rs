@@ -72,7 +72,7 @@ struct TestArguments {
     skipped_parts: Vec<String>,
 }
 
-/// Why there is no result.
+/// The reasons for which there is no result.
 #[derive(Debug, thiserror::Error)]
 enum TestError {
     #[error(transparent)]

@@ -1,11 +1,12 @@
-//! What test programs print: counts, names and messages, from the output of libtest and of Python's `unittest`.
+//! The results that test programs print: counts, names and messages, from the output of libtest and of Python's
+//! `unittest`.
 
 /// Lines of a failure's message that are kept.
 const MESSAGE_LINES: usize = 6;
 /// Characters of such a line.
 const MESSAGE_WIDTH: usize = 400;
 
-/// How a test ended.
+/// The end of a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TestResult {
     Passed,
@@ -34,7 +35,8 @@ pub struct TestOutput {
     pub cases: Vec<TestCase>,
     pub passed: usize,
     pub failed: Vec<FailedTest>,
-    /// Whether the program printed its result. If not, it ended early, and tests without a result may be those that failed.
+    /// True if the program printed its result. If not, it ended early, and tests without a result may be those that
+    /// failed.
     pub is_complete: bool,
     /// The first panic anywhere in the output: of an aborted program, nothing says which test it belongs to.
     pub first_panic: Vec<String>,

@@ -29,7 +29,7 @@ const TICKS_PER_SECOND: u64 = 100;
 /// The hidden command of this program that executes another one under [`exec_with_parent`].
 pub const EXEC: &str = "exec-with-parent";
 
-/// Why a process could not be started or waited for.
+/// The reasons for which a process could not be started or waited for.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
     #[error("cannot run `{program}`: {source}")]
@@ -40,12 +40,12 @@ pub enum ProcessError {
     Output { path: PathBuf, source: io::Error },
 }
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessEnd {
     Exited(i32),
     Signaled(i32),
-    /// It was killed at its time limit.
+    /// The process was killed at its time limit.
     TimedOut(Duration),
     /// The whole run was stopped.
     Stopped,
@@ -94,7 +94,8 @@ pub struct Program<'a> {
 /// Starts processes, until the whole run is stopped.
 #[derive(Debug)]
 pub struct Processes {
-    /// This program, through which processes are executed so that they end with it. Without it, they are started directly.
+    /// The path of this program, through which processes are executed so that they end with it. Without it, they are
+    /// started directly.
     via: Option<PathBuf>,
     /// Readable once the run is being stopped.
     stop: OwnedFd,
@@ -215,7 +216,7 @@ fn stat(pid: Pid) -> Option<Vec<String>> {
     Some(rest.split_whitespace().map(str::to_owned).collect())
 }
 
-/// When a process was started, in ticks since the boot; `None` if it has ended.
+/// The start of a process, in ticks since the boot; `None` if it has ended.
 fn birth(pid: Pid) -> Option<u64> {
     let fields = stat(pid)?;
     let has_ended = matches!(fields.first()?.as_str(), "Z" | "X");

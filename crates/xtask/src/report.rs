@@ -1,4 +1,4 @@
-//! What became of a step, and the lines that say so.
+//! The result of a step, and the lines that report it.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::process::{ProcessEnd, ProcessError};
 /// Lines of a failed step's output that are printed.
 const SHOWN_LINES: usize = 200;
 
-/// Why a step failed.
+/// The reasons for which a step failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StepFailure {
     #[error("{0}")]
@@ -37,11 +37,11 @@ pub struct StepCase {
     pub case: TestCase,
 }
 
-/// A step that was run.
+/// A [`Step`](crate::step::Step) that was run.
 #[derive(Debug)]
 pub struct StepReport {
     pub name: String,
-    /// Why the step failed, if it did.
+    /// The failure of the step, if it failed.
     pub result: Result<(), StepFailure>,
     pub elapsed: Duration,
     pub cpu: Duration,

@@ -22,7 +22,7 @@ const CLUSTER_LIMIT: Duration = Duration::from_hours(2);
 
 /// A process of a step, which may have tests.
 struct Unit<'a> {
-    /// What messages call it.
+    /// The name of the process in messages.
     label: String,
     words: Vec<String>,
     dir: PathBuf,
@@ -31,7 +31,7 @@ struct Unit<'a> {
     runs: u32,
 }
 
-/// How the tests of a process are read and selected.
+/// The way in which the tests of a process are read and selected.
 #[derive(Clone, Copy)]
 enum UnitTests<'a> {
     Libtest(&'a Suite),
@@ -39,7 +39,7 @@ enum UnitTests<'a> {
     None,
 }
 
-/// A process of a step that has ended.
+/// A [`Unit`] that has ended.
 struct EndedUnit {
     ended: Ended,
     tests: TestOutput,
@@ -55,7 +55,7 @@ pub struct Run<'a> {
     processes: &'a Processes,
     builds: Builds,
     own_processes: OwnProcesses,
-    /// Where a line for each ended step goes; one lane writes at a time.
+    /// The output for a line for each ended step; one lane writes at a time.
     out: Mutex<&'a mut (dyn Write + Send)>,
     reports: Mutex<Vec<StepReport>>,
     skipped_parts: Mutex<Vec<String>>,
@@ -70,7 +70,7 @@ impl std::fmt::Debug for Run<'_> {
     }
 }
 
-/// The steps that were run, and the parts that could not be.
+/// The results of a [`Run`]: the steps that were run, and the parts that could not be.
 #[derive(Debug)]
 pub struct Results {
     pub reports: Vec<StepReport>,

@@ -1,10 +1,10 @@
-//! What is asked of a run, and what this machine has for it: which steps it has.
+//! The options of a run and the equipment of this machine, which decide the steps of the run.
 
 use regex_lite::Regex;
 
 use crate::step::{Need, Step};
 
-/// What `scripts/test` has found out about this machine, and what is asked of the run.
+/// The options of a run, and the parts of this machine as `scripts/test` has found them.
 #[derive(Debug, Clone, Default)]
 pub struct Setting {
     pub is_full: bool,
@@ -15,7 +15,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Whether the machine has what the step needs, and the run is one that has the step.
+    /// True if the machine has what the step needs, and the run is one that has the step.
     pub fn allows(&self, step: &Step) -> bool {
         let is_run = if step.lane.is_full() { self.is_full } else { !(self.is_full && step.not_in_full) };
         let is_missing = |need: &Need| match need {
@@ -42,7 +42,7 @@ impl Setting {
     }
 }
 
-/// Why no step can be run.
+/// The reasons for which no step can be run.
 #[derive(Debug, thiserror::Error)]
 pub enum SelectionError {
     #[error("no step matches `{0}`")]

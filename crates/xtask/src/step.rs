@@ -18,15 +18,15 @@ pub struct Step {
     pub env: &'static [(&'static str, &'static str)],
     /// Parts of a machine without which the step is left out.
     pub needs: &'static [Need],
-    /// Whether failed tests get a second try. Steps with real processes do, because they share the machine with others.
+    /// True if failed tests get a second try. Steps with real processes do, because they share the machine with others.
     pub repeats_failed: bool,
-    /// Whether the step is left out of `--full`, which has a longer one in its place.
+    /// True if the step is left out of `--full`, which has a longer one in its place.
     pub not_in_full: bool,
-    /// The step is killed when it takes longer.
+    /// The time after which the step is killed.
     pub limit: Duration,
 }
 
-/// Steps that run one after another, beside the other lanes of their group.
+/// Steps that run one after another, beside the other lanes of their group in [`GROUPS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lane {
     /// Steps before all others.
@@ -90,7 +90,7 @@ pub enum Need {
     Linters,
 }
 
-/// What a step does.
+/// The work of a [`Step`].
 #[derive(Debug, Clone, Copy)]
 pub enum Action {
     /// Runs test programs of a build.
@@ -110,7 +110,7 @@ pub enum Action {
 /// A build of this workspace. Each has its own programs, and all have the libraries in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Build {
-    /// Everything without features.
+    /// All programs without features.
     Plain,
     /// The providers with libraries of their own, places where tests kill processes, and a plugin for tests.
     Backends,
@@ -132,7 +132,7 @@ impl Build {
 /// Builds in the order in which they are made: the longest first, once the tests of the plain one can start.
 pub const BUILDS: &[Build] = &[Build::Plain, Build::Backends, Build::Simulation];
 
-/// The packages of a suite, and what of them is built.
+/// The packages of a [`Suite`], and what of them is built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Packages {
     /// The root package.
@@ -151,7 +151,7 @@ pub enum Packages {
 pub struct Suite {
     pub build: Build,
     pub packages: Packages,
-    /// Whether the unit tests of the libraries run.
+    /// True if the unit tests of the libraries run.
     pub lib: bool,
     /// Integration tests.
     pub tests: &'static [&'static str],
@@ -160,9 +160,9 @@ pub struct Suite {
     /// Parts of the names of tests; none for all tests.
     pub filters: &'static [&'static str],
     pub skips: &'static [&'static str],
-    /// Whether the ignored tests run instead of the others.
+    /// True if the ignored tests run instead of the others.
     pub ignored: bool,
-    /// How often each program runs, at most: a failure is the last run.
+    /// The highest number of runs of each program: a failure is the last run.
     pub runs: u32,
 }
 

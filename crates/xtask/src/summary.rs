@@ -24,7 +24,7 @@ impl SkippedTests {
         self.0.values().map(BTreeSet::len).sum()
     }
 
-    /// Why a test was skipped, by the name of its program and its own.
+    /// The reason for which a test was skipped, by the name of its program and its own.
     pub fn reason(&self, test: &str) -> Option<&str> {
         let of_test = self.0.iter().find(|(_, tests)| tests.contains(test));
         of_test.map(|(reason, _)| reason.as_str())

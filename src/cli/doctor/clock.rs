@@ -17,7 +17,7 @@ const TOLERANCE: Duration = Duration::from_mins(1);
 pub struct ClockFacts {
     /// The time of the clocks, or why they cannot be read.
     pub now: Result<Stamp, HostError>,
-    /// When this program was installed, by the time of its file, in milliseconds since 1970.
+    /// The moment when this program was installed, by the time of its file, in milliseconds since 1970.
     pub installed_ms: Option<i64>,
     /// The newest recorded event of any pool.
     pub newest: Option<Stamp>,

@@ -15,14 +15,14 @@ pub struct Code {
 }
 
 impl Code {
-    /// With a remedy.
+    /// A [`Finding`] of this code with a remedy.
     pub(super) fn found(&self, what: impl Into<String>, remedy: impl Into<String>) -> Finding {
         let code = self.name;
         let severity = self.severity;
         Finding { code, severity, message: what.into(), remedy: Some(remedy.into()) }
     }
 
-    /// No action is needed.
+    /// A [`Finding`] of this code that needs no action.
     pub(super) fn noted(&self, what: impl Into<String>) -> Finding {
         Finding { code: self.name, severity: self.severity, message: what.into(), remedy: None }
     }

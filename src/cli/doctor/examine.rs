@@ -45,7 +45,7 @@ const LOCK_WAIT: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub(super) struct CheckPaths<'a> {
     pub(super) config: &'a Path,
-    /// Overrides the configuration's.
+    /// The state directory that overrides the configuration's.
     pub(super) state_dir: Option<&'a Path>,
     /// The path of `greenroom`.
     pub(super) program: &'a Path,
@@ -73,23 +73,27 @@ pub(super) async fn examine(
     let state_path = paths.state_dir.or(configured).unwrap_or(default_state_dir());
     let state_path = std::path::absolute(state_path)?;
     let (state, found) = state_dir::open(&state_path);
+    // A repair that is impossible is an error, not a finding: the operator has asked for it.
     let wants_change = options.repair || options.take_over || options.new_owner;
     if wants_change && state.is_none() {
         let why = found.first().map_or("it does not exist".to_owned(), |finding| finding.message.clone());
         return Err(CliError::system(format!("cannot repair `{}`: {why}", state_path.display())));
     }
+    // `init` examines a new installation before any call has made the state directory.
     let is_expected = |finding: &Finding| finding.code == super::code::STATE_DIR_MISSING.name;
     let found = found.into_iter().filter(|finding| !options.new_installation || !is_expected(finding));
     examined.add("state directory", found);
     if let Some(state) = &state {
         examined.add("state directory", state_dir::check_file_system(state.root()));
     }
+    // Without a clock, the checks that need the time are left out; the check of the clocks reports why.
     let machine = SystemClock::new(ManagerId::default());
     let around = machine.as_ref().ok().map(|clock| ProviderContext {
         state_dir: state_path.clone(),
         program: paths.program.to_owned(),
         clock: Rc::new(*clock),
     });
+    // The policies come before the records, which are compared with them.
     let (policies, built) = match &around {
         Some(around) => providers(config.as_ref(), around, &mut examined),
         None => Default::default(),
@@ -111,6 +115,7 @@ pub(super) async fn examine(
         };
         seen = checks.at_state(state, options, &mut examined).await?;
     }
+    // The calls come after the records: a provider is asked for room beside what is recorded.
     if !built.is_empty() {
         examined.add("providers", examine_providers(&built, &policies, &seen).await);
     }
@@ -145,7 +150,7 @@ pub(super) async fn examine(
     Ok(examined)
 }
 
-/// Where metrics are served: as configured, and where a keeper serves them now.
+/// The addresses of metrics: the configured one, and the one at which a keeper serves them now.
 fn addresses(config: &Config, state_path: &Path) -> Vec<MetricsAddress> {
     let served = served_address(state_path).and_then(|text| text.parse().ok());
     let mut all: Vec<MetricsAddress> = config.metrics.clone().into_iter().chain(served).collect();
@@ -228,7 +233,9 @@ impl RecordedChecks<'_> {
                 Vec::new()
             }
         };
+        // The repairs come first: they change the owner, and make state readable that the checks below need.
         repair::repair(options, &host, &stores, examined).await?;
+        // A directory without an owner has no identity; the check of the directory reports a lost one.
         let owner = root.join("owner").exists();
         examined.add(
             "state directory",
@@ -448,7 +455,7 @@ mod tests {
             examine(&paths, &given).await
         }
 
-        /// Without what depends on where tests run.
+        /// The codes of the findings, without those that depend on where tests run.
         async fn codes(&self) -> Vec<&'static str> {
             let examined = self.examine(|_| ()).await.unwrap();
             let of_place = ["state-dir-ephemeral", "state-dir-space"];

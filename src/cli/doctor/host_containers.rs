@@ -16,7 +16,7 @@ use super::code;
 const SCRIPT: &str = include_str!("host_containers.sh");
 /// The first use of an account's engine prepares its storage.
 const WITHIN: Duration = Duration::from_mins(1);
-/// How much of an unexpected answer is quoted, in bytes.
+/// The length at which an unexpected answer is cut, in bytes.
 const SAID: usize = 200;
 
 /// Starts a container as the account of jobs.
@@ -34,7 +34,7 @@ pub(super) async fn check(host: &NamedHost, pool: &PoolName, ssh: &Ssh) -> Vec<F
     judge(host, pool, &output.text(), &problem)
 }
 
-/// `end`: how the script ended, for one that did not reach its end.
+/// The finding that the output of the script leads to. `end`: how the script ended, for one that did not reach its end.
 fn judge(host: &NamedHost, pool: &PoolName, said: &str, end: &str) -> Vec<Finding> {
     let subject = format!("host `{}` of pool `{pool}`", host.name);
     let facts: Vec<(&str, &str)> = said.lines().filter_map(|line| line.trim().split_once(' ')).collect();

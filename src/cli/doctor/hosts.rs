@@ -22,13 +22,13 @@ use crate::cli::ui::plural;
 use crate::config::PoolConfig;
 use crate::provider;
 
-/// How long each step of a check may take.
+/// The time that each step of a check may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A slower shell adds seconds to a job of ten stages.
 const SLOW: Duration = Duration::from_millis(500);
 /// One job's sources can quickly use up less.
 const MIB_WANTED: u64 = 1 << 10;
-/// How much of a login shell's output is quoted, in bytes.
+/// The length at which a login shell's output is cut, in bytes.
 const SAID: usize = 200;
 /// The highest number of concurrent connections to try.
 const MOST_CONNECTIONS: u32 = 32;
@@ -84,7 +84,7 @@ pub(super) async fn check(pool: &PoolConfig, context: &BuildContext, ssh: &Ssh) 
     found
 }
 
-/// Which trust domains the hosts serve, and what that is worth.
+/// The finding that says which trust domains the hosts serve, and how far cleaning separates them.
 fn kind(pool: &PoolName, unbinds: bool, by_root: bool) -> Finding {
     if unbinds && by_root {
         return code::HOST_CLEANED.noted(format!(
@@ -107,7 +107,7 @@ fn kind(pool: &PoolName, unbinds: bool, by_root: bool) -> Finding {
     ))
 }
 
-/// `None`: a jump host responds, and nothing more can be checked.
+/// Inspects a host over connections like those of jobs. `None`: a jump host responds, and nothing more can be checked.
 async fn try_out(host: &NamedHost, needs: &Needs<'_>, ssh: &Ssh) -> Result<Option<Inspected>, ConnectError> {
     if host.is_jump {
         // It may not run commands: only its login can be checked without a host behind it. A connection without a login
@@ -278,6 +278,7 @@ fn judge(host: &NamedHost, needs: &Needs<'_>, seen: &Inspected, login: Option<&s
     let user = &host.endpoint.user;
     let of_stages = login.filter(|_| *login_shell).unwrap_or(&seen.said);
     let has = |program: &str| has(of_stages, program);
+    // Every other answer comes from this shell: without it, nothing else is known.
     if !prints(&seen.said, "runs-sh") {
         let said = clean_line(seen.said.as_bytes(), SAID);
         let what = format!("{subject}: the login shell of `{user}` does not run `/bin/sh`: {said}");

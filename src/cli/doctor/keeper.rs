@@ -30,13 +30,13 @@ pub struct KeeperFacts {
     /// Waiting jobs, and instances in a transition that only a keeper completes.
     pub waiting: usize,
     pub under_way: usize,
-    /// When the next pass was due, by pool.
+    /// The moments when the next passes were due, by pool.
     pub next_passes: Vec<(PoolName, Stamp)>,
-    /// Whether systemd manages the runner host.
+    /// True if systemd manages the runner host.
     pub has_systemd: bool,
     /// Units that run `greenroom keep`.
     pub units: Vec<PathBuf>,
-    /// Whether systemd starts one of them by itself.
+    /// True if systemd starts one of these units by itself.
     pub enabled: bool,
 }
 
@@ -86,7 +86,8 @@ fn silent(pool: &PoolName, meant: Stamp, when: &When) -> Option<Finding> {
     })
 }
 
-/// Without systemd, a running keeper may be a service of another service manager.
+/// The finding that no service runs a keeper. Without systemd, a running keeper may be a service of another service
+/// manager.
 fn no_service(facts: &KeeperFacts) -> Option<Finding> {
     let is_fine = !facts.units.is_empty() || (!facts.has_systemd && facts.keeper.is_running());
     (!is_fine).then(|| {
@@ -111,7 +112,7 @@ fn disabled(facts: &KeeperFacts) -> Option<Finding> {
     Some(code::KEEPER_UNIT_DISABLED.found(what, format!("run `systemctl enable --now {unit}`")))
 }
 
-/// Whether another unit pulls in one of these: `systemctl enable` makes a link in a directory such as
+/// True if another unit pulls in one of these: `systemctl enable` makes a link in a directory such as
 /// `multi-user.target.wants`.
 pub fn is_enabled(units: &[PathBuf], dirs: &[&Path]) -> bool {
     let pulls =

@@ -9,7 +9,7 @@ use super::code;
 use crate::cli::pool::status::links::{end, summary};
 use crate::cli::ui::plural;
 
-/// `state`: `None` where it cannot be read.
+/// Findings about the links of a pool. `state`: `None` if it cannot be read.
 pub(super) fn check(pool: &PoolName, state: Option<&PoolState>, survey: &Survey) -> Vec<Finding> {
     let silent = survey.all().filter(|(_, link)| link.answer == LinkStatus::Unresponsive);
     let mut found: Vec<Finding> = silent.map(|(instance, link)| unresponsive(pool, instance, link)).collect();

@@ -72,7 +72,7 @@ impl Examination {
         self.findings.iter().any(|finding| finding.severity == Severity::Error)
     }
 
-    /// For a terminal of `width` columns.
+    /// The report for a terminal of `width` columns.
     pub fn text(&self, width: usize) -> String {
         text(self, width)
     }
@@ -83,7 +83,7 @@ impl Examination {
     }
 }
 
-/// This directory exists if systemd manages the runner host: `sd_booted(3)`.
+/// The directory that exists if systemd manages the runner host: `sd_booted(3)`.
 const SYSTEMD: &str = "/run/systemd/system";
 
 /// Examines the installation; false if an error is among the findings.

@@ -22,7 +22,7 @@ use crate::provider;
 
 /// The help where no operator can answer the question.
 const CONFIRM: &str = "compare the fingerprint, then add `--yes`";
-/// How long the host may take to present its key.
+/// The time that the host may take to present its key.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The next step for the key that the host presents.
@@ -31,7 +31,7 @@ enum Step {
     Nothing,
     Ask,
     Keep,
-    /// Another one is pinned.
+    /// Another key is pinned.
     Refuse,
 }
 
@@ -74,6 +74,7 @@ pub(super) async fn pin(
     }
     keep(path, &found.line)?;
     ui::out(&format!("Pinned: `{name}` is used as long as it presents this key.\n"));
+    // The keeper can use the host from now on, without waiting for its next pass.
     context.host.wake_keeper(&pool).await;
     Ok(true)
 }
@@ -147,7 +148,7 @@ fn keep(path: &Path, line: &str) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Always true: nothing is examined.
+/// Prints the script that cleans a host. The result is always true: nothing is examined.
 pub(super) fn print_clean_script(
     place: &GlobalOptions,
     pool: Option<&str>,

@@ -23,7 +23,7 @@ pub struct PoolFacts<'a> {
     pub pool: &'a PoolName,
     /// The configured policy; `None`: the configuration does not name the pool, or cannot be read.
     pub configured: Option<&'a Policy>,
-    /// Whether the configuration could be read.
+    /// True if the configuration could be read.
     pub config_read: bool,
     pub state: &'a PoolState,
     pub report: Option<&'a Report>,

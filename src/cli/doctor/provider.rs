@@ -14,18 +14,18 @@ use crate::cli::setup::{ProviderContext, objection};
 use crate::config::{Config, PoolConfig};
 use crate::provider;
 
-/// How long a provider's calls may take.
+/// The time that a provider's calls may take.
 pub(super) const CALLS_WITHIN: Duration = Duration::from_secs(30);
 
 /// A pool as its provider makes it.
 pub(super) struct CheckedProvider {
     pub(super) policy: Policy,
     pub(super) found: Vec<Finding>,
-    /// `None`: its table is invalid.
+    /// The pool's provider; `None`: its table is invalid.
     pub(super) provider: Option<Rc<dyn Provider>>,
 }
 
-/// Checks a pool's provider without calls. Launches nothing.
+/// Checks a pool's provider without calls. Launches nothing. [`examine`] makes the checks that need calls.
 pub(super) fn check(config: &Config, pool: &PoolConfig, around: &ProviderContext) -> CheckedProvider {
     let registration = match provider::find(&pool.provider.kind) {
         Ok(registration) => registration,

@@ -70,7 +70,7 @@ fn judge(pool: &PoolName, diagnosis: &Diagnosis) -> Vec<Finding> {
     found
 }
 
-/// Why the state cannot be used. The store's message names file and line.
+/// The finding about a state that cannot be used. The store's message ([`StoreError`]) names the file and the line.
 fn refused(pool: &PoolName, error: &StoreError) -> Finding {
     let what = format!("pool `{pool}`: {error}");
     match error {

@@ -14,7 +14,7 @@ use crate::cli::context::PoolStore;
 use crate::cli::error::CliError;
 use crate::cli::ui::plural;
 
-/// How long a keeper may take to exit.
+/// The time that a keeper may take to exit.
 const KEEPER_GOES: Duration = Duration::from_secs(3);
 
 /// Does the requested repairs, in an order in which each step can rely on the one before.

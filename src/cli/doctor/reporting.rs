@@ -32,7 +32,7 @@ pub(super) fn check_metrics<'a>(
     found
 }
 
-/// Whether the keeper that runs serves the metrics that it should.
+/// The finding about a running keeper that does not serve the configured metrics.
 pub(super) fn missing_metrics(
     wanted: &MetricsAddress,
     serves: bool,
@@ -50,7 +50,7 @@ fn reachable(address: SocketAddr, pool: &PoolConfig) -> Option<Finding> {
     Some(code::METRICS_REACHABLE.found(what, "serve the metrics at a Unix socket: `metrics = \"unix:PATH\"`"))
 }
 
-/// Runs none of them.
+/// Findings about the command and the webhook of notices. Runs neither.
 pub(super) fn check_notify(notify: &Notify) -> impl Iterator<Item = Finding> {
     let missing = notify.webhook.as_ref().and_then(helper::missing).map(|problem| without_backends(&problem));
     command(notify).into_iter().chain(missing)
@@ -74,7 +74,7 @@ fn command(notify: &Notify) -> Option<Finding> {
     Some(code::NOTIFY_COMMAND.found(what, "correct `command` in `[notify]`, or install the program"))
 }
 
-/// Whether the keeper's last delivery failed.
+/// The finding about a last delivery that failed.
 pub(super) fn failed_delivery(notices: &Notices, now: Stamp) -> Option<Finding> {
     let (failure, dropped) = notices.last_failure()?;
     let waiting = plural(notices.waiting(), "notice");

@@ -19,7 +19,7 @@ use crate::cli::when::whole;
 
 /// The value that GitLab Runner uses if the key is missing, zero or negative.
 const KILL_TIMEOUT_DEFAULT: i64 = 600;
-/// After this time the runner calls `cleanup` although `run` is still running.
+/// The longest time that the runner waits for `run` before it calls `cleanup` beside it, in seconds.
 pub(in crate::cli) const KILL_TIMEOUT_LIMIT: i64 = 300;
 /// The default of `prepare_exec_timeout` in seconds.
 pub(in crate::cli) const EXEC_TIMEOUT_DEFAULT: i64 = 3600;
@@ -32,7 +32,7 @@ pub struct PoolNeeds {
     pub shell: &'static str,
     pub acquire_timeout: Duration,
     pub stop_grace: Duration,
-    /// `None`: jobs run on the instance itself.
+    /// The time that pulls of images may take; `None`: jobs run on the instance itself.
     pub pull_timeout: Option<Duration>,
 }
 
@@ -122,7 +122,7 @@ impl Stanza<'_> {
         args.into_iter().flatten().filter_map(Value::as_str).collect()
     }
 
-    /// Seconds; GitLab Runner uses its default for values that are not positive.
+    /// A number of seconds; GitLab Runner uses its default for values that are not positive.
     fn seconds(&self, key: &str, default: i64) -> i64 {
         let given = self.custom.and_then(|c| c.get(key)).and_then(Value::as_integer);
         given.filter(|seconds| *seconds > 0).unwrap_or(default)

@@ -36,7 +36,8 @@ fn ephemeral(warning: &str) -> Finding {
         .found(warning, "set `state_dir` to a directory on a persistent disk, or mount one there")
 }
 
-/// Without `owner` the next call would make a new one, unless instances of the old one may exist.
+/// The finding about a lost file `owner`. The next call would make a new one, unless instances of the old owner may
+/// exist.
 fn owner_lost(state: &StateDir) -> Option<Finding> {
     let has = |name: &str| state.root().join(name).exists();
     (has("generations") && !has("owner"))
@@ -105,7 +106,7 @@ pub(super) fn identity(found: &Result<Identity, HostError>) -> Option<Finding> {
 
 /// A journal of a busy pool and a day's attempts fit in several times.
 const BYTES_WANTED: u64 = 100 << 20;
-/// Each attempt makes a handful of files.
+/// The inodes that should be free: each attempt makes a handful of files.
 const FILES_WANTED: u64 = 1000;
 
 /// Does everything that the state directory must support, and removes its files.
@@ -164,7 +165,7 @@ fn judge_lock(dir: &Path, was_given_twice: bool) -> Option<Finding> {
     })
 }
 
-/// Free bytes and inodes for this user. `None`: unknown.
+/// The bytes and inodes that are free for this user. `None`: unknown.
 fn room(dir: &Path) -> Option<(u64, Option<u64>)> {
     let space = rustix::fs::statvfs(dir).ok()?;
     // File systems that allocate inodes dynamically report none.

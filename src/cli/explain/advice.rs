@@ -1,4 +1,4 @@
-//! Which key changes what a question is about.
+//! The configuration keys that change what a question is about.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use greenroom_core::time::Pretty;
 
 use crate::cli::when::whole;
 
-/// Why a job waited for its instance.
+/// The causes for which a job waited for its instance. [`of_past_wait`] names the key for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WaitCause {
     /// The pool was at its limit when the job came.

@@ -39,7 +39,7 @@ pub(in crate::cli) fn job_number(what: &str) -> Option<u64> {
     Question::of(what).job
 }
 
-/// One pool's past and present.
+/// One pool's past and present, from which [`explain`] answers.
 struct Chapter<'a> {
     pool: &'a PoolName,
     state: &'a PoolState,
@@ -78,16 +78,16 @@ struct Explained {
     pool: PoolName,
     #[serde(skip)]
     title: String,
-    /// Of a job: its name, stage, pipeline and ref, in a sentence.
+    /// Of a job: a sentence with its name, stage, pipeline and ref.
     about: Option<String>,
     /// The first event that is kept of this pool.
     #[serde(serialize_with = "fields::moment")]
     history_begins: Option<Stamp>,
     events: Vec<EventLine>,
-    /// Of a job in containers: what became of them, for each attempt.
+    /// Of a job in containers: one entry for each attempt that prepared containers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     containers: Vec<ContainersView>,
-    /// Of a pool: how many jobs and launches its history has.
+    /// Of a pool: a sentence with the numbers of jobs and launches in its history.
     #[serde(skip)]
     counted: Option<String>,
     /// Sentences, of a job: how long its attempts waited, why, and which key shortens that.
@@ -105,7 +105,7 @@ struct Explained {
 /// The containers of one attempt.
 #[derive(Debug, Serialize)]
 struct ContainersView {
-    /// When they began to be prepared.
+    /// The moment when preparing the containers began.
     #[serde(serialize_with = "fields::moment")]
     at: Stamp,
     image: String,
@@ -128,7 +128,7 @@ impl ContainersView {
     }
 }
 
-/// No subject has that name.
+/// The answer of [`explain`] if no subject has that name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no job, instance, offering or pool `{what}` found")]
 struct Unknown {
@@ -162,7 +162,7 @@ fn explain(what: &str, chapters: Vec<Chapter<'_>>, when: &When) -> Result<Explan
 }
 
 impl Explanation {
-    /// For a terminal of `width` columns.
+    /// The answer for a terminal of `width` columns.
     fn text(&self, when: &When, width: usize) -> String {
         let parts: Vec<String> = self.parts.iter().map(|part| rendered(part, when, width)).collect();
         parts.join("\n")
@@ -302,7 +302,7 @@ fn part(kind: &'static str, name: String, title: String, chapter: &Chapter<'_>, 
     }
 }
 
-/// The known names.
+/// The known names, of which [`Unknown`] suggests the nearest one.
 #[derive(Debug, Default)]
 struct KnownNames {
     pools: Vec<String>,

@@ -17,7 +17,7 @@ use super::advice::WaitCause;
 use super::sentence::{instance_of, request, sentence};
 use crate::cli::fields::{self, tag};
 
-/// How many notable events of a pool are shown at most.
+/// The highest number of notable events of a pool that are shown.
 const NOTABLE: usize = 20;
 /// A shorter wait needs no explanation.
 const SHORT: Duration = Duration::from_secs(1);
@@ -70,12 +70,12 @@ pub(super) struct Tally {
     pub(super) became_ready: usize,
 }
 
-/// The part of a pool's history that answers the question.
+/// The part of a pool's history that answers the [`Question`].
 #[derive(Debug, Default)]
 pub(super) struct Past {
     /// The first event that is kept.
     pub(super) begins: Option<Stamp>,
-    /// By job, since the same number may exist on two servers.
+    /// The events of each job with the number in question: the same number may exist on two servers.
     pub(super) jobs: BTreeMap<JobKey, Vec<EventLine>>,
     pub(super) instance: Vec<EventLine>,
     pub(super) notable: VecDeque<EventLine>,
@@ -89,7 +89,7 @@ pub(super) struct Past {
     pub(super) known_offerings: BTreeSet<OfferingName>,
     /// Waits of jobs in question that are over.
     pub(super) waits: BTreeMap<JobKey, Vec<(Duration, WaitCause)>>,
-    /// Why the instance in question was drained.
+    /// The reason for which the instance in question was drained.
     pub(super) drained: Option<DrainReason>,
     /// Attempts that came when the pool was at its limit.
     limited: BTreeSet<AttemptName>,
@@ -234,7 +234,7 @@ impl Past {
         self.known_offerings.insert(offering);
     }
 
-    /// How long a job in question waited, and why, when that is over.
+    /// Takes the length of a wait that is over, and its cause, if the job is in question.
     fn take_wait(&mut self, question: &Question, event: &Event) {
         let (attempt, instance) = match &event.change {
             Change::Requested { attempt, job, .. } if Some(job.key.id) == question.job => {

@@ -57,7 +57,7 @@ pub(super) fn job(chapter: &Chapter<'_>, job: &JobKey, when: &When) -> Vec<Strin
     now
 }
 
-/// Which keys shorten the wait of a job.
+/// The keys that shorten the wait of a job.
 pub(super) fn job_advice(chapter: &Chapter<'_>, job: &JobKey) -> Vec<String> {
     let state = chapter.state;
     let waiting = state.waiting.values().filter(|r| r.job.key == *job);
@@ -92,7 +92,7 @@ pub(super) fn offering(chapter: &Chapter<'_>, name: &str, when: &When) -> Option
     Some(now)
 }
 
-/// Which keys make an offering available sooner.
+/// The keys that make an offering available sooner.
 pub(super) fn offering_advice(chapter: &Chapter<'_>, name: &str, when: &When) -> Vec<String> {
     let all = offerings(chapter.state, when.now());
     let unavailable = all.iter().find(|each| each.name() == name).and_then(|each| each.unavailable.as_ref());

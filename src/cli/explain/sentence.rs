@@ -288,7 +288,7 @@ fn answered(before: &PoolState, instance: &InstanceId, answer: &Answer, at: Stam
     }
 }
 
-/// Why a job that requests an instance now may have to wait.
+/// The reasons for which a job that requests an instance now may have to wait.
 fn situation(before: &PoolState) -> String {
     let idle: u32 = before.instances.values().map(|i| i.usable()).sum();
     let limit = before.policy.as_ref().map_or(String::new(), |p| format!(" of {}", p.max_instances));

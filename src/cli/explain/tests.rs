@@ -351,7 +351,7 @@ fn a_job_number_of_two_servers_is_told_twice_and_a_pool_named_like_a_job_too() {
     assert!(titles[0].contains("acme/shop") && titles[1].contains("other.example.com"), "{titles:?}");
 }
 
-/// As a full GitLab response names it.
+/// A job as a full GitLab response names it.
 fn named(job: u64) -> JobFacts {
     let key = JobKey::new("https://gitlab.example.com", job);
     JobFacts {

@@ -52,7 +52,7 @@ pub struct HistoryOptions {
 /// The length of a period without `--since`.
 const USUAL: Duration = Duration::from_hours(24);
 
-/// Which jobs are shown.
+/// The conditions that a shown job meets.
 struct Filter {
     job: Option<u64>,
     project: Option<Glob>,

@@ -5,14 +5,14 @@ use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan as _, Zoned};
 
-/// Whether a date alone means its first moment or its last one.
+/// The moment of a day that a date alone means: the first or the last one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Edge {
     Begin,
     End,
 }
 
-/// Why a text is not a moment, as help: what is understood.
+/// The reasons for which a text is not a moment. Each message is help: it says what is understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum MomentError {
     /// A number alone, which is probably a duration.
@@ -25,7 +25,7 @@ pub(super) enum MomentError {
     NotAMoment,
 }
 
-/// Parses a moment into milliseconds since 1970.
+/// Parses a moment into milliseconds since 1970. `edge` decides about a date alone; [`MomentError`] says what is understood.
 pub(super) fn parse(text: &str, edge: Edge, now: Timestamp, zone: &TimeZone) -> Result<i64, MomentError> {
     let text = text.trim();
     let zoned = |at: DateTime| at.to_zoned(zone.clone()).ok().map(|at| at.timestamp());

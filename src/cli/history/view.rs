@@ -24,7 +24,7 @@ pub(super) struct HistoryView {
     /// The present moment.
     #[serde(serialize_with = "fields::moment")]
     pub(super) at: Stamp,
-    /// Null: since the first event that is kept.
+    /// The beginning of the period; null: the first event that is kept.
     #[serde(serialize_with = "fields::moment")]
     pub(super) since: Option<Stamp>,
     #[serde(serialize_with = "fields::moment")]
@@ -39,7 +39,7 @@ pub(super) struct HistoryView {
     pub(super) unreadable: Vec<String>,
 }
 
-/// One job.
+/// One job of a [`HistoryView`].
 #[derive(Debug, Serialize)]
 pub(super) struct JobRow {
     pub(super) job: u64,
@@ -53,11 +53,11 @@ pub(super) struct JobRow {
     pub(super) pool: PoolName,
     #[serde(serialize_with = "fields::moment")]
     pub(super) requested_at: Stamp,
-    /// How often GitLab Runner tried to prepare it.
+    /// The number of times that GitLab Runner tried to prepare the job.
     attempts: u32,
     /// `waiting`, `running` or `ended`.
     pub(super) phase: JobPhase,
-    /// Until the grant; of a job that waits, until now.
+    /// The time from the request until the grant; of a job that waits, until now.
     #[serde(rename = "waited_ms", serialize_with = "ms")]
     pub(super) waited: Option<Duration>,
     /// `warm`, `booted` or `freed`; null: it got no instance.
@@ -69,7 +69,7 @@ pub(super) struct JobRow {
     granted_at: Option<Stamp>,
     #[serde(serialize_with = "fields::moment")]
     ended_at: Option<Stamp>,
-    /// How long it has held its instance.
+    /// The time for which the job has held its instance.
     #[serde(rename = "lasted_ms", serialize_with = "ms")]
     pub(super) lasted: Option<Duration>,
     /// `passed`, `failed`, `canceled`, `timed-out` or `system-failed`; null: not yet, or unknown.

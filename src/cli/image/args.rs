@@ -204,7 +204,7 @@ impl From<SshOption> for SshServer {
     }
 }
 
-/// Why a text is not the value of an option.
+/// The reasons for which a text is not the value of an option.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum OptionError {
     #[error("expected REGISTRY=MIRROR, such as docker.io=mirror.corp:5000")]

@@ -130,7 +130,7 @@ pub(super) fn mib(bytes: u64) -> String {
     format!("{} MiB", bytes.div_ceil(1 << 20))
 }
 
-/// Ends the launch back-off of the pools that boot this image. Without a configuration, there are no such pools.
+/// Ends the launch back-off of the pools that boot this image ([`boots`]). Without a configuration, there are no such pools.
 pub(super) async fn launch_again(place: &GlobalOptions, images: &Path, image: &str) -> Result<(), CliError> {
     if !read_config(place).is_ok_and(|read| read.is_some()) {
         return Ok(());

@@ -16,7 +16,7 @@ const WIDTH: usize = 110;
 const HEAD: &str = "# Greenroom's configuration. docs/configuration.md describes each key. A running keeper reads a changed file by \
                     itself;\n# `greenroom doctor` shows its mistakes.\n";
 
-/// Why a text does not set a key of a new pool.
+/// The reasons for which a text does not set a key of a new pool.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum KeyError {
     #[error("`{0}` is not KEY=VALUE")]
@@ -27,12 +27,12 @@ pub(super) enum KeyError {
     Value { name: &'static str, takes: ValueType },
 }
 
-/// A pool to be written.
+/// A pool to be written, of which [`file`](Self::file) makes the text.
 #[derive(Debug, Clone)]
 pub(super) struct Draft {
     pub(super) name: String,
     pub(super) known: &'static Registration,
-    /// In the order in which they are written.
+    /// The keys of the pool, in the order in which they are written.
     pub(super) pool: Vec<(String, Value)>,
     pub(super) provider: Vec<(String, Value)>,
     /// The tables `[[pool.NAME.provider.host]]`.

@@ -15,10 +15,10 @@ const MODE: u32 = 0o600;
 /// Everyone may read a schema.
 const GENERATED_MODE: u32 = 0o644;
 const DIR_MODE: u32 = 0o755;
-/// More earlier texts than these are not kept: something else is wrong.
+/// The highest number of earlier texts that are kept. If there are more, something else is wrong.
 const MOST_BACKUPS: u32 = 1000;
 
-/// The result of a change.
+/// The result of a [`change`].
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Changed {
     /// The earlier text is in this file.
@@ -120,7 +120,7 @@ fn lock(dir: &Path) -> io::Result<File> {
     Ok(dir)
 }
 
-/// With this mode, and the owner of `like`, from the first byte on.
+/// Writes a new file with this mode, and the owner of `like`, from the first byte on.
 fn write(fresh: &Path, text: &str, mode: u32, like: Option<&Metadata>) -> io::Result<()> {
     // Left by a call that was killed.
     match std::fs::remove_file(fresh) {

@@ -56,6 +56,7 @@ pub(super) fn draft(
     }
     missing(&mut draft, found, ask)?;
     accepted(&mut draft, found, ask)?;
+    // Again, because more may follow from the options and the answers since.
     follow(&mut draft, found);
     for (key, value) in found.follows_for_pool(&draft.given()) {
         draft.put_of_pool(key, value);
@@ -83,14 +84,14 @@ fn provider(
     ask.text(&question(), surroundings.suggestion(), "--provider KIND", provider::find)
 }
 
-/// Which provider, with a few words about each.
+/// The question for the provider, with a few words about each.
 fn question() -> String {
     let each = |known: &Registration| format!("  {:<10} {}\n", known.kind, known.first_pool.about);
     let lines: String = provider::all().iter().map(each).collect();
     format!("Providers of instances:\n{lines}Provider")
 }
 
-/// Why an answer, or the option in its place, cannot be used.
+/// The reasons for which an answer, or the option in its place, cannot be used.
 #[derive(Debug, thiserror::Error)]
 enum AnswerError {
     #[error("`{text}` cannot be the name of a pool: {rule}")]
@@ -227,7 +228,7 @@ fn counts(
     Ok(())
 }
 
-/// The facts, as far as this user may see them.
+/// The facts that each provider has [`Found`] on this machine, as far as this user may see them.
 #[derive(Debug)]
 pub(super) struct FoundHere(Vec<(&'static Registration, Box<dyn Found>)>);
 

@@ -16,7 +16,7 @@ use crate::cli::prompt::Questions;
 use crate::cli::{program, ui};
 use crate::config::{Config, PoolConfig};
 
-/// The plan for the runner's file.
+/// The plan for the runner's file, which [`carry_out`](Self::carry_out) shows and follows.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum RunnerPlan {
     /// The file calls Greenroom already.

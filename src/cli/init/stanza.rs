@@ -10,7 +10,7 @@ use crate::cli::doctor::runner::{EXEC_TIMEOUT_DEFAULT, EXECS, KILL_TIMEOUT_LIMIT
 /// A value of `graceful_kill_timeout` below the 300 s after which the runner calls `cleanup` all the same.
 const KILL_TIMEOUT: u64 = 120;
 
-/// The settings that the section needs.
+/// The settings that [`merge`] writes into the section.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Wanted {
     /// Absolute path of `greenroom`.
@@ -25,7 +25,7 @@ pub(super) struct Wanted {
     pub(super) prepare: u64,
 }
 
-/// Why no section is changed.
+/// The reasons for which the runner's configuration is left as it is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
     #[error("is not valid TOML: {0}")]
@@ -66,7 +66,7 @@ impl Refusal {
     }
 }
 
-/// One section, as far as the choice needs it.
+/// One section, as far as [`choose`] needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Section {
     name: Option<String>,
@@ -127,6 +127,7 @@ pub(super) fn choose(text: &str, name: Option<&str>, may_change: bool) -> Result
         None => {
             let ours = those(&Section::is_ours);
             let free = those(&Section::is_free);
+            // A section that calls Greenroom comes before a free one, and a free one before all others.
             let possible = [ours, free, those(&|_| true)].into_iter().find(|those| !those.is_empty());
             match possible.unwrap_or_default().as_slice() {
                 [only] => *only,
@@ -244,7 +245,7 @@ fn indent(table: &dyn TableLike) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// As `gitlab-runner register` leaves it, with an operator's comments.
+    /// A runner's configuration as `gitlab-runner register` leaves it, with an operator's comments.
     const FILE: &str = include_str!("../../../tests/fixtures/runner-config.toml");
 
     fn wanted() -> Wanted {

@@ -10,10 +10,10 @@ use crate::cli::error::CliError;
 use crate::cli::ui;
 
 const UNITS: [&str; 2] = ["greenroom.service", "greenroom-reap.timer"];
-/// This directory exists if systemd manages the runner host: `sd_booted(3)`.
+/// The directory that exists if systemd manages the runner host: `sd_booted(3)`.
 const BOOTED: &str = "/run/systemd/system";
 
-/// Whether the units can be enabled here.
+/// The state of the units on this host: they can be enabled, or the reason for which they cannot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Units {
     Ready,
@@ -35,7 +35,7 @@ impl Units {
         }
     }
 
-    /// Why they cannot be enabled, and what to do instead.
+    /// The reason for which the units cannot be enabled, and what to do instead.
     pub(super) fn problem(&self) -> Option<(String, &'static str)> {
         match self {
             Self::Ready => None,
@@ -70,7 +70,7 @@ pub(super) fn enable() -> Result<(), CliError> {
         .help("run it as root; `journalctl -u greenroom` shows why a unit does not start"))
 }
 
-/// How the keeper and `reap` run as services.
+/// Shows how the keeper and `reap` run as services.
 pub(super) fn show(units: &Units, will_enable: bool) {
     match units.problem() {
         Some((problem, help)) => {
@@ -81,7 +81,8 @@ pub(super) fn show(units: &Units, will_enable: bool) {
     }
 }
 
-/// How the operator calls Greenroom from now on: with this call's `--config`, unless the variable is set.
+/// The command with which the operator calls Greenroom from now on: with this call's `--config`, unless the variable is
+/// set.
 pub(super) fn calls_of(place: &GlobalOptions) -> String {
     // The state directory is in the configuration.
     let is_set = |path: &Path| std::env::var_os("GREENROOM_CONFIG").is_some_and(|set| set == *path);

@@ -1,11 +1,11 @@
-//! As much of HTTP/1.1 as a scrape needs: one request for `/metrics`, one response, and the connection is closed.
+//! The part of HTTP/1.1 that a scrape needs: one request for `/metrics`, one response, and the connection is closed.
 
 use greenroom_core::metrics::Format;
 
 /// The longest head of a request. Prometheus sends some hundred bytes.
 pub(super) const LONGEST_HEAD: usize = 8 << 10;
 
-/// The request of a client.
+/// The request of a client, as [`parse`] reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Request {
     Metrics {

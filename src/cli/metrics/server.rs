@@ -28,9 +28,9 @@ use crate::config::MetricsAddress;
 
 /// Concurrent connections.
 const MOST: usize = 16;
-/// How long one connection may take.
+/// The time that one connection may take.
 const WITHIN: Duration = Duration::from_secs(10);
-/// How long metrics serve further scrapes.
+/// The time for which further scrapes get the same metrics.
 const FRESH: Duration = Duration::from_millis(500);
 /// The pause before the socket is bound again; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The file in the state directory that has the address while metrics are served.
 pub(in crate::cli) const ADDRESS_FILE: &str = "metrics-address";
 
-/// The address at which a keeper serves metrics, or did when it was killed.
+/// The address at which a keeper serves metrics, or did when it was killed. The address is in [`ADDRESS_FILE`].
 pub(in crate::cli) fn served_address(root: &Path) -> Option<String> {
     let text = std::fs::read_to_string(root.join(ADDRESS_FILE)).ok()?;
     Some(text.trim().to_owned())

@@ -21,7 +21,7 @@ use super::helper;
 use crate::cli::when::rfc3339;
 use crate::config::{Notify, Webhook};
 
-/// How long the command may take, and the webhook.
+/// The time that the command, or the webhook, may take.
 const WITHIN: Duration = Duration::from_secs(30);
 
 /// The document that a command reads and a webhook gets. Field names are stable: a field may be added.
@@ -40,7 +40,7 @@ struct Payload<'a> {
     dropped: u64,
 }
 
-/// Why a notice was not delivered. URLs are those to be shown, without a secret.
+/// The reasons for which a notice was not delivered. URLs are those to be shown, without a secret.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DeliveryError {
     #[error("the notice cannot be written as JSON")]
@@ -128,11 +128,11 @@ async fn command(words: &[String], body: &str) -> Result<(), DeliveryError> {
     }
 }
 
-/// Of what a program prints, in bytes.
+/// The length at which a program's output is cut, in bytes.
 const OUTPUT: u64 = 4 << 10;
 
-/// How it ended, and the beginning of what it printed if the command pipes it. Dropping this kills the program, with all
-/// processes of its group.
+/// Runs a command; returns its exit status, and the beginning of its output if the command pipes it. Dropping the
+/// future kills the program, with all processes of its group.
 pub(super) async fn run_with_input(command: &mut Command, input: &str) -> io::Result<(ExitStatus, Vec<u8>)> {
     command.stdin(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.process_group(0).kill_on_drop(true).spawn()?;
@@ -162,7 +162,7 @@ impl Drop for ProcessGroup {
     }
 }
 
-/// Of a response, only its first line is read.
+/// The longest first line of a response, in bytes. The rest of a response is not read.
 const LONGEST_LINE: u64 = 4 << 10;
 
 async fn post(url: &Webhook, body: &str) -> Result<(), DeliveryError> {

@@ -16,16 +16,16 @@ use super::deliver::{DeliveryError, run_with_input};
 use crate::cli::program;
 use crate::config::Webhook;
 
-/// Its only argument.
+/// The only argument of the process.
 pub(in crate::cli) const COMMAND: &str = "post-notice";
-/// How much longer than its own limit it may take to start, and to end.
+/// The time that the process may take to start and to end, beyond its own limit.
 pub(super) const MORE: Duration = Duration::from_secs(5);
-/// Longest sentence, in characters.
+/// The length at which the process's sentence is cut, in characters.
 const SHOWN: usize = 300;
 /// The part of the configuration that needs the second program, in an error.
 const WHAT: &str = "`https://` in `webhook` of `[notify]`";
 
-/// The input of the process.
+/// The input of the process, which [`post`] writes.
 #[derive(Serialize, Deserialize)]
 pub(super) struct PostOrder {
     pub(super) url: String,
@@ -36,7 +36,7 @@ pub(super) struct PostOrder {
     pub(super) within: Duration,
 }
 
-/// Why no notice can be posted to this URL: the second program is missing.
+/// The reason for which no notice can be posted to this URL: the second program is missing.
 pub(in crate::cli) fn missing(webhook: &Webhook) -> Option<String> {
     program::backends(WHAT).err().filter(|_| webhook.tls).map(|error| error.in_a_line())
 }

@@ -28,15 +28,15 @@ use deliver::DeliveryError;
 const FILE: &str = "notices.json";
 /// Reports that wait for the thread. A full queue drops further ones: the next pass of a pool has another.
 const REPORTS: usize = 256;
-/// How often the thread looks for what is due.
+/// The interval at which the thread checks what is due.
 const TICK: Duration = Duration::from_secs(1);
-/// How long the delivery that is under way may still take when the keeper exits.
+/// The time that a delivery under way may still take when the keeper exits.
 const LAST_DELIVERY: Duration = Duration::from_secs(5);
 
 /// A pool's pass, as far as notices need it.
 type PoolPass = (PoolName, Vec<InstanceId>);
 
-/// The running thread. It ends when this is dropped.
+/// The running thread of a [`Watch`]. It ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Notifier {
     reports: mpsc::Sender<PoolPass>,

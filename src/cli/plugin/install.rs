@@ -69,7 +69,7 @@ mod carried_out {
     use crate::cli::plugin::args::InstallOptions;
     use crate::cli::ui;
 
-    /// How often a long download reports its progress.
+    /// The interval at which a long download reports its progress.
     const INTERVAL: Duration = Duration::from_secs(2);
 
     pub(super) async fn install(
@@ -138,7 +138,7 @@ mod carried_out {
 
 #[cfg(not(feature = "fleeting"))]
 mod carried_out {
-    //! A program without calls of registries: `cli::program` re-executes it as the one that has them.
+    //! A program without calls of registries: [`cli::program`](crate::cli::program) re-executes it as the one that has them.
 
     use std::path::Path;
 

@@ -34,7 +34,7 @@ pub(super) async fn plugin(place: &GlobalOptions, command: PluginCommand) -> Res
 
 #[cfg(not(feature = "fleeting"))]
 mod test {
-    //! A program without plugins: `cli::program` re-executes it as the one that has them.
+    //! A program without plugins: [`cli::program`](crate::cli::program) re-executes it as the one that has them.
 
     use super::args::TestOptions;
     use crate::cli::error::CliError;
@@ -45,7 +45,7 @@ mod test {
     }
 }
 
-/// Where plugins are: the given directory, or that of this process.
+/// The directories of plugins: the given one, or those of this process.
 fn places(given: Option<&PathBuf>) -> Result<PluginPlaces, CliError> {
     let places = PluginPlaces::of_process();
     let plugins = match given {
@@ -72,7 +72,7 @@ pub(super) struct PluginPool {
     plugin: Result<PluginSource, Diagnostics>,
 }
 
-/// All of them; none without a configuration.
+/// The pools that use plugins; none without a configuration.
 fn plugin_pools(place: &GlobalOptions) -> Result<Vec<PluginPool>, CliError> {
     let path = config_file(place)?;
     if place.config.is_none() && !path.exists() {

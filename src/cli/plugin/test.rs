@@ -54,7 +54,7 @@ async fn judged(options: &TestOptions, kit: &Kit, plugin: String) -> Result<bool
     Ok(report.conforms)
 }
 
-/// Makes instances, and removes them. What is left, by ID.
+/// Makes instances, and removes them. Returns the IDs of those that are left.
 async fn live(options: &TestOptions, kit: &Kit, group: &GroupInfo) -> Result<Vec<String>, CliError> {
     let existing = kit.existing().await.map_err(said)?;
     if !existing.is_empty() {

@@ -50,7 +50,7 @@ pub(super) fn new(options: &NewOptions) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Never over a file that exists.
+/// Writes one file of the skeleton, never over a file that exists.
 fn write(directory: &Path, file: &SkeletonFile) -> Result<(), CliError> {
     let path = directory.join(&file.name);
     let mode = if file.is_executable { 0o755 } else { 0o644 };

@@ -59,7 +59,7 @@ pub(super) async fn test(options: &TestOptions) -> Result<bool, CliError> {
     Ok(report.conforms)
 }
 
-/// Makes machines, and ends them. What is left, by ID.
+/// Makes machines, and ends them. Returns the IDs of those that are left.
 async fn live(
     options: &TestOptions,
     session: &KitSession<'_>,

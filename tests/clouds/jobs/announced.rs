@@ -26,7 +26,7 @@ fn announce(cloud: Cloud, site: &Site, instance: &InstanceId) {
     site.lab.notice(&site.machine(instance).id, why);
 }
 
-/// What is announced, by the words of the notice.
+/// The words of the notice about the announced event.
 fn words(cloud: Cloud) -> &'static str {
     match cloud {
         Cloud::Ec2 => "will be reclaimed by EC2 (spot)",
@@ -43,7 +43,7 @@ fn announce_inside(cloud: Cloud, site: &Site, instance: &InstanceId) {
     site.lab.notice(&site.machine(instance).id, Some(why));
 }
 
-/// Its words.
+/// The words of the notice that only the instance's metadata service has.
 fn words_inside(cloud: Cloud) -> &'static str {
     match cloud {
         Cloud::Ec2 => "may be reclaimed by EC2 at any time (spot, rebalance recommendation)",

@@ -22,7 +22,7 @@ on_both_clouds![
 
 /// The pool's `list_interval`.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How long lists are counted.
+/// The time for which lists are counted.
 const COUNTED: Duration = Duration::from_secs(10);
 
 /// Attempts of jobs that will wait for the one instance, which another job has.

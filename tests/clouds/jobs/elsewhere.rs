@@ -50,7 +50,7 @@ fn end_keeper(site: &Site) {
     }
 }
 
-/// Another account, or another project.
+/// The key of another account, or of another project, and its value.
 fn other(cloud: Cloud, site: &Site) -> (&'static str, String) {
     match cloud {
         Cloud::Ec2 => {

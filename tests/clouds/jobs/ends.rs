@@ -92,7 +92,7 @@ fn a_drain_waits_for_an_instance_that_the_cloud_does_not_show_yet(cloud: Cloud) 
     site.expect_nothing_left(0);
 }
 
-/// Its lifetime and launch time: Compute Engine's minimum is half a minute.
+/// The sum of an instance's lifetime and launch time: Compute Engine's minimum is half a minute.
 const LIFETIME: Duration = Duration::from_secs(26 + 5);
 
 fn an_instance_whose_manager_is_gone_for_good_ends_by_itself(cloud: Cloud) {

@@ -19,7 +19,7 @@ use serde_json::json;
 use crate::cloud::{Buy, Cloud};
 use crate::site::{PATIENCE, Site, pool};
 
-/// Set in the process that has a mount namespace of its own.
+/// The variable that is set in the process that has a mount namespace of its own.
 const INSIDE: &str = "GREENROOM_STORM_INSIDE";
 /// Length of the storm in seconds, in which everything happens at least once; `scripts/test --full` has half an hour.
 const SECONDS: &str = "GREENROOM_STORM";
@@ -85,7 +85,7 @@ fn storm(cloud: Cloud) {
     service.kill();
 }
 
-/// After the storm: a job runs, the pool is as before, and a drained pool holds nothing.
+/// Checks the site after the storm: a job runs, the pool is as before, and a drained pool holds nothing.
 fn audit(site: &Site, jobs: u64, before: &Held) {
     site.lab.set(&json!({ "visible": 0.0, "clock_ahead": 0.0 }));
     wait_for("a keeper that works", PATIENCE, || site.greenroom(&["reap"]).status.success().then_some(()));
@@ -113,7 +113,7 @@ fn audit(site: &Site, jobs: u64, before: &Held) {
     });
 }
 
-/// What the keeper holds with one idle instance, and the processes around it.
+/// The resources that the keeper holds with one idle instance, and the processes around it.
 #[derive(Debug)]
 struct Held {
     descriptors: usize,

@@ -16,7 +16,7 @@ pub enum Mode {
     Lost,
     /// No answer for a while, then a reset.
     Hang,
-    /// The same, but the call takes effect.
+    /// No answer for a while, then a reset; but the call takes effect.
     HangApplied,
     Slow,
     Capacity,
@@ -27,10 +27,10 @@ pub enum Mode {
     Reclaimed,
 }
 
-/// When the keeper is killed.
+/// The moment at which the keeper is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Crash {
-    /// Its intent is recorded, but the call has not reached the cloud.
+    /// The intent is recorded, but the call has not reached the cloud.
     Before,
     /// The call has taken effect, but its answer is not recorded.
     Answered,
@@ -63,7 +63,7 @@ impl Case {
         cases
     }
 
-    /// At least every pair of two of the three: the crash alternates along calls and modes.
+    /// A choice of cases with at least every pair of two of the three: the crash alternates along calls and modes.
     pub fn pairs(cloud: Cloud) -> Vec<Self> {
         let turn = |(call, mode, turn): (_, _, usize)| Self { cloud, call, mode, crash: CRASHES[turn % 3] };
         let of_calls =

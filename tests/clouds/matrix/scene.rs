@@ -16,12 +16,12 @@ use crate::site::{PATIENCE, Site, pool};
 /// Limit for the call to arrive; a job takes seconds.
 const SOON: Duration = Duration::from_mins(1);
 
-/// From running until sshd listens, in seconds: the emulator's default, and a value for boots that must fail.
+/// The time from running until sshd listens, in seconds: the emulator's default, and a value for boots that must fail.
 const SSH: f64 = 0.1;
 const SSH_NEVER: f64 = 3600.0;
 
-/// How long lists lack a new instance, in seconds: as a rule, if the pool must poll for the launch, and if it must
-/// repeat the launch.
+/// The time for which lists lack a new instance, in seconds: as a rule, if the pool must poll for the launch, and if it
+/// must repeat the launch.
 const LAG: f64 = 0.6;
 const LONGER_LAG: f64 = 3.0;
 const ENDLESS_LAG: f64 = 3600.0;
@@ -33,7 +33,8 @@ pub struct Scene {
     gate: Gate,
 }
 
-/// How long lists lack a new instance in this case: a listed instance is neither polled for nor launched again.
+/// The time for which lists lack a new instance in this case: a listed instance is neither polled for nor launched
+/// again.
 fn lag(case: &Case) -> f64 {
     let is = |call: Option<&str>| call == Some(case.call);
     match () {

@@ -1,4 +1,4 @@
-//! Which logins are accepted, and which servers are trusted.
+//! The logins that are accepted, and the servers that are trusted.
 
 use std::net::TcpListener;
 use std::path::Path;

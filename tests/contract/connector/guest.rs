@@ -1,4 +1,4 @@
-//! What a stage does on a guest without faults.
+//! The course of a stage on a guest without faults.
 
 use std::cell::Cell;
 use std::fs;

@@ -29,7 +29,7 @@ enum Task {
     Run,
     /// Runs a stage whose output is read, and stops it half a second after the first of it.
     Stop,
-    /// The same with output that is not read.
+    /// Runs a stage whose output is not read, and stops it half a second after the first of it.
     Stuck,
 }
 
@@ -56,12 +56,12 @@ struct Report {
 }
 
 const ORDER: &str = "GREENROOM_TEST_ORDER";
-/// More than eight messages of the maximal size that the protocol's implementation accepts, and its buffers.
+/// A limit that exceeds eight messages of the maximal size that the protocol's implementation accepts, and its buffers.
 const MEMORY: u64 = 8 << 20;
 const CONNECT: Duration = Duration::from_secs(1);
-/// How long a stage that is to be stopped may take to begin, on a busy machine.
+/// The time that a stage that is to be stopped may take to begin, on a busy machine.
 const BEGINS: Duration = Duration::from_secs(6);
-/// A stage without output has begun by then.
+/// The time after which a stage without output has begun.
 const BEGUN: Duration = Duration::from_secs(2);
 const KEEPALIVE: Duration = Duration::from_secs(1);
 

@@ -74,7 +74,7 @@ async fn a_password_file_that_is_missing_or_empty_is_our_own_fault() {
     }
 }
 
-/// What a server wants.
+/// The proof that a server wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wants {
     Password,
@@ -151,7 +151,7 @@ impl Handler for Server {
     }
 }
 
-/// How a login of a password ends at a server, and what the server saw.
+/// The result of a login with a password at a server, and what the server saw.
 async fn outcome(wants: Wants, password: &str) -> (Result<(), ConnectError>, Vec<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();

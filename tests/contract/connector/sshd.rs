@@ -20,11 +20,11 @@ use super::support::{Kept, children_of, kill, linked_through, through_links};
 /// Options of a test's server.
 #[derive(Clone, Debug)]
 pub(crate) struct Set<'a> {
-    /// How the login shell is started; `None` is the account's own.
+    /// The command that starts the login shell; `None` is the account's own.
     pub(crate) login: Option<&'static str>,
     /// Lines of `.bashrc`, which bash reads for commands over SSH.
     pub(crate) profile: &'a str,
-    /// More lines of `sshd_config`; `DIR` stands for the server's directory.
+    /// Further lines of `sshd_config`; `DIR` stands for the server's directory.
     pub(crate) config: &'static str,
     pub(crate) linger: Duration,
     pub(crate) first_line: Duration,
@@ -75,7 +75,7 @@ impl Sshd {
         Self::with_variables(set, "").await
     }
 
-    /// `variables`: more of them for the guest, each after a space.
+    /// Starts a server. `variables`: more of them for the guest, each after a space.
     pub(crate) async fn with_variables(set: Set<'_>, variables: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let Set { linger, first_line, keepalive, .. } = set;
@@ -221,7 +221,8 @@ pub(crate) fn own_server() -> Option<&'static str> {
     Some(program.expect("the program has to be built: `--features server`"))
 }
 
-/// It has no configuration that names another shell: a script takes the shell's place.
+/// The command that starts the server of pods. Its configuration cannot name another shell: a script takes the shell's
+/// place.
 fn own_command(program: &str, dir: &Path, port: u16) -> Command {
     let (shell, at) = (dir.join("shell"), dir.display());
     let script = format!(

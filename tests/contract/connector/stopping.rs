@@ -1,4 +1,4 @@
-//! How a stage is stopped, and what is left of it.
+//! The stop of a stage, and the processes that it must not leave.
 
 use std::path::PathBuf;
 use std::rc::Rc;

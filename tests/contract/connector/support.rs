@@ -168,7 +168,8 @@ pub(crate) fn memory(what: &str) -> u64 {
     kib << 10
 }
 
-/// The same without the pages of programs and files, which the kernel maps: more with each function that runs first.
+/// A figure of this process's memory without the pages of programs and files, which the kernel maps: more with each
+/// function that runs first.
 pub(crate) fn own_memory(what: &str) -> u64 {
     memory(what).saturating_sub(memory("RssFile"))
 }

@@ -39,7 +39,7 @@ async fn a_login_that_ends_a_stage_or_swallows_it_is_the_guests_fault() {
     }
 }
 
-/// Its server is on the connection's side of the question.
+/// The guest's SSH server is on the connection's side of the question.
 #[tokio::test]
 async fn a_server_that_does_not_answer_says_nothing_about_its_guest() {
     let sshd = Sshd::start().await;

@@ -1,4 +1,4 @@
-//! How stages in containers end.
+//! The ends of stages in containers.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What a stage costs in a container and on the guest.
+//! The costs of a stage, in a container and on the guest.
 
 use std::time::{Duration, Instant};
 

@@ -27,7 +27,7 @@ fn stages_run_in_containers() {
     }
 }
 
-/// How they end depends on the runtime, and is among the tests of whole jobs.
+/// The ends of stages are left out: they depend on the runtime, and are among the tests of whole jobs.
 #[test]
 fn stages_run_in_containers_of_docker() {
     for tests in &TESTS[1..] {

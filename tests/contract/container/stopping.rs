@@ -1,4 +1,4 @@
-//! What a stop leaves of a stage in a container.
+//! The remains of a stage in a container after a stop.
 
 use std::time::{Duration, Instant};
 

@@ -15,10 +15,10 @@ use greenroom_testkit::skipped::skipped;
 use crate::linked::sshd::{Set, Sshd};
 use crate::linked::support::{Kept, never, stage};
 
-/// Set in the namespaces: the directory of this world, and its engine.
+/// The variable that is set in the namespaces: the directory of this world, and its engine.
 const INSIDE: &str = "GREENROOM_TEST_CONTAINERS";
 const ENGINE: &str = "GREENROOM_TEST_ENGINE";
-/// What lets Docker start containers in namespaces.
+/// A runtime that lets Docker start containers in namespaces.
 const RUNTIME: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/containers/lab/runtime");
 
 /// Runs its arguments where an engine works: crun needs one hierarchy of control groups.
@@ -53,7 +53,7 @@ events_logger = "file"
 network_backend = "netavark"
 "#;
 
-/// Like the search of GitLab Runner.
+/// A script that searches for a shell as GitLab Runner does.
 const SEARCH: &str =
     "for sh in /bin/bash /bin/sh; do [ ! -x $sh ] || exec $sh; done; echo shell not found; exit 1";
 
@@ -81,7 +81,7 @@ impl HeldStart {
         Self { number, file }
     }
 
-    /// Whether the container has a first process, which waits for the start.
+    /// A check that the container has a first process, which waits for the start.
     pub(super) fn waits(&self) -> impl Fn() -> bool + use<> {
         let number = self.number.clone();
         move || {
@@ -208,7 +208,7 @@ pub(super) fn is_inside() -> bool {
     std::env::var_os(INSIDE).is_some()
 }
 
-/// How a stage reaches its container.
+/// The way in which a stage reaches its container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     Link,

@@ -67,7 +67,7 @@ impl Drop for Machine {
 }
 
 impl Machine {
-    /// `None`: this system cannot run Podman.
+    /// Starts a machine with an engine; `None`: this system cannot run Podman.
     pub(super) fn start() -> Option<Self> {
         for program in ["podman", "docker-registry", "busybox", "unshare", "nsenter", "ip", "iptables"] {
             let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
@@ -124,7 +124,7 @@ impl Machine {
         child.wait_with_output().unwrap()
     }
 
-    /// The same, for its standard output.
+    /// The standard output of a command that succeeds.
     pub(super) fn text(&self, command: &str) -> String {
         let ended = self.sh(command, "");
         assert!(ended.status.success(), "{command}: {}", String::from_utf8_lossy(&ended.stderr));

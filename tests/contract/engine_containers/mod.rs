@@ -37,7 +37,7 @@ struct Prepared {
     result: Result<JobContainer, ContainerError>,
     told: Vec<ContainerProgress>,
     took: Duration,
-    /// What `run` finds.
+    /// The container that `run` finds.
     assigned: Option<JobContainer>,
 }
 
@@ -162,7 +162,7 @@ fn with_password(image: &str, password: &str) -> ContainerJob {
     job
 }
 
-/// Nothing is left that a job could read credentials from.
+/// Checks that nothing is left that a job could read credentials from.
 fn assert_no_trace(machine: &Machine) {
     let left = machine.text("ls -A /var/tmp /dev/shm; grep -rl geheim /run /dev/shm /var/tmp || :");
     assert!(!left.contains("greenroom"), "{left}");

@@ -1,4 +1,4 @@
-//! What follows from an announcement that only the instance's metadata service has: the real engine, its passes and a
+//! The consequences of an announcement that only the instance's metadata service has: the real engine, its passes and a
 //! stage, on a real link; only the provider is the test's.
 
 use std::cell::{Cell, RefCell};

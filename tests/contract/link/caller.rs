@@ -20,7 +20,7 @@ use crate::linked::support::{linked_through, never, own_memory, stage};
 pub(super) enum Task {
     Check,
     Run(String),
-    /// The same with a reader that sleeps for this long after its first bytes.
+    /// Runs a stage whose reader sleeps for this long after its first bytes.
     Sleepy(String, Duration),
 }
 
@@ -38,7 +38,7 @@ struct Order {
 pub(super) struct Report {
     /// `Ok`, the end of the stage as text, or the error's sentence.
     pub(super) said: String,
-    /// Bytes of output.
+    /// The bytes of output that the caller has taken.
     pub(super) taken: u64,
     /// Growth of the process's own memory at its peak, in bytes.
     pub(super) grown: u64,

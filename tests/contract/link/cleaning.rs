@@ -1,4 +1,4 @@
-//! What a host costs that is cleaned after each job: no login, and no shell that waits for nothing.
+//! The cost of a host that is cleaned after each job: no login, and no shell that waits for nothing.
 
 use std::time::Duration;
 

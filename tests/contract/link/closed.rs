@@ -1,4 +1,4 @@
-//! Which callers a link accepts, and which data it holds.
+//! The callers that a link accepts, and the data that it holds.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! What ends a link, and what does not.
+//! The events that end a link, and those that do not.
 
 use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Command, Stdio};

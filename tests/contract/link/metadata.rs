@@ -22,7 +22,7 @@ use super::{figures, links, only_link, runs, saying, signal};
 use crate::linked::sshd::{Set, Sshd};
 use crate::linked::support::{Kept, eventually, kill, link_settings, never, stage};
 
-/// Set for the test that runs in a network of its own.
+/// The variable that is set for the test that runs in a network of its own.
 const INSIDE: &str = "GREENROOM_TEST_METADATA";
 const NETWORK: &str = "ip link set lo up && ip address add 169.254.169.254/32 dev lo && exec \"$@\"";
 const WITHIN: Duration = Duration::from_secs(30);
@@ -37,7 +37,7 @@ pub(super) struct World {
 }
 
 impl World {
-    /// `service`: host and port; `None`: the address that clouds use.
+    /// A guest with a metadata service. `service`: host and port; `None`: the address that clouds use.
     pub(super) async fn new(kind: MetadataService, service: Option<&str>, config: &str) -> Self {
         let set_env = service
             .map(|at| format!(" AWS_EC2_METADATA_SERVICE_ENDPOINT=http://{at} GCE_METADATA_HOST={at}"));

@@ -68,7 +68,7 @@ async fn figures(sshd: &Sshd) -> Vec<Figures> {
     figures_of(&sshd.path("links"), sshd).await
 }
 
-/// The same for links in another directory.
+/// The status of the links in another directory.
 async fn figures_of(dir: &Path, sshd: &Sshd) -> Vec<Figures> {
     let seen = Survey::query(dir, Duration::from_secs(5)).await;
     let answers = seen.of(&sshd.id).iter().map(|found| found.answer.clone());

@@ -150,7 +150,7 @@ async fn stages_follow_each_other_on_a_server_with_one_session_or_ten() {
 
 /// Memory that a link may use beyond what it had when its connection stood.
 const MEMORY: u64 = 6 << 20;
-/// How long a link is left alone with a hostile guest.
+/// The time for which a link is left alone with a hostile guest.
 const ALONE: Duration = Duration::from_secs(3);
 
 /// A guest that misbehaves towards the waiting shell, and what reaches it.

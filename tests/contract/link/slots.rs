@@ -15,7 +15,7 @@ use crate::linked::sshd::{KEEPALIVE, Set, Sshd};
 use crate::linked::support::{Stuck, eventually, lives, never, stage};
 
 const MANY: usize = 20;
-/// All of them may log in concurrently.
+/// The options of a server on which [`MANY`] callers may log in concurrently.
 const ROOM: Set<'_> = Set {
     login: None,
     profile: "",

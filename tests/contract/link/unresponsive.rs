@@ -15,7 +15,7 @@ use crate::linked::support::{after, eventually, kill, lives, living_of, never, s
 
 /// A link that is silent for longer counts as unresponsive.
 const FIRST_ANSWER: Duration = Duration::from_secs(3);
-/// For starting a link and a process or two.
+/// The time to start a link and a process or two.
 const SLACK: Duration = Duration::from_secs(5);
 
 /// The note of the first slot: the handle of its stage, the boot, and the time since then in milliseconds.

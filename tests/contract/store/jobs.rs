@@ -1,4 +1,4 @@
-//! What a store tells about jobs, and the index that files keep beside their history.
+//! The jobs that a store knows, and the index that files keep beside their history.
 
 use std::path::{Path, PathBuf};
 

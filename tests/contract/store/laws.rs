@@ -288,7 +288,7 @@ proptest! {
     }
 }
 
-/// Not sampled: each bit of a small journal, and each length.
+/// Every bit of a small journal is flipped, and every length tried: this test draws no samples.
 #[test]
 fn every_single_cut_and_bit_flip_of_a_journal_is_survived() {
     let home = tempfile::tempdir().unwrap();

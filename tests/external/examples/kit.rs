@@ -34,7 +34,7 @@ fn report(program: &Program, directory: &Path, inside: &[OsString], more: &[&str
     serde_json::from_slice(&output.stdout).unwrap_or_else(|_| json!(String::from_utf8_lossy(&output.stderr)))
 }
 
-/// Nothing is to be improved, either.
+/// Checks that the program conforms, and that nothing is to be improved, either.
 #[track_caller]
 fn conforms(program: &Program, directory: &Path, inside: &[OsString], more: &[&str]) -> Value {
     let report = report(program, directory, inside, more);

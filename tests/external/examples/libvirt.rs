@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use super::program::{Program, SECRET, example, launch};
 use super::promises::{keeps, until};
 
-/// Who runs libvirtd and the program where this is root: root's own libvirtd would use the machine's directories.
+/// The user that runs libvirtd and the program if this is root: root's own libvirtd would use the machine's
+/// directories.
 const USER: u32 = 65534;
 
 /// A libvirtd for one user, with a connection that is held open: the test driver forgets everything with its last one.
@@ -30,7 +31,7 @@ fn missing() -> Option<&'static str> {
         .then_some("libvirt: one of libvirtd, virsh, qemu-img, mtools, QEMU is missing")
 }
 
-/// As the user of the libvirtd.
+/// Makes a command run as the user of the libvirtd.
 fn drop_root(command: &mut Command) -> &mut Command {
     if rustix::process::getuid().is_root() {
         command.uid(USER).gid(USER);

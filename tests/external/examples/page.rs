@@ -32,7 +32,7 @@ fn names(directory: &str) -> BTreeSet<String> {
     entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// What no test runs is not shipped as a file.
+/// An example that no test runs is not shipped as a file.
 #[test]
 fn each_example_has_a_row_a_table_and_a_test() {
     let (page, tests) = (page(), names("tests/external/examples"));

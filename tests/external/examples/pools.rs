@@ -225,7 +225,8 @@ mod hetzner_under_contract {
     }
 }
 
-/// Where a launch is not idempotent, a lost answer takes until the list shows its machine: see above.
+/// The contract suite for a launch that is not idempotent. A lost answer takes until the list shows its machine: see
+/// above.
 mod openstack_under_contract {
     greenroom_harness::provider_contract! { super::Pool::of("openstack", super::OPENSTACK);
         the_same_token_never_makes_a_second_instance,

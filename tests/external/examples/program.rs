@@ -17,16 +17,16 @@ pub(super) struct Program {
     /// The command that calls it, without the verb.
     pub(super) command: Vec<OsString>,
     pub(super) settings: Value,
-    /// What `launch` gets instead of the made-up fields.
+    /// The fields that `launch` gets instead of the made-up ones.
     pub(super) keys: Value,
     pub(super) environment: Vec<(&'static str, String)>,
 }
 
-/// What one call gave.
+/// The result of one call.
 #[derive(Debug)]
 pub(super) struct Called {
     pub(super) code: Option<i32>,
-    /// Null if standard output was no JSON document.
+    /// The answer of the program; null if standard output was no JSON document.
     pub(super) answer: Value,
     pub(super) log: String,
 }

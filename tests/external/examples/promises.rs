@@ -1,4 +1,4 @@
-//! What every example has to do, whatever it drives.
+//! The promises that every example has to keep, whatever it drives.
 
 use std::path::Path;
 

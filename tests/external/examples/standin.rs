@@ -59,12 +59,12 @@ impl StandIn {
         self.command(&json!({ "fault": fault }));
     }
 
-    /// What really exists.
+    /// The machines that really exist.
     pub(super) fn machines(&mut self) -> Vec<Value> {
         self.command(&json!({ "show": "machines" })).as_array().expect("a list").clone()
     }
 
-    /// How many requests began with these words.
+    /// The number of requests that began with these words.
     pub(super) fn requests(&mut self, beginning: &str) -> usize {
         let all = self.command(&json!({ "show": "requests" }));
         let text = |one: &Value| {

@@ -1,4 +1,4 @@
-//! What the plugin does wrong: files in the directory `faults`, whose contents say how.
+//! The faults of the plugin: files in the directory `faults`, whose contents say how.
 //!
 //! | file | what the plugin does |
 //! | --- | --- |
@@ -76,7 +76,8 @@ impl Faults {
         content.map(|content| content.trim().to_owned())
     }
 
-    /// What chance does to this call of a method: a seed does the same to the same call, whichever process makes it.
+    /// The fault that chance brings to this call of a method: a seed does the same to the same call, whichever process
+    /// makes it.
     pub fn chance(&self, method: &str) -> Option<Chance> {
         let given = self.take("chance")?;
         let (seed, percent) = given.split_once(' ').expect("SEED PERCENT");
@@ -103,7 +104,7 @@ impl Faults {
         Some(chance)
     }
 
-    /// The same as a number.
+    /// The content of a fault's file, as a number.
     pub fn number<T: std::str::FromStr>(&self, name: &str) -> Option<T> {
         let text = self.take(name)?;
         Some(text.parse().unwrap_or_else(|_| {

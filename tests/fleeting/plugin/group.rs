@@ -44,7 +44,7 @@ struct Begun {
 
 pub struct Group {
     faults: Faults,
-    /// Set: it crashes after its work.
+    /// True if the plugin crashes after its work.
     crashes: AtomicBool,
     begun: OnceLock<Begun>,
     /// The sending and the receiving end of what it prints.

@@ -14,7 +14,7 @@ pub struct Machines {
     pub platform: bool,
 }
 
-/// What a new machine gets.
+/// The settings of a new machine.
 #[derive(Debug)]
 pub struct Boot {
     pub host_key: String,
@@ -92,7 +92,7 @@ impl Machines {
         }
     }
 
-    /// Where a running machine is reached.
+    /// The address of a running machine.
     pub fn address(&self, id: &str) -> Option<(String, i64)> {
         let state = self.reported(id)?;
         Some((state["address"].as_str()?.to_owned(), state["port"].as_i64()?))

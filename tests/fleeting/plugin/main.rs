@@ -28,7 +28,7 @@ use faults::Faults;
 use group::Group;
 use service::Service;
 
-/// What Greenroom has to set.
+/// The variable that Greenroom has to set, and its value.
 const COOKIE: (&str, &str) = ("FLEETING_INSTANCE_GROUP_PLUGIN", "4c6410b1-cb78-4962-8c76-ab936d0ea908");
 /// The directory of machines and faults, if faults are to act before the configuration names it.
 const DIRECTORY: &str = "TEST_PLUGIN_DIR";

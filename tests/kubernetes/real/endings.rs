@@ -1,4 +1,5 @@
-//! What ends pods on a real cluster, in three moments of a job: the class of the failure, and one sentence in the job log.
+//! The ends of pods on a real cluster, in three moments of a job: the class of the failure, and one sentence in the job
+//! log.
 
 use greenroom_harness::processes::wait_for;
 use greenroom_harness::setting::Setting;
@@ -18,11 +19,11 @@ const POWER_CUT: &str = "for pid in $(ctr --address /run/containerd/containerd.s
 /// An end of a pod.
 struct Ending {
     name: &'static str,
-    /// What a job's failed stage counts as.
+    /// The class of failure that a job's failed stage counts as.
     class: Class,
     /// The job log's sentence about the instance contains one of these pairs, the first one behind its name.
     sentences: &'static [[&'static str; 2]],
-    /// What the pool's table and pod need for it.
+    /// The keys that the pool's table and pod need for it.
     table: &'static [(&'static str, &'static str)],
     pod: &'static str,
     act: fn(&Site, &str),
@@ -46,7 +47,8 @@ enum Moment {
     BetweenStages,
 }
 
-/// With the way to the pod. A port-forward ends with its pod; a connection to an address may find out late.
+/// The moments of an end, with the way to the pod. A port-forward ends with its pod; a connection to an address may
+/// find out late.
 const MOMENTS: [(Moment, Way); 4] = [
     (Moment::Prepare, FORWARD),
     (Moment::MidStage, ADDRESS),
@@ -266,7 +268,7 @@ fn in_a_stage(ending: &Ending, (moment, way): (Moment, Way), namespace: Namespac
     site.expect_nothing_left();
 }
 
-/// As long as others hold the pod, it stays recorded and is never taken for gone.
+/// Checks a pod that others hold: it stays recorded and is never taken for gone. Then releases it.
 fn release(site: &Site, pod: &str, ending: &Ending) {
     if ending.name != HELD.name {
         return;

@@ -16,7 +16,7 @@ use super::{IMAGE, Namespace, kubectl, kubectl_command};
 
 const STAGES: [&str; 4] = ["prepare_script", "get_sources", "build_script", "cleanup_file_variables"];
 const SCRIPT: &str = "echo one; echo two";
-/// What Greenroom does by default.
+/// The settings that Greenroom has by default.
 const DEFAULTS: [(&str, &str); 5] = [
     ("pass_interval", "10s"),
     ("list_interval", "5s"),
@@ -94,7 +94,8 @@ fn bare_exec(namespace: &Namespace) -> Duration {
     began.elapsed()
 }
 
-/// As GitLab's executor does it: the script by one exec, a line to the attached shell, and the output from a file by another.
+/// The time of the stages as GitLab's executor runs them: the script by one exec, a line to the attached shell, and the
+/// output from a file by another.
 fn attached(namespace: &Namespace, shell: &mut Child) -> Duration {
     let began = Instant::now();
     let line = shell.stdin.as_mut().expect("a pipe");
@@ -227,7 +228,7 @@ fn a_thousand_listed(site: &Site) {
     println!("figure: a list of {count} pods: keeper {}", memory(site));
 }
 
-/// `None`: the test is skipped.
+/// A site in a namespace of its own; `None`: the test is skipped.
 fn open(change: fn(Setting) -> Setting) -> Option<Site> {
     let namespace = Namespace::open()?;
     Some(Site::open(namespace, &json!({}), change))

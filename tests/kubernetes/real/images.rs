@@ -12,7 +12,7 @@ pub(super) const SERVER: &str = "greenroom.test/greenroom-server:1";
 pub(super) const PLAIN: &str = "greenroom.test/plain:1";
 /// The user of that image who is not root.
 pub(super) const PLAIN_USER: &str = "ci";
-/// What adds that user, in the unpacked image. Its home belongs to root there.
+/// The commands that add that user, in the unpacked image. Its home belongs to root there.
 const ADD_USER: &str =
     "echo ci:x:1000:1000::/home/ci:/bin/sh >>etc/passwd; mkdir -p home/ci; chmod 1777 home/ci";
 

@@ -13,7 +13,7 @@ fn five_jobs_run_in_pods_of_their_own_by_their_addresses_and_leave_nothing() {
     five_jobs(ADDRESS, namespace);
 }
 
-/// Their image has a shell, and no server.
+/// The image of these pods has a shell, and no server.
 #[test]
 fn five_jobs_run_in_plain_pods_through_the_api_server_and_leave_nothing() {
     let Some(namespace) = Namespace::open() else { return };

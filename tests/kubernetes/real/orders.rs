@@ -145,7 +145,7 @@ fn what_a_registry_does_not_have_fails_its_job_and_what_it_may_have_later_does_n
     site.expect_nothing_left();
 }
 
-/// How long a job waits for its pod.
+/// The time for which a job waits for its pod.
 fn wait(site: &Site, job: &Job) -> Duration {
     let attempt = site.runner().attempt(job);
     assert_eq!(attempt.config().exit_code(), Some(0));

@@ -14,7 +14,7 @@ use super::{IMAGE, Namespace};
 
 const NAME: &str = "greenroom.test/by-recipe:1";
 
-/// What builds images here.
+/// The program that builds images here.
 fn builder() -> Option<&'static str> {
     let has =
         |tool: &&str| Command::new(tool).arg("--version").output().is_ok_and(|said| said.status.success());

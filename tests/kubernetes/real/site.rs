@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use super::{Namespace, images};
 
 pub(super) const PATIENCE: Duration = Duration::from_mins(5);
-/// Where pods see the directory.
+/// The path at which pods see the directory.
 pub(super) const MARKS: &str = "/marks";
 
-/// How jobs reach a pod, and which server answers there.
+/// The way in which jobs reach a pod, and the server that answers there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Way {
     pub(super) via: &'static str,
@@ -30,7 +30,7 @@ pub(super) const FORWARD: Way = Way { via: "port-forward", is_served: false };
 pub(super) const FORWARD_SERVED: Way = Way { via: "port-forward", is_served: true };
 
 impl Way {
-    /// Its lines of a provider's table.
+    /// The lines of a provider's table for this way.
     pub(super) fn lines(self) -> String {
         let Self { via, is_served } = self;
         let image = if is_served { images::PLAIN } else { super::IMAGE };
@@ -38,7 +38,7 @@ impl Way {
         format!("via = '{via}'\nimage = '{image}'\n{server}")
     }
 
-    /// What its image has.
+    /// The shell that the image of this way has.
     fn shell(self) -> &'static str {
         if self.is_served { "sh" } else { "bash" }
     }
@@ -69,7 +69,7 @@ impl Site {
         Self::by(ADDRESS, namespace, pod, change)
     }
 
-    /// The same with another way to its pods.
+    /// A pool of at most three pods, with another way to them.
     pub(super) fn by(
         way: Way,
         namespace: Namespace,
@@ -86,7 +86,7 @@ impl Site {
         Self::of(way, namespace, &template, change)
     }
 
-    /// The same with exactly this pod to start from: its jobs leave no marks.
+    /// A pool of at most three pods, with exactly this pod to start from: its jobs leave no marks.
     pub(super) fn of(
         way: Way,
         namespace: Namespace,
@@ -116,7 +116,7 @@ impl Site {
         Self { place: change(setting).open(), namespace }
     }
 
-    /// What jobs left in the directory that they share.
+    /// The directory of marks that jobs left, which they share.
     pub(super) fn marks(&self) -> PathBuf {
         self.namespace.cluster.dir.join("marks").join(&self.namespace.name)
     }

@@ -23,7 +23,7 @@ use super::{Namespace, kubectl, kubectl_command};
 use crate::api::Caller;
 use crate::cluster::try_for;
 
-/// How long a creation reaches the webhook after it was announced, at most.
+/// The longest time from the announcement of a creation until it reaches the webhook.
 const ANNOUNCED_WITHIN: Duration = Duration::from_secs(5);
 
 /// An account of the namespace whose requests may be held up.
@@ -170,7 +170,7 @@ impl<'a> Account<'a> {
     }
 }
 
-/// Until when the provider makes no more calls.
+/// The moment until which the provider makes no more calls.
 #[track_caller]
 fn throttled<T: std::fmt::Debug>(answer: Result<T, ProviderError>) -> Stamp {
     match answer.unwrap_err().class() {

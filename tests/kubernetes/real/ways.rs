@@ -35,7 +35,7 @@ fn a_whole_job_runs_by_each_way() {
     }
 }
 
-/// What docs/providers/kubernetes.md shows for such a namespace.
+/// The pod that docs/providers/kubernetes.md shows for such a namespace.
 fn rootless() -> Value {
     json!({ "spec": {
         "securityContext": { "runAsNonRoot": true, "runAsUser": 1000 },

@@ -309,7 +309,7 @@ pub fn what_a_job_made_itself_with_the_engine_goes_and_what_the_operator_brought
     }
 }
 
-/// What a job does with the engine of its machine.
+/// The work of a job with the engine of its machine.
 fn use_of_engine(program: &str, image: &str) -> String {
     format!(
         "set -e\n{program} network create mine\n{program} volume create data\n\

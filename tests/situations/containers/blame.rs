@@ -56,7 +56,7 @@ fn an_entrypoint_that_speaks_like_the_machine_drains_none() {
     place.expect_sound();
 }
 
-/// The same with Docker.
+/// An entrypoint in a container of Docker that speaks like the machine.
 #[test]
 fn an_entrypoint_that_speaks_like_docker_drains_no_machine() {
     on_docker(an_entrypoint_that_speaks_like_the_machine_drains_none);
@@ -75,7 +75,7 @@ fn a_service_with_a_typo_is_a_warning() {
     place.expect_sound();
 }
 
-/// The same with Docker.
+/// A service in a container of Docker with a typo in its entrypoint: a warning there, too.
 #[test]
 fn a_service_with_a_typo_is_a_warning_with_docker() {
     on_docker(a_service_with_a_typo_is_a_warning);

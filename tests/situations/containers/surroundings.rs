@@ -68,7 +68,8 @@ fn a_container_resolves_its_own_name() {
     a_name();
 }
 
-/// The same with Docker, which drops the machine's hosts file where an option adds a name.
+/// A test suite on Docker that looks up the name of its machine. Docker drops the machine's hosts file where an option
+/// adds a name.
 #[test]
 fn a_container_of_docker_resolves_its_own_name() {
     on_docker(a_name);
@@ -180,7 +181,7 @@ fn internal_names_resolve_with_and_without_services() {
     place.expect_sound();
 }
 
-/// The same with Docker, whose own name server asks the machine's.
+/// Names of an internal domain in containers of Docker, whose own name server asks the machine's.
 #[test]
 fn internal_names_resolve_in_containers_of_docker() {
     on_docker(|| {

@@ -16,11 +16,11 @@ use greenroom_testkit::skipped::skipped;
 use crate::linked::jump::behind;
 use crate::linked::sshd::Sshd;
 
-/// Set in the namespace: the directory in which `getent` is.
+/// The variable that is set in the namespace: the directory in which `getent` is.
 const INSIDE: &str = "GREENROOM_TEST_ADDRESSES";
 /// Packets to it vanish.
 const DROPS: &str = "192.0.2.9";
-/// Nothing listens there.
+/// An address at which nothing listens.
 const REFUSES: &str = "127.0.0.2";
 /// No route leads there.
 const NO_ROUTE: &str = "203.0.113.1";

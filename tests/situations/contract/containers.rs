@@ -11,7 +11,7 @@ use super::world::{Guest, WAYS, Way, inside, is_inside};
 use crate::linked::sshd::Set;
 use crate::linked::support::never;
 
-/// As in GitLab's Docker executor: a test's errors stand beside the test.
+/// The lines stand as in GitLab's Docker executor: a test's errors beside the test.
 #[tokio::test]
 #[ignore = "runs in namespaces"]
 async fn lines_of_both_streams_come_in_the_order_in_which_the_script_wrote_them() {

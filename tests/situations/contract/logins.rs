@@ -10,7 +10,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use crate::served::{Server, WITHIN};
 
-/// So many silent connections of an address of the loopback interface.
+/// Opens so many silent connections from an address of the loopback interface.
 async fn silent(source: &str, port: u16, count: usize) -> Vec<TcpStream> {
     let mut all = Vec::new();
     for _ in 0..count {

@@ -10,7 +10,7 @@ use greenroom_ports::tail::Tail;
 use super::sshd::{Set, Sshd};
 use super::support::{never, stage};
 
-/// For a start that must fail.
+/// The time for a start that must fail.
 const SOON: Duration = Duration::from_secs(4);
 
 /// A host whose account's login shell reads this profile, once per login: the account's own shell may be bash as well.
@@ -103,7 +103,7 @@ async fn a_profile_may_print_much_but_not_without_end() {
     );
 }
 
-/// What people have in their profiles for interactive shells, and what changes how a shell runs commands.
+/// The profiles are those that people have for interactive shells, and some that change how a shell runs commands.
 #[tokio::test]
 async fn a_profile_with_options_traps_aliases_and_functions_does_not_hinder_a_stage() {
     for profile in [

@@ -22,7 +22,7 @@ use crate::linked::support::{eventually, linked_through};
 
 const WITHIN: Duration = Duration::from_secs(10);
 
-/// What a greeter does with a connection.
+/// The greeter's treatment of a connection.
 #[derive(Debug, Clone, Copy)]
 enum Manner {
     /// Sends this, and closes the connection.

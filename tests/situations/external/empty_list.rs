@@ -20,7 +20,7 @@ use crate::fixture::program;
 use crate::platform::Platform;
 
 const PATIENCE: Duration = Duration::from_mins(1);
-/// What the status and the log say about three machines, of which a job holds one.
+/// The words of the status and the log about three machines, of which a job holds one.
 const DOUBTED: &str = "the provider's list lacks all 3 instances that were ready, but 2 of them answer: those are kept and not \
                        replaced until the list has them again or they no longer answer";
 
@@ -65,7 +65,7 @@ impl Site {
         idle
     }
 
-    /// What an operator's command prints, in one line.
+    /// The output of an operator's command, in one line.
     fn said(&self, command: &[&str]) -> String {
         let output = self.place.greenroom(command);
         String::from_utf8_lossy(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ")
@@ -88,7 +88,7 @@ impl Site {
         self.place.events().into_iter().filter_map(|event| of(event.change)).collect()
     }
 
-    /// What the keeper logged.
+    /// The log of the keeper.
     fn log(&self) -> String {
         self.keeper.as_ref().expect("a keeper").log()
     }

@@ -147,7 +147,7 @@ fn files_of_root_in_a_workspace_cost_no_host() {
     }
 }
 
-/// Where the account may use `sudo` without a password, cleaning removes them.
+/// Cleaning removes such files if the account may use `sudo` without a password.
 #[test]
 fn files_of_root_go_where_the_account_has_sudo() {
     let Some(hosts) = one_host() else { return };

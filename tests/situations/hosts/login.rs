@@ -8,7 +8,7 @@ use greenroom_testkit::gitlab_runner::record::Outcome;
 
 use crate::machine::{Hosts, Machine, Make, possible};
 
-/// What `doctor` says, without its line breaks.
+/// The output of `doctor`, without its line breaks.
 fn doctor(place: &Place) -> String {
     let output = place.greenroom(&["doctor"]);
     let text = [output.stdout, output.stderr].concat();
@@ -80,7 +80,7 @@ fn no_command_line_has_what_a_profile_exports() {
     place.expect_sound();
 }
 
-/// The same pool with `login_shell = false`: `doctor` names what only a login finds.
+/// A pool with `login_shell = false`: `doctor` names what only a login finds.
 #[test]
 fn doctor_compares_the_two_paths() {
     if !possible() {

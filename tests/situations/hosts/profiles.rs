@@ -10,7 +10,7 @@ use crate::machine::{Hosts, Make, possible};
 const READS: &str = "echo Welcome\nfor i in 1 2 3 4 5 6; do read -r line; done\n";
 const HANDS_OVER: &str = "echo Welcome; exec busybox sh\n";
 
-/// What `doctor` says, without its line breaks.
+/// The output of `doctor`, without its line breaks.
 fn doctor(place: &Place) -> String {
     let output = place.greenroom(&["doctor"]);
     let text = [output.stdout, output.stderr].concat();

@@ -10,7 +10,7 @@ use greenroom_testkit::pace::Pace;
 
 use crate::machine::{Hosts, Make, possible};
 
-/// What a terminal shows, without its line breaks.
+/// The output of a command on a terminal, without its line breaks.
 fn shown(place: &Place, arguments: &[&str]) -> String {
     place.order(arguments).split_whitespace().collect::<Vec<_>>().join(" ")
 }

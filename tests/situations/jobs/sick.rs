@@ -31,7 +31,7 @@ impl Drop for Machines {
 }
 
 impl Machines {
-    /// `mount`: the options of the file system for builds. `None`: the test is skipped.
+    /// Machines on a small file system. `mount`: its options. `None`: the test is skipped.
     fn new(mount: &str, set: impl FnOnce(Setting) -> Setting) -> Option<Self> {
         const SSHD: &str = "/usr/sbin/sshd";
         if !Path::new(SSHD).exists() {
@@ -84,7 +84,7 @@ impl Machines {
         instance
     }
 
-    /// Why an instance was found unfit.
+    /// The reason for which an instance was found unfit.
     #[track_caller]
     fn why_unfit(&self, instance: &InstanceId) -> String {
         wait_for("the instance to be replaced", SOON, || {

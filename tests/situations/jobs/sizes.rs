@@ -332,7 +332,7 @@ fn wait_with(
     (attempt, call)
 }
 
-/// Bytes in the files of the pool's state.
+/// The number of bytes in the files of the pool's state.
 fn state_size(place: &Place) -> u64 {
     let files = std::fs::read_dir(place.state_dir.join("pools/pool")).expect("the pool's state");
     let files = files.map(|file| file.expect("a file"));

@@ -14,7 +14,7 @@ use super::machines;
 use crate::cleaned::cleaned;
 use crate::fixture::{Guest, VmFixture};
 
-/// For anything on an emulated host.
+/// The time for anything on an emulated host.
 const PATIENCE: Duration = Duration::from_mins(5);
 
 /// Prepares the host as docs/providers/static.md says; the variable `login` has the public key.
@@ -104,7 +104,8 @@ END
     ),
 ];
 
-/// What a job of another project finds of the one before: a line each. It never writes what it looks for.
+/// A script that prints what a job of another project finds of the one before: a line each. It never writes what it
+/// looks for.
 const LOOK: &str = r#"word='left[-]'
 look() {
   own=$(cat /proc/self/cgroup)
@@ -129,7 +130,7 @@ look() {
 echo "manager: $(systemctl show -P InvocationID user@$UID.service)"
 found=$(look 2>&1); [ -z "$found" ] || { echo "FOUND: $found"; exit 1; }; echo "found: nothing" | tr -d :"#;
 
-/// The same as root sees it.
+/// A script that prints, as root sees it, what the job before has left.
 const LOOK_AS_ROOT: &str = r"ps -eo uid=,pid=,args= | grep 'left[-]' | grep -v grep
 diff -r --no-dereference ~ci /var/lib/greenroom-homes/ci | grep -v '^Only in /home/ci: .greenroom$'
 ls -A ~ci/.greenroom/* /builds /cache | grep 'left[-]'

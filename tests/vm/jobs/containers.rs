@@ -18,7 +18,7 @@ use super::registry::{ACCOUNT, Registries};
 use super::sources::GitServer;
 use super::{Machines, machines};
 
-/// What all pipelines may take together, with the template of their machines.
+/// The time that all pipelines may take together, with the template of their machines.
 const WITHIN: Duration = Duration::from_mins(4);
 const IMAGES: &[&str] = &["ash:1", "bash:1", "hashicorp/terraform:1.9", "private:1", "app:1", "backend:1"];
 

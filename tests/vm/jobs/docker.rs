@@ -69,7 +69,7 @@ struct Yard {
 }
 
 impl Yard {
-    /// `None`: something is missing here.
+    /// A yard with an image that has Docker; `None`: something is missing here.
     fn open() -> Option<Self> {
         let missing = is_missing("mmdebstrap").then_some("an image with Docker needs mmdebstrap");
         if let Some(why) = Registries::obstacle().or(missing) {
@@ -136,7 +136,8 @@ fn a_job_builds_and_runs_an_image_with_docker_in_docker() {
 
 const ROUNDS: u64 = 5;
 
-/// What a job's `prepare` takes without a service, and with Docker as a service until it answers, with TLS and without.
+/// The time of a job's `prepare` without a service, and with Docker as a service until it answers, with TLS and
+/// without.
 #[test]
 #[ignore = "figures, taken by hand on an idle machine"]
 fn what_docker_in_docker_costs() {

@@ -7,8 +7,8 @@ use rustix::process::Signal;
 
 use super::{Machines, PATIENCE, machines, told};
 
-/// So long has QEMU worked, in clock ticks (hundredths of a second), when it talks to its supervisor and the guest is
-/// still far from up, emulated.
+/// The processor time that QEMU has used, in clock ticks (hundredths of a second), when it talks to its supervisor and
+/// the guest is still far from up, emulated.
 const HALF_WAY: u64 = 50;
 
 /// The clock ticks for which a process has used a processor.
@@ -18,7 +18,7 @@ fn worked(process: &Process) -> u64 {
     fields.into_iter().flatten().filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
 }
 
-/// What the job's author reads of the first machine that did not come up, without its name.
+/// The line about the first machine that did not come up, as the job log shows it, without the machine's name.
 fn first_boot(prepare: &CallRecord) -> String {
     let told = told(prepare);
     let failed = told.iter().find(|line| line.ends_with("; the last lines of its console:"));

@@ -65,7 +65,7 @@ fn a_keeper_killed_while_it_launches_loses_no_machine_and_no_job() {
     place.expect_nothing_left(0);
 }
 
-/// How far the launch under way has come: its directory is there, its machine runs.
+/// The progress of the launch under way: one step for its directory, one for its machine.
 fn launched(place: &Machines) -> usize {
     let dirs = super::entries(&place.pool_dir());
     usize::from(!dirs.is_empty()) + usize::from(!place.of_kind(Kind::Qemu).is_empty())

@@ -33,7 +33,7 @@ mod sources;
 mod stores;
 mod work;
 
-/// What a machine is given time for, emulated, while others keep the processors busy.
+/// The time that a machine is given, emulated, while others keep the processors busy.
 const PATIENCE: Duration = Duration::from_mins(4);
 
 /// A pool of small machines. How long a lost machine is looked for is as by default: whoever waits for the keeper's
@@ -127,7 +127,7 @@ fn is_quiet(state: &PoolState) -> bool {
     state.granted.is_empty() && state.waiting.is_empty()
 }
 
-/// What is in a directory, without what begins with a dot.
+/// The names in a directory, without those that begin with a dot.
 fn entries(dir: &Path) -> BTreeSet<String> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());

@@ -45,7 +45,7 @@ impl Registries {
         Table::from_iter([("mirrors".to_owned(), mirrors.into()), ("ca".to_owned(), ca.into())])
     }
 
-    /// What is missing here for registries and their images.
+    /// The part of this machine that is missing for registries and their images.
     pub(crate) fn obstacle() -> Option<&'static str> {
         let has = |program: &str| {
             let mut shell = Command::new("sh");

@@ -31,7 +31,7 @@ impl GitServer {
         Self { port }
     }
 
-    /// Where a guest finds a repository: its gateway is this machine.
+    /// The address at which a guest finds a repository: its gateway is this machine.
     pub(super) fn url(&self, repository: &Path) -> PathBuf {
         let name = repository.file_name().expect("a repository has a name").to_string_lossy();
         PathBuf::from(format!("git://10.0.2.2:{}/{name}", self.port))

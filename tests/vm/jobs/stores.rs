@@ -52,12 +52,12 @@ fn a_job_and_its_service_have_their_images_without_a_registry() {
     place.wait_until_settled(0);
 }
 
-/// As many MB as GREENROOM_IMAGE_MB says (150), in one layer that nothing compresses.
+/// An image of as many MB as GREENROOM_IMAGE_MB says (150), in one layer that nothing compresses.
 const BIG: Image = Image { name: "library/big:1", tree: &["busybox", "noise"], ..PLAIN };
 const ROUNDS: u64 = 3;
 
-/// What a job's `prepare` takes on an idle machine that has its image in a store, on one that has it from its template,
-/// on one on which the keeper has pulled it, and on one that lacks it.
+/// The time of a job's `prepare` on an idle machine that has its image in a store, on one that has it from its
+/// template, on one on which the keeper has pulled it, and on one that lacks it.
 #[test]
 #[ignore = "figures, taken by hand on an idle machine"]
 fn what_a_store_saves() {

@@ -1,4 +1,4 @@
-//! What jobs do on machines: they write a lot, are stopped, and leave nothing for the next one.
+//! The behaviour of jobs on machines: they write a lot, are stopped, and leave nothing for the next one.
 
 use greenroom_harness::place::SOON;
 use greenroom_testkit::gitlab_runner::handle::Handle;
@@ -10,7 +10,7 @@ use super::{Machines, machines};
 /// Busy until it is stopped, with a child in the background; sleeps in short pieces.
 const BUSY: &str = "(exec -a left-behind sleep 1000) & while :; do echo tick; sleep 0.2; done";
 
-/// Are the children of the script above still there?
+/// A script that prints the number of children of the script above that still run, and the ID of the machine's boot.
 const LOOK: &str = "ps -eo args | grep -c '^left-behind' || true; cat /proc/sys/kernel/random/boot_id";
 
 fn busy(id: u64) -> Job {

@@ -29,11 +29,11 @@ pub(super) struct Settings {
     pub(super) sts_endpoint: Option<String>,
     /// A profile of the credentials; `None`: the default one.
     pub(super) profile: Option<String>,
-    /// Never empty: members of the network's default group reach each other.
+    /// The machines' security groups. Never empty: members of the network's default group reach each other.
     pub(super) security_groups: Vec<String>,
     /// The permissions of the machine itself; `None`: no permissions.
     pub(super) instance_profile: Option<String>,
-    /// Whether the machine gets a public address; `None`: as the subnet sets.
+    /// True if the machine gets a public address; `None`: as the subnet sets.
     pub(super) public_ip: Option<bool>,
     /// Maximum price of a spot machine, in dollars per hour; `None`: the on-demand price.
     pub(super) spot_price: Option<String>,

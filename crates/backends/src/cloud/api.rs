@@ -1,4 +1,4 @@
-//! The port of a cloud's API: one call each, no decisions.
+//! The port of a cloud's API, [`Api`]: one call each, no decisions.
 
 use std::time::Duration;
 
@@ -81,8 +81,8 @@ pub enum LaunchStatus {
     Refused(ProviderError),
 }
 
-/// A cloud's API, as far as one pool needs it. A call that creates something returns `Unknown` if no answer came. The
-/// library's own retries are off, because the engine decides about retries.
+/// A cloud's API, as far as one pool needs it. A call that creates something returns [`ErrorClass::Unknown`] if no answer came.
+/// The library's own retries are off, because the engine decides about retries.
 #[async_trait(?Send)]
 pub trait Api {
     /// Everything that a launch call sends, stored before the call so that a repeat is identical.
@@ -124,14 +124,14 @@ pub trait Api {
         None
     }
 
-    /// True if a repeated `create` finds the machine of the first one. If false, `create` is repeated only when lists
+    /// True if a repeated [`create`](Api::create) finds the machine of the first one. If false, it is repeated only when lists
     /// prove that there is no machine.
     fn repeats_find_the_machine(&self) -> bool {
         true
     }
 
-    /// Creates one machine. A repeat with the same spec never creates a second one, unless `repeats_find_the_machine` is
-    /// false.
+    /// Creates one machine. A repeat with the same spec never creates a second one, unless
+    /// [`repeats_find_the_machine`](Api::repeats_find_the_machine) is false.
     async fn create(&self, spec: &Self::LaunchSpec) -> Result<Created<Self::MachineId>, ProviderError>;
 
     /// All machines with the pool's tag, of any owner, including terminated ones that the cloud still lists.
@@ -179,7 +179,8 @@ pub trait Api {
         false
     }
 
-    /// Requests the deletion of a resource: `NotFound` if it is gone, `Transient` while a machine uses it.
+    /// Requests the deletion of a resource: [`ErrorClass::NotFound`] if it is gone, [`ErrorClass::Transient`] while a machine
+    /// uses it.
     async fn delete_resource(&self, resource: &Resource) -> Result<(), ProviderError>;
 
     /// Checks for `doctor`, without launching anything.

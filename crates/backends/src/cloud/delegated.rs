@@ -1,4 +1,4 @@
-//! A cloud whose calls another program makes.
+//! A cloud whose calls another program makes: [`DelegatedCloud`].
 //!
 //! The vendors' libraries make a program slow to start, and a job starts a dozen calls. So `greenroom` only checks the
 //! table of a cloud's pool and reads its offerings; `greenroom-backends` makes the calls.

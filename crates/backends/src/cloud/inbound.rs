@@ -1,4 +1,4 @@
-//! Inbound rules that allow more than the runner host to reach a pool's instances.
+//! Inbound rules that allow more than the runner host to reach a pool's instances; [`judge`] turns them into findings.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! Stored launch specs, one file for each instance that may exist.
+//! Stored launch specs, one file ([`LaunchLedgerEntry`]) for each instance that may exist.
 //!
 //! `launches/POOL/INSTANCE.json` is on disk before the launch call. A repeat after an unknown answer is then identical, even if
 //! the configuration has changed. The file contains the instance's host key: private like `keys/`.
@@ -29,7 +29,7 @@ use super::machine::{Machine, MachineId};
 const GONE: &str = "gone";
 const DISKS_RETENTION: Duration = Duration::from_hours(7 * 24);
 
-/// The content of one instance's file.
+/// The content of one instance's file in the [`LaunchLedger`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct LaunchLedgerEntry<S, Id> {
     /// The version of the format.
@@ -37,9 +37,9 @@ pub(super) struct LaunchLedgerEntry<S, Id> {
     pub(super) token: String,
     /// The public half, in OpenSSH form, which the instance must present.
     pub(super) host_key: String,
-    /// When the launch was first requested.
+    /// The time when the launch was first requested.
     pub(super) requested_at: Stamp,
-    /// When the last call for it ended, with or without an answer.
+    /// The time when the last call for the launch ended, with or without an answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) answered_at: Option<Stamp>,
     /// True once the cloud has listed it as running.
@@ -47,14 +47,14 @@ pub(super) struct LaunchLedgerEntry<S, Id> {
     pub(super) seen: bool,
     /// The launch spec; `None` once the cloud has confirmed the launch.
     pub(super) spec: Option<S>,
-    /// The machine, once confirmed.
+    /// The machine, once [`Api::create`](super::api::Api::create) has returned it.
     pub(super) made: Option<Id>,
-    /// The machine's disks, once it runs.
+    /// The machine's disks, once it runs; [`LaunchLedger::disks`] finds them after its end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) disks: Vec<String>,
 }
 
-/// The directory of a pool's launch specs.
+/// The directory of a pool's launch specs, each a [`LaunchLedgerEntry`].
 #[derive(Debug)]
 pub(super) struct LaunchLedger {
     dir: PathBuf,
@@ -159,7 +159,7 @@ impl LaunchLedger {
     }
 
     /// Removes launch specs older than `age` whose instance does not exist. CRASH: a process that was killed between the
-    /// last answer and `forget` leaves one; a process that was killed while it wrote one leaves a `.new` file.
+    /// last answer and [`forget`](Self::forget) leaves one; a process that was killed while it wrote one leaves a `.new` file.
     pub(super) fn sweep(&self, exists: impl Fn(&InstanceId) -> bool, age: Duration, now: Stamp) {
         let Ok(entries) = fs::read_dir(&self.dir) else { return };
         for path in entries.flatten().map(|entry| entry.path()) {
@@ -173,6 +173,7 @@ impl LaunchLedger {
                     self.read::<IgnoredAny, IgnoredAny>(id).is_ok_and(|e| e.is_some_and(|e| e.age(now) > age))
                 }
             };
+            // A young file stays even without a machine: the cloud may not list it yet.
             if id.is_some_and(|id| !exists(&id) && is_old(&id)) {
                 fs::remove_file(path).ok();
             }
@@ -181,6 +182,7 @@ impl LaunchLedger {
 
     /// `None` unless the name has Greenroom's form: it becomes a file name.
     fn file(&self, id: &InstanceId) -> Option<PathBuf> {
+        // An ID comes from the cloud's tags, too, which any user of the account can set.
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
         let valid = !id.as_str().is_empty() && id.as_str().bytes().all(plain);
         valid.then(|| self.dir.join(format!("{id}.json")))
@@ -201,6 +203,7 @@ fn put(dir: &Path, fresh: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o700).create(dir)?;
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(fresh)?;
     io::Write::write_all(&mut file, bytes)?;
+    // Content first, then the name, then the directory: after a power cut, the name leads to a whole file or to none.
     file.sync_all()?;
     fs::rename(fresh, path)?;
     fs::File::open(dir)?.sync_all()
@@ -249,6 +252,7 @@ pub(super) fn is_launched<S, Id: MachineId>(
     let Some(token) = &machine.token else { return false };
     let is_token = |known: &str| shown(known) == *token;
     entry.is_some_and(|entry| is_token(&entry.token))
+        // Tokens are computed from the instance's name, so Greenroom recognizes its machines even after the file is lost.
         || (1..=ATTEMPTS).any(|attempt| is_token(&machine.instance.token(attempt)))
 }
 

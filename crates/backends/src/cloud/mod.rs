@@ -1,7 +1,8 @@
 //! The common part of the cloud providers.
 //!
-//! A cloud is an `Api`: a few calls, each made once, without waits or decisions. `Cloud` makes a `Provider` of it. It
-//! stores launch specs, shares one list among many callers, and backs off when the cloud throttles the account.
+//! A cloud is an [`Api`](api::Api): a few calls, each made once, without waits or decisions. [`Cloud`] makes a
+//! [`Provider`](greenroom_ports::provider::Provider) of it. It stores launch specs, shares one list among many callers, and backs
+//! off when the cloud throttles the account.
 
 pub mod api;
 pub mod delegated;

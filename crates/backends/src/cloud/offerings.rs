@@ -48,7 +48,7 @@ impl Offering {
     }
 }
 
-/// A cloud's keys for the lists.
+/// A cloud's keys for the lists from which [`read`] makes offerings.
 #[derive(Debug, Clone, Copy)]
 pub struct KeyNames {
     /// `instance_types`, `machine_types`.

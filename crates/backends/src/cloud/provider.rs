@@ -1,4 +1,4 @@
-//! A provider that makes a cloud's calls.
+//! [`Cloud`], the provider that makes a cloud's calls through its [`Api`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashSet};
@@ -54,7 +54,7 @@ pub struct Cloud<A: Api> {
     last: SharedAnswer<MachineList<A::MachineId>>,
     /// Instances that were listed and whose termination was requested: if a list lacks them, they are gone.
     ended: RefCell<BTreeSet<InstanceId>>,
-    /// The machines of the last list that a launch created: this never changes.
+    /// The machines of the last list that a launch created, by [`is_launched`]: this never changes.
     launched: RefCell<HashSet<A::MachineId>>,
 }
 
@@ -129,6 +129,7 @@ impl<A: Api> Cloud<A> {
             let listed = self.call(self.api.machines()).await?;
             let (machines, copies): (Vec<Machine<A::MachineId>>, _) =
                 listed.all.into_iter().partition(|machine| self.is_launched(machine));
+            // Replaced as a whole, so that machines that are no longer listed do not accumulate.
             *self.launched.borrow_mut() = machines.iter().map(|machine| machine.handle.clone()).collect();
             let Machines { complete, location, .. } = listed;
             Ok(MachineList { begun, complete, location, machines, copies })
@@ -228,6 +229,7 @@ impl<A: Api> Cloud<A> {
             return Ok(Ended::Requested);
         }
         let ended = self.call(self.api.end(&machine.handle)).await?;
+        // Other callers must not see the machine as running in the shared list, which was fetched before this call.
         self.last.amend(|list| list.mark_ending(&machine.handle)).await;
         self.ended.borrow_mut().insert(machine.instance.clone());
         Ok(ended)
@@ -325,6 +327,7 @@ impl<A: Api> Provider for Cloud<A> {
         machines.sort_by(|a, b| a.instance.cmp(&b.instance).then(b.state.cmp(&a.state)));
         machines.dedup_by(|later, first| later.instance == first.instance);
         if latest.complete {
+            // An incomplete list proves no absence.
             self.ledger.sweep(|id| latest.best(id).is_some(), SPEC_RETENTION, now);
         }
         // A cloud lists terminated machines for an hour. Greenroom drops them once they are reported.
@@ -344,6 +347,7 @@ impl<A: Api> Provider for Cloud<A> {
         };
         let mut list = self.machine_list(ADDRESS_AGE).await?;
         if !runs(&list) {
+            // The older list may date from before the boot. For a running machine it suffices: addresses do not change.
             list = self.machine_list(WAIT_AGE).await?;
         }
         let entry = self.entry(id)?;

@@ -1,4 +1,4 @@
-//! The keys that every cloud's table has, and the settings that they are read into.
+//! The keys that every cloud's table has, and the settings that they are read into ([`Common`]).
 
 use std::path::PathBuf;
 use std::time::Duration;

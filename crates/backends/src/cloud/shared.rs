@@ -1,4 +1,4 @@
-//! The last answer of a call, shared by all callers.
+//! The last answer of a call, shared by all callers ([`SharedAnswer`]).
 //!
 //! Hundreds of instances may boot, end and be probed concurrently. Each caller states the oldest answer that it
 //! accepts. An older one is replaced by one new call for all waiting callers. A call that fails, fails for all of them:
@@ -13,7 +13,7 @@ use greenroom_ports::clock::Clock;
 use greenroom_ports::provider::ProviderError;
 use tokio::sync::Mutex;
 
-/// An answer, and the time before its call.
+/// An answer in a [`LastCall`], and the time before its call.
 type Cached<T> = (Stamp, Rc<T>);
 
 /// The results of the last calls.
@@ -52,11 +52,14 @@ impl<T: Clone> SharedAnswer<T> {
         let mut last = self.last.lock().await;
         // Another caller may have fetched it while this one waited.
         let serves = |begun: Stamp| {
+            // The age counts from before the call: the cloud may have read its data at any moment since then. With `age`
+            // zero, a call that began in the same millisecond may have begun before this request.
             requested.since(begun) <= age && (!age.is_zero() || begun.uptime_ms > requested.uptime_ms)
         };
         if let Some((_, answer)) = last.answer.as_ref().filter(|(begun, _)| serves(*begun)) {
             return Ok(Rc::clone(answer));
         }
+        // A caller that came before the failure shares it. One that came later makes a call of its own.
         if let Some((_, error)) = last.failure.as_ref().filter(|(waited, _)| caller <= *waited) {
             return Err(error.clone());
         }

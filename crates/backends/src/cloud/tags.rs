@@ -26,7 +26,7 @@ pub fn written(tags: &Tags) -> [(&'static str, String); 4] {
     ]
 }
 
-/// The tags, and the instance that they name; `None` if they are not Greenroom's.
+/// The tags, as [`written`] writes them, and the instance that they name; `None` if they are not Greenroom's.
 pub fn read<'a>(value_of: impl Fn(&str) -> Option<&'a str>) -> Option<(InstanceId, Tags)> {
     let tags = Tags {
         pool: PoolName::parse(value_of(POOL)?).ok()?,

@@ -46,7 +46,7 @@ impl AccountThrottle {
         ACCOUNTS.with_borrow_mut(|known| Rc::clone(known.entry(account.to_owned()).or_default()))
     }
 
-    /// Admits a call, or returns `Throttled` without one.
+    /// Admits a call, or returns [`ErrorClass::Throttled`] without one.
     pub(super) fn admit(&self, now: Stamp) -> Result<(), ProviderError> {
         match self.state.get() {
             ThrottleState::Paused { until } | ThrottleState::Trial { until } if !now.reached(until) => {
@@ -54,6 +54,7 @@ impl AccountThrottle {
                 Err(ProviderError::new(ErrorClass::Throttled { until: Some(until) }, message))
             }
             ThrottleState::Paused { .. } | ThrottleState::Trial { .. } => {
+                // The trial has a time limit: its caller may be dropped, and then records no answer.
                 self.state.set(ThrottleState::Trial { until: now.plus(TRIAL) });
                 Ok(())
             }
@@ -72,6 +73,7 @@ impl AccountThrottle {
             // Without an answer, the back-off does not change.
             Err(error) if *error.class() == ErrorClass::Unknown => answer,
             Ok(_) | Err(_) => {
+                // An answer that arrives during a pause is that of an earlier call, and does not end the pause.
                 if let ThrottleState::Trial { .. } = self.state.get() {
                     self.state.set(ThrottleState::Open);
                     self.throttled.set(0);
@@ -84,9 +86,11 @@ impl AccountThrottle {
     /// Starts a pause and returns its end, which is not before the one that the cloud requested. Concurrent throttled calls
     /// count as one.
     fn pause(&self, now: Stamp, asked: Option<Stamp>) -> Stamp {
+        // Calls that were under way when the pause began are throttled, too: they must not double it.
         if let ThrottleState::Paused { until } = self.state.get() {
             return until;
         }
+        // The exponent is bounded before the shift overflows; `LONGEST_PAUSE` is reached long before.
         let factor = 1_u32 << self.throttled.get().min(10);
         let until = now.plus((FIRST_PAUSE * factor).min(LONGEST_PAUSE));
         let until = asked.filter(|asked| !until.reached(*asked)).unwrap_or(until);

@@ -49,7 +49,7 @@ pub const REGISTRATION: Registration = Registration {
 /// For docs/configuration.md.
 pub const KEYS: &[KeyTable] = settings::TABLES;
 
-/// With the calls.
+/// The registration of a program that makes the calls.
 #[cfg(feature = "external")]
 pub const WITH_CALLS: Registration =
     Registration { calls: Calls::Here, build: calls::build, doctor: of_table, ..REGISTRATION };

@@ -1,4 +1,4 @@
-//! The program of a pool, called with a verb.
+//! The program of a pool ([`ProtocolProgram`]), called with a [`Verb`](super::protocol::Verb).
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::protocol::{Reason, Verb, error_class, unanswered_class};
 use crate::program::child::ProgramEnd;
 use crate::program::{self, CallEnd, EndedCall};
 
-/// How much of the log's end a message shows, in characters.
+/// The length of the log's end that a message shows, in characters.
 const SHOWN_LOG: usize = 300;
 
 /// A program that speaks the protocol.
@@ -28,13 +28,13 @@ pub struct ProtocolProgram {
 pub struct ProtocolCall {
     pub verb: Verb,
     pub ended: EndedCall,
-    /// As messages name it.
+    /// The program's name in messages.
     name: String,
     limit: Duration,
 }
 
 impl ProtocolProgram {
-    /// As messages name it.
+    /// Returns the program's name in messages.
     pub fn name(&self) -> String {
         format!("`{}`", self.how.path.display())
     }

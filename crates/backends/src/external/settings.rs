@@ -28,7 +28,7 @@ pub(super) struct Settings {
     pub(super) arguments: Vec<String>,
     pub(super) directory: PathBuf,
     pub(super) environment: ProgramEnvironment,
-    /// For the program alone.
+    /// The settings for the program alone.
     pub(super) passed_on: ProgramSettings,
     pub(super) host_key: Option<String>,
     /// The certificate authorities of host keys, and the name that certificates have to have.

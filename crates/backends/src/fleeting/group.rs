@@ -1,4 +1,4 @@
-//! The port of a plugin: one instance group, its calls, and what a failed call means to the engine.
+//! The port of a plugin ([`InstanceGroup`]): one instance group, its calls, and what a failed call means to the engine.
 
 use async_trait::async_trait;
 use greenroom_core::failure::ErrorClass;
@@ -52,11 +52,11 @@ pub struct GroupInfo {
     /// True if it can suspend and resume instances.
     pub suspends: bool,
     pub start: PluginStart,
-    /// Why it did not start with static credentials, if Greenroom tried that first.
+    /// The reason the plugin did not start with static credentials, if Greenroom tried that first.
     pub refusal: Option<String>,
 }
 
-/// How an instance is reached, and how one logs in to it.
+/// The address of an instance, and the login to it, as [`InstanceGroup::connect_info`] returns them.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ConnectInfo {
     pub os: String,
@@ -73,11 +73,11 @@ pub struct ConnectInfo {
     /// May contain a port; empty: none.
     pub external_address: String,
     pub internal_address: String,
-    /// When the credentials expire, in seconds since 1970; `None`: never.
+    /// The time when the credentials expire, in seconds since 1970; `None`: never.
     pub expires: Option<i64>,
 }
 
-/// Why a call failed.
+/// The reason a call of an [`InstanceGroup`] failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallError {
     pub kind: CallErrorKind,
@@ -87,7 +87,8 @@ pub struct CallError {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallErrorKind {
-    /// The plugin answered with an error. An `increase` or `decrease` may have been done in part.
+    /// The plugin answered with an error. An [`increase`](InstanceGroup::increase) or [`decrease`](InstanceGroup::decrease) may
+    /// have been done in part.
     Refused,
     /// The plugin does not accept its configuration. A repeat is useless until the operator has changed it.
     Configuration,
@@ -114,7 +115,7 @@ pub trait InstanceGroup {
     /// Requests the removal of instances, and returns those that the plugin accepted.
     async fn decrease(&self, ids: &[String]) -> Result<Vec<String>, CallError>;
 
-    /// How an instance of the last update is reached. Some plugins exit if the update did not have it.
+    /// Returns how an instance of the last update is reached. Some plugins exit if the update did not have it.
     async fn connect_info(&self, id: &str) -> Result<ConnectInfo, CallError>;
 
     /// The plugin's own check of an instance.
@@ -128,7 +129,7 @@ pub trait InstanceGroup {
     fn forget_failures(&self) {}
 }
 
-/// Without the credentials.
+/// Shows the login without the credentials.
 impl std::fmt::Debug for ConnectInfo {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ConnectInfo")

@@ -17,7 +17,7 @@ const PREFIX: &str = "fleeting-plugin-";
 /// Folders below one another in the plugin directory. More is not of plugins.
 const MAX_DEPTH: usize = 16;
 
-/// Where plugins may be.
+/// The places where [`locate`] looks for plugins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PluginPlaces {
     /// The plugin directory; `None`: neither FLEETING_PLUGIN_PATH nor a home directory names it.
@@ -54,7 +54,7 @@ pub struct Installed {
     pub program: PathBuf,
 }
 
-/// Why no plugin was found. Each message names what was looked for, and where.
+/// The reason [`locate`] found no plugin. Each message names what was looked for, and where.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LocateError {
     #[error("plugin `{0}` is missing, or is not an executable file")]
@@ -105,7 +105,7 @@ fn home(accounts: &str) -> Option<PathBuf> {
     own.get(5).map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
-/// Why a value of `plugin` names none. Its sentence has no subject: that is the key.
+/// The reason a value of `plugin` names none. Its sentence has no subject: that is the key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
     #[error("is {0:?}, which contains a control character")]
@@ -147,7 +147,7 @@ impl PluginSource {
     }
 }
 
-/// As the key has it, if that is as short as it can be written.
+/// Shows the source as the key has it, if that is as short as it can be written.
 impl fmt::Display for PluginSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -18,7 +18,7 @@ use super::record::private;
 const KEY: &str = "";
 const PASSWORD: &str = ".password";
 
-/// Why the key or the password of a pool's logins cannot be used.
+/// The reason the key or the password of a pool's logins cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnLoginError {
     #[error(transparent)]
@@ -27,7 +27,7 @@ pub enum OwnLoginError {
     NoPassword(PathBuf),
 }
 
-/// Why an instance has no login.
+/// The reason an instance has no login.
 #[derive(Debug, thiserror::Error)]
 pub enum LoginError {
     #[error("the plugin gives a key for the login that Greenroom cannot read: it is not a text")]
@@ -55,7 +55,7 @@ pub struct Logins {
 /// The login that plugins get: a private key or a password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct OwnLogin {
-    /// Where the private key or the password is.
+    /// The key that names the file of the private key or the password.
     pub at: LoginKey,
     pub text: String,
 }

@@ -75,7 +75,7 @@ pub const REGISTRATION: Registration = Registration {
 /// For docs/configuration.md.
 pub const KEYS: &[KeyTable] = settings::TABLES;
 
-/// With the calls.
+/// The registration of a program that makes the calls.
 #[cfg(feature = "fleeting")]
 pub const WITH_CALLS: Registration =
     Registration { calls: Calls::Here, build, doctor: doctor::of_table, ..REGISTRATION };
@@ -113,7 +113,7 @@ fn build(context: &BuildContext, table: &toml::Table) -> Built {
     Ok(Rc::new(over(context, settings, group)))
 }
 
-/// Where a plugin runs.
+/// The place where a plugin runs.
 #[cfg(feature = "fleeting")]
 struct PluginSite {
     pool: PoolName,

@@ -25,7 +25,7 @@ use super::provider::{Fleeting, KnownConnection};
 use super::record::private;
 use super::settings::Settings;
 
-/// How long a machine has to deny the only key that is known before it counts as failed: some plugins bring a key late.
+/// The time for which a machine has to deny the only known key before it counts as failed: some plugins bring a key late.
 const LASTS: Duration = Duration::from_secs(20);
 
 /// A plugin that has given another key than the pool's.
@@ -130,7 +130,7 @@ impl OwnKeys {
     }
 }
 
-/// Whether the next start is with static credentials: as the operator says, else if the plugin would make a key of its own.
+/// True if the next start is with static credentials: as the operator says, else if the plugin would make a key of its own.
 pub(super) fn is_static(settings: &Settings, maker: Option<&KeyMaker>) -> bool {
     let by_default = || settings.user.is_some() && maker.is_some_and(|maker| !maker.ignores && !maker.denied);
     settings.static_credentials.unwrap_or_else(by_default)
@@ -167,11 +167,11 @@ pub(super) struct Denials {
     since: Stamp,
     /// The next login is with the key of the present start, although the machine is of an earlier one.
     present_next: bool,
-    /// Why no login can succeed, to follow the machine's name in a sentence.
+    /// The reason no login can succeed, to follow the machine's name in a sentence.
     lost: Option<String>,
 }
 
-/// Which key a login is with.
+/// The key of a login that a machine may deny; see [`Denials`].
 #[derive(Debug, Clone, Default)]
 pub(super) struct Offered {
     /// The plugin's start that gave the address.
@@ -327,7 +327,7 @@ impl Fleeting {
         }
     }
 
-    /// Why a machine accepts no login any more, if that has lasted.
+    /// Returns why a machine accepts no login any more, if that has lasted.
     pub(super) fn lost(&self, id: &InstanceId) -> Option<String> {
         let all = self.denials.borrow();
         let denials = all.get(id).filter(|denials| self.queue.now().since(denials.since) >= LASTS)?;

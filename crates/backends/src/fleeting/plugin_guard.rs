@@ -25,14 +25,14 @@ pub const KIND: &str = "plugin";
 pub const LOCK: &str = "lock";
 /// The record of the plugin's process, in the same place.
 pub const RECORD: &str = "process.json";
-/// How often exited processes that the plugin left are waited for.
+/// The interval at which exited processes that the plugin left are reaped.
 const REAP_INTERVAL: Duration = Duration::from_mins(1);
 
 /// A running plugin, for the start that finds its directory after this process was killed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PluginRecord {
     pub pid: i32,
-    /// As in `Process`.
+    /// The start of the process, as in [`Process`].
     pub started: u64,
     pub session: i32,
     pub boot: String,

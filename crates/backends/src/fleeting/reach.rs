@@ -1,4 +1,4 @@
-//! How an instance is reached: its address, account and port, and the host key that it must present.
+//! The way to an instance: its address, account and port, and the host key that it must present.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -16,16 +16,16 @@ use crate::program::child::ProgramEnd;
 use crate::program::environment::ProgramEnvironment;
 use crate::program::{CallEnd, Program};
 
-/// How long an instance may take to present its key.
+/// The time limit for an instance to present its key.
 const PRESENT_WITHIN: Duration = Duration::from_secs(10);
-/// How long the operator's program may take.
+/// The time limit for the operator's program.
 const COMMAND_WITHIN: Duration = Duration::from_secs(30);
 /// Longest line of the program's in a message, in characters.
 const SHOWN: usize = 200;
 /// The most that the operator's program may print, in bytes.
 const OUTPUT: u64 = 64 << 10;
 
-/// Why an instance cannot be reached.
+/// The reason an instance has no [`endpoint`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ReachError {
     /// The instance may get one later.
@@ -80,7 +80,7 @@ fn split_port(text: &str) -> (String, Option<u16>) {
     }
 }
 
-/// How a pool's instances are verified.
+/// The verification of a pool's instances.
 pub(super) struct Trust {
     pub(super) ways: HostKeyCheck,
     pub(super) reader: Rc<dyn HostKeys>,

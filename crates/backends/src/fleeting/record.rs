@@ -33,7 +33,7 @@ struct RecordContent<B> {
     groups: B,
 }
 
-/// Why the stored books cannot be used.
+/// The reason the stored [`Books`] cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     #[error(transparent)]

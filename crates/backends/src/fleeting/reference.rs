@@ -44,7 +44,7 @@ pub struct Reference {
     pub constraint: Constraint,
 }
 
-/// Why a text is no reference. Its sentence has no subject: that is the text, and the caller knows where it stands.
+/// The reason a text is no [`Reference`]. Its sentence has no subject: that is the text, and the caller knows where it stands.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReferenceError {
     #[error("has {0} bytes, expected 1 to {MAX_LENGTH}")]
@@ -272,7 +272,7 @@ impl fmt::Display for PluginName {
     }
 }
 
-/// As short as it can be written.
+/// Shows the reference as short as it can be written.
 impl fmt::Display for Reference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let PluginName { registry, path } = &self.plugin;

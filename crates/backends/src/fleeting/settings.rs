@@ -21,7 +21,7 @@ use crate::{as_json, authorities};
 const PROTOCOLS: &[&str] = &["ssh", "winrm", "winrm+https"];
 const HOST_KEYS: &[&str] = &["ca", "command", "first-use"];
 
-/// How an instance's host key is verified.
+/// The verification of an instance's host key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum HostKeyCheck {
     /// Certificates of these authorities, for this name; `None`: for the address, or the plugin's id of the instance.
@@ -38,7 +38,7 @@ pub(super) enum HostKeyCheck {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Settings {
     pub(super) plugin: PluginSource,
-    /// For the plugin alone.
+    /// The operator's table for the plugin alone.
     pub(super) config: serde_json::Value,
     pub(super) environment: ProgramEnvironment,
     pub(super) host_keys: HostKeyCheck,

@@ -14,7 +14,7 @@ use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 use tower::service_fn;
 
-/// How long the plugin's context outlives the caller's patience: the caller reports the time limit first.
+/// The time by which the plugin's context outlives the caller's patience: the caller reports the time limit first.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// The longest message, in bytes. One with 5,000 instances has less than 1 MiB.

@@ -33,7 +33,7 @@ pub(super) struct Settings {
     /// `None`: that of the subnetwork.
     pub(super) network: Option<Net>,
     pub(super) subnetwork: Option<Net>,
-    /// Whether a machine has an external address: of IPv6 if `address` is "ipv6", otherwise of IPv4. Default: only if
+    /// True if a machine has an external address: of IPv6 if `address` is "ipv6", otherwise of IPv4. Default: only if
     /// `address` is "public".
     pub(super) public_ip: bool,
     /// The permissions of the machine itself; `None`: no permissions.

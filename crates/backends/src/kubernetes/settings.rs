@@ -31,7 +31,7 @@ pub(super) struct Settings {
     pub(super) context: Option<String>,
     pub(super) kubeconfig: Option<PathBuf>,
     pub(super) namespace: String,
-    /// `ADDRESS` or `PORT_FORWARD`.
+    /// The way to a pod's SSH server: [`ADDRESS`] or [`PORT_FORWARD`].
     pub(super) via: &'static str,
     pub(super) pull_policy: Option<&'static str>,
     /// The image with Greenroom's own SSH server. `None`: the images have one.

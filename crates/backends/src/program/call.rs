@@ -1,4 +1,4 @@
-//! One call of a program: its limits, what it printed, and how it ended.
+//! One call of a [`Program`]: its limits, what it printed, and how it ended.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -18,9 +18,9 @@ use super::environment::{ProgramEnvironment, SecretError};
 use super::guard;
 use greenroom_core::text::with_causes;
 
-/// How much longer than the program's limit the guard process may take.
+/// The time by which the guard process may exceed the program's limit.
 const ENDING: Duration = Duration::from_secs(5);
-/// How much of the log's end is kept, in bytes.
+/// The length of the log's end that is kept, in bytes.
 const LOG: usize = 16 << 10;
 
 /// A program, and how it is called.
@@ -40,7 +40,7 @@ pub struct Program {
     pub concurrent: Rc<Semaphore>,
 }
 
-/// How a call ended.
+/// The end of a [`Program`]'s call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallEnd {
     Ended(ProgramEnd),
@@ -95,7 +95,7 @@ impl EndedCall {
     }
 }
 
-/// Why a call has not begun.
+/// The reason a call has not begun.
 #[derive(Debug, thiserror::Error)]
 enum StartError {
     #[error(transparent)]

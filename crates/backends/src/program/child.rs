@@ -1,4 +1,4 @@
-//! A program under its guard process, as the caller has it: started, read, and waited for.
+//! A program under its guard process ([`guard`](super::guard)), as the caller has it: started, read, and waited for.
 
 use std::ffi::OsString;
 use std::io;
@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 /// Longest report, in bytes.
 const MAX_REPORT: u64 = 64 << 10;
-/// How long the rest of a program's output may take to arrive after its end.
+/// The time limit for the rest of a program's output to arrive after its end.
 const DRAINING: Duration = Duration::from_millis(300);
 
 /// The end of a program.
@@ -32,7 +32,7 @@ pub enum ProgramEnd {
     TimeLimit,
     /// Killed because the caller closed its end of the socket.
     Stopped,
-    /// Not started, for this reason.
+    /// The program was not started, for this reason.
     NotStarted(String),
 }
 
@@ -53,7 +53,7 @@ pub struct GuardReport {
     pub left: bool,
 }
 
-/// Why a program has no guard process.
+/// The reason a program has no [`GuardProcess`].
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
     #[error("the socket of its guard process cannot be created")]

@@ -1,4 +1,4 @@
-//! What a program gets from the operator: its file, variables and secrets; and the findings of `doctor` about them.
+//! The operator's part of a program: its file, variables and secrets; and the findings of `doctor` about them.
 
 use std::ffi::OsString;
 use std::io;
@@ -17,7 +17,7 @@ const ALWAYS: &[&str] = &["PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "
 /// Largest secret.
 const MAX_SECRET: u64 = 64 << 10;
 
-/// Where the program's variables come from.
+/// The sources of the program's variables.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProgramEnvironment {
     /// Further variables of this process.
@@ -26,7 +26,7 @@ pub struct ProgramEnvironment {
     pub secrets: Vec<(String, PathBuf)>,
 }
 
-/// Why the file of a secret cannot be used.
+/// The reason the file of a secret cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
     #[error("the secret `{}` cannot be read", file.display())]

@@ -4,8 +4,9 @@
 //! over, the guard process kills the program and, as the subreaper, whatever the program started, in whichever session that is:
 //! what an interrupted launch left running could make a machine later. Its last act is a report, one line.
 //!
-//! `main` is the guard process of one call: the caller writes the request, one line, which becomes the program's standard input. A
-//! program that ended by itself may leave daemons: what stays in its session is killed. [`super::child`] is the caller's side.
+//! [`main`] is the guard process of one call: the caller writes the request, one line, which becomes the program's standard
+//! input. A program that ended by itself may leave daemons: what stays in its session is killed. [`super::child`] is the caller's
+//! side.
 
 use std::ffi::{OsStr, OsString};
 use std::io;

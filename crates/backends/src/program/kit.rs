@@ -1,4 +1,4 @@
-//! What conformance kits have in common: checks with their verdicts, the outcomes of a run, and its report.
+//! The common part of conformance kits: checks with their verdicts, the outcomes of a run, and its report.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,15 +9,15 @@ use serde::Serialize;
 /// Between two looks: at first, and at most.
 const POLL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// When a check can be made.
+/// The time at which a check can be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CheckGroup {
     /// Judged by every call of the run.
     Calls,
-    /// Without a machine.
+    /// The check needs no machine.
     Cheap,
-    /// With machines (`--live`).
+    /// The check needs machines (`--live`).
     Live,
 }
 
@@ -41,7 +41,7 @@ pub enum CheckVerdict {
     Warned(String),
     /// The deviation.
     Failed(String),
-    /// Why it could not be made.
+    /// The check could not be made, for this reason.
     Skipped(String),
 }
 
@@ -182,7 +182,7 @@ pub struct KitReport {
     /// True if no check failed.
     pub conforms: bool,
     pub program: String,
-    /// As the program names itself; `None`: it did not.
+    /// The name that the program gives itself; `None`: it gave none.
     pub name: Option<String>,
     /// True if machines were made.
     pub live: bool,
@@ -206,7 +206,7 @@ pub struct CheckReport {
     pub expected: &'static str,
     /// The deviation.
     pub actual: Option<String>,
-    /// Why it was skipped.
+    /// The reason the check was skipped.
     pub reason: Option<String>,
     pub help: Option<&'static str>,
     pub seconds: f64,

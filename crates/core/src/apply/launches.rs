@@ -1,4 +1,4 @@
-//! How launches, suspensions and resumes change the state: intents, answers, failures, and refused orders.
+//! The changes that launches, suspensions and resumes make to the state: intents, answers, failures, and refused orders.
 
 use std::sync::Arc;
 
@@ -157,7 +157,7 @@ impl PoolState {
         self.launches.last = Some((at, failure));
     }
 
-    /// Each one counts, because each instance was paid for.
+    /// Counts a failed launch. Each one counts, because each instance was paid for.
     pub(super) fn launch_failed(&mut self, failure: Failure, at: Stamp) {
         self.launches.failures = self.launches.failures.saturating_add(1);
         self.launches.last = Some((at, failure));
@@ -179,7 +179,7 @@ impl PoolState {
 }
 
 impl PoolState {
-    /// Its address may be another one when it is resumed: it has none until then.
+    /// Begins the suspension of an instance. A resumed one may have another address, so it has none until then.
     pub(super) fn suspend(&mut self, id: &InstanceId, at: Stamp) -> Result<(), InapplicableEvent> {
         let instance = self.change(id)?;
         if !instance.holders.is_empty() {

@@ -1,4 +1,4 @@
-//! What became of a job's containers on its instance: what `explain` and `pool status` show of them. No variables.
+//! The fate of a job's containers on its instance, as `explain` and `pool status` show it. No variables.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::time::{Pretty, Stamp, millis};
 pub struct ContainerAccount {
     pub job: JobKey,
     pub pool: PoolName,
-    /// When its containers began to be prepared.
+    /// Time at which the preparation of the job's containers began.
     pub at: Stamp,
     pub image: ImageAccount,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -30,7 +30,7 @@ pub struct ContainerAccount {
 /// An image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageAccount {
-    /// What the job calls it.
+    /// The service's name in the job.
     pub name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
@@ -39,7 +39,7 @@ pub struct ImageAccount {
     pub source: Option<ImageSource>,
 }
 
-/// How an instance got an image.
+/// The way in which an instance got an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ImageSource {
@@ -48,7 +48,7 @@ pub enum ImageSource {
     Pulled {
         #[serde(with = "millis")]
         after: Duration,
-        /// Its size on the instance; `None`: written by a version that did not note it.
+        /// The image's size on the instance; `None`: written by a version that did not note it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         bytes: Option<u64>,
     },
@@ -64,7 +64,7 @@ pub struct ServiceAccount {
     pub start: Option<ServiceStart>,
 }
 
-/// What a service did while it was waited for.
+/// The behavior of a service while it was waited for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServiceStart {
@@ -84,7 +84,7 @@ pub enum ServiceStart {
     Unstarted,
 }
 
-/// Why the job failed, apart from its script.
+/// The reason why the job failed, apart from its script.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailureAccount {
     pub class: FailureClass,
@@ -92,7 +92,7 @@ pub struct FailureAccount {
     pub message: String,
 }
 
-/// Whose fault a failure is.
+/// The party at fault for a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FailureClass {

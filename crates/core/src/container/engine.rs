@@ -25,7 +25,7 @@ impl ContainerEngine {
         }
     }
 
-    /// Its name in sentences.
+    /// The engine's name in sentences.
     pub fn called(self) -> &'static str {
         match self {
             Self::Podman => "Podman",
@@ -52,7 +52,7 @@ impl ContainerEngine {
 // The account of jobs has no root and no session of systemd: its engine keeps its state below the home, which cleaning
 // removes, and makes no control groups.
 
-/// What an engine of the account of jobs needs. Sets `d`.
+/// The environment that an engine of the account of jobs needs. Sets `d`.
 const ACCOUNT: &str = "d=\"$HOME/.greenroom/run\"; XDG_RUNTIME_DIR=$d; PATH=$d/bin:$PATH:/usr/sbin:/sbin; \
                        export XDG_RUNTIME_DIR PATH; unset DBUS_SESSION_BUS_ADDRESS CONTAINER_HOST CONTAINERS_CONF; ";
 /// Makes the engine's directory, and the program that all later calls find instead of the engine's own. A login of the account
@@ -77,7 +77,7 @@ const REVIVE: &str = "lost() { v=; { read -r v <\"$d/libpod/tmp/pause.pid\"; } 2
 /// Reads a script as root.
 const AS_ROOT: &str = "if [ \"$(id -u)\" = 0 ]; then exec sh; else exec sudo -n sh; fi";
 
-/// Who runs an engine.
+/// The account that runs an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EnginePlace {
     Root,
@@ -90,7 +90,8 @@ impl EnginePlace {
         Self::on(name.is_rootless())
     }
 
-    /// On a static host, or on an instance that was launched. Static hosts stay, so no job may be root there.
+    /// The account that runs the engine on a static host, or on a launched instance. Static hosts stay, so no job may be
+    /// root there.
     pub fn on(is_static: bool) -> Self {
         if is_static { Self::Account } else { Self::Root }
     }
@@ -104,7 +105,7 @@ impl EnginePlace {
         }
     }
 
-    /// Goes before a script that calls the engine, and that an ordinary shell of the account reads.
+    /// The commands that go before a script that calls the engine, and that an ordinary shell of the account reads.
     pub fn prepares(self) -> String {
         match self {
             Self::Root => String::new(),
@@ -112,7 +113,7 @@ impl EnginePlace {
         }
     }
 
-    /// Goes before a call of the engine that `runs`.
+    /// The commands that go before a call of the engine that `runs`.
     pub fn revives(self) -> &'static str {
         match self {
             Self::Root => "",
@@ -120,7 +121,7 @@ impl EnginePlace {
         }
     }
 
-    /// What reads a script that calls the engine.
+    /// The shell command that reads a script that calls the engine.
     pub fn reader(self) -> String {
         match self {
             Self::Root => AS_ROOT.to_owned(),
@@ -128,7 +129,7 @@ impl EnginePlace {
         }
     }
 
-    /// What reads a script that sees the ids of users as containers do.
+    /// The shell command that reads a script that sees the ids of users as containers do.
     pub fn reader_with_ids(self) -> String {
         match self {
             Self::Root => AS_ROOT.to_owned(),
@@ -160,7 +161,7 @@ pub enum Soundness {
     Ran,
     /// The engine started a container, and there is room on the disk.
     Sound,
-    /// Why it did not, or which disk is full.
+    /// The engine started no container, for this reason; or this disk is full.
     Unsound(String),
 }
 

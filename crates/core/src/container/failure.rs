@@ -1,11 +1,11 @@
-//! What the text of a failed engine means, and who can do something about it.
+//! The meaning of a failed engine's text, and the party who can do something about it.
 
 use std::time::Duration;
 
 use crate::container::spec::ContainerSpec;
 use crate::time::Pretty;
 
-/// Why a container could not be prepared.
+/// The reason why a container could not be prepared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
     DiskFull,
@@ -26,8 +26,8 @@ pub enum Cause {
     Unknown,
 }
 
-/// Who is to blame, and so whether it is of use to try again. Never the instance: an engine's text quotes jobs, images and
-/// registries, so only `sound.sh` finds that.
+/// The party to blame, which decides whether another try is of use. Never the instance: an engine's text quotes jobs,
+/// images and registries, so only `sound.sh` finds that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blame {
     /// Nothing changes by trying again.
@@ -184,7 +184,8 @@ impl Cause {
         }
     }
 
-    /// Why a pod cannot have an image that its job names. `image`: its complete name; `text`: the kubelet's own.
+    /// The sentence about why a pod cannot have an image that its job names. `image`: its complete name; `text`: the
+    /// kubelet's own.
     pub fn of_pod(self, image: &str, text: &str) -> String {
         let registry = image.split('/').next().unwrap_or_default();
         let image = format!("image `{}`", short(image));
@@ -208,7 +209,7 @@ impl Cause {
         }
     }
 
-    /// Where only the image's name matters.
+    /// The sentence for a cause where only the image's name matters.
     fn of_name(self, image: &str, registry: &str) -> String {
         if self == Self::Missing {
             return format!(
@@ -223,7 +224,7 @@ impl Cause {
         )
     }
 
-    /// Why an image is not there: cause, party, remedy. `text`: the engine's own, on one line.
+    /// The sentence about why an image is missing: cause, party, remedy. `text`: the engine's own, on one line.
     pub fn of_pull(self, wanted: &ContainerSpec, limit: Duration, text: &str) -> String {
         let image = format!("image `{}`", wanted.called);
         let registry = wanted.image.split('/').next().unwrap_or_default();
@@ -274,7 +275,7 @@ impl Cause {
         }
     }
 
-    /// Why the job's container was not created.
+    /// The sentence about why the job's container was not created.
     pub fn of_create(self, wanted: &ContainerSpec, text: &str) -> String {
         let container = format!("the container of image `{}`", wanted.called);
         match self {
@@ -305,7 +306,7 @@ pub fn short(name: &str) -> &str {
     name.strip_prefix("library/").unwrap_or(name)
 }
 
-/// Why an image that was pulled cannot run: it is for another architecture.
+/// The sentence about why a pulled image cannot run: it is for another architecture.
 pub fn foreign(wanted: &ContainerSpec, image: &str, instance: &str) -> String {
     if let Some(platform) = &wanted.platform {
         return format!(

@@ -177,7 +177,7 @@ fn is_digest(text: &str) -> bool {
 
 // Platforms of images: `linux/arm64/v8`.
 
-/// Why a text is no platform of an image. Its sentence has no subject: that is the platform.
+/// The reason why a text is not a platform of an image. The sentence has no subject: that is the platform.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PlatformError {
     #[error("it is not like `linux/arm64`")]
@@ -220,7 +220,7 @@ pub fn complete_platform(text: &str) -> Result<Option<String>, PlatformError> {
 
 // Images that run Docker's daemon.
 
-/// To follow the name of an image: what the daemon needs, also one without root.
+/// The end of a sentence that begins with the name of an image: what the daemon needs, also one without root.
 pub const NEEDS: &str = "needs a privileged container";
 
 /// True for `docker:dind`, `docker:27-dind-rootless` and the like: nothing but its name tells. `image` is as a job names it.

@@ -15,7 +15,7 @@ use super::variables::{AUTH_CONFIG, Environment, FILES_DIR, JobVariables};
 use crate::glob::Glob;
 use crate::text::{Secret, clean_line};
 
-/// What `judge` has to know beside configuration and request.
+/// The facts of a job that [`judge`] needs beside configuration and request.
 #[derive(Debug, Clone, Default)]
 pub struct JobContext {
     /// True if the job's instance is terminated after this one job.
@@ -100,12 +100,12 @@ fn chosen(
     }
 }
 
-/// What the services of a job share.
+/// The names and the limits that the services of a job share.
 struct Shared {
     names: TakenNames,
-    /// For their own variables.
+    /// Room for their own variables.
     variables: Room,
-    /// For their environments in the script.
+    /// Room for their environments in the script.
     environments: Room,
 }
 
@@ -302,7 +302,7 @@ pub fn effective_policies(
 
 // Why a pool does not run the containers of a job.
 
-/// How many patterns of an allow-list a message names.
+/// Number of an allow-list's patterns that a message names.
 const PATTERNS_NAMED: usize = 5;
 
 /// A refusal that another attempt would not change. Each sentence says what is refused, and who can change it.
@@ -372,7 +372,7 @@ impl PullPolicyRefusal {
     }
 }
 
-/// What a container is for.
+/// The purpose of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     Job,

@@ -33,13 +33,14 @@ impl ContainerName {
         Self(format!("{ROOTLESS}{attempt}"))
     }
 
-    /// What a pull in advance that began at `at` calls its files. `rootless`: the account of jobs runs the engine.
+    /// The name that a pull in advance which began at `at` gives its files. `rootless`: the account of jobs runs the
+    /// engine.
     pub fn of_pull(at: Stamp, rootless: bool) -> Self {
         let begin = if rootless { ROOTLESS } else { "greenroom-" };
         Self(format!("{begin}pull-{}-{}", at.wall_ms, at.uptime_ms))
     }
 
-    /// What the keeper's check of an engine that began at `at` calls its network.
+    /// The name that the keeper's check of an engine which began at `at` gives its network.
     pub fn of_check(at: Stamp, rootless: bool) -> Self {
         let begin = if rootless { ROOTLESS } else { "greenroom-" };
         Self(format!("{begin}check-{}-{}", at.wall_ms, at.uptime_ms))
@@ -146,7 +147,7 @@ pub struct JobContainer {
     /// True if it may start before its first stage: it has no entrypoint that could read the checkout.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub starts_ahead: bool,
-    /// Who gets the files of the runner's own stages before the container's stages; `None`: they stay the login's.
+    /// The user who gets the files of the runner's own stages before the container's stages; `None`: they stay the login's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
     /// The services whose output the job log shows, by their numbers from 1.
@@ -155,7 +156,7 @@ pub struct JobContainer {
 }
 
 impl JobContainer {
-    /// Where its engine has it.
+    /// The container as its engine finds it.
     pub fn at_engine(&self) -> EngineContainer {
         EngineContainer { engine: self.engine, name: self.name.clone() }
     }

@@ -13,15 +13,15 @@ use crate::text::clean_line;
 /// The longest name of a variable in a sentence, in characters.
 const NAME: usize = 100;
 
-/// What the names of services' containers begin with.
+/// Prefix of the names of services' containers.
 pub const SERVICE: &str = "svc-";
 
-/// What jobs may order in a pool.
+/// The settings for what jobs may order in a pool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OrderSettings {
     /// The images of the pool's own instances, the first offering's first.
     own: Vec<String>,
-    /// What jobs may name.
+    /// The settings for the images that jobs may name.
     containers: ContainerSettings,
     /// False if no container of an instance is privileged. The operator's own part may make them so.
     may_be_privileged: bool,
@@ -43,7 +43,7 @@ pub struct AllowedOrders {
 /// A job's order, as the pool allows it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobOrder {
-    /// For the record.
+    /// The order's names, for the record.
     pub order: Order,
     pub launch: LaunchOrder,
     /// Sentences for the job log.
@@ -77,13 +77,13 @@ impl OrderSettings {
         self.own.iter().all(|own| *own == image.name || (named.is_ok() && ImageName::parse(own) == named))
     }
 
-    /// What messages call the first service that no instance of the pool can run, because it has to be privileged.
+    /// The name, for messages, of the first service that no instance of the pool can run, because it has to be privileged.
     pub fn unprivileged(&self, request: &ContainerRequest) -> Option<String> {
         let mut services = request.services.iter().map(|service| service.image.name.as_str());
         services.find(|image| !self.may_be_privileged && runs_docker(image)).map(shown)
     }
 
-    /// What a job orders; `None`: any instance of the pool serves it. `dirs`: the directories of its files.
+    /// The job's order; `None`: any instance of the pool serves it. `dirs`: the directories of its files.
     pub fn judge(
         &self,
         request: &ContainerRequest,
@@ -184,7 +184,7 @@ fn is_variable(name: &str) -> bool {
     !name.starts_with(|c: char| c.is_ascii_digit()) && name.bytes().all(is_part)
 }
 
-/// Only the first policy counts: Kubernetes knows one for each container.
+/// The pull policy of a container. Only the first one counts: Kubernetes knows one for each container.
 fn pull(container: &ContainerSpec) -> Option<PullPolicy> {
     container.policies.first().copied()
 }

@@ -108,7 +108,7 @@ impl Logins {
     }
 }
 
-/// What is found for the longest path that leads to an image.
+/// The result of `find` for the longest path that leads to an image.
 fn longest<T>(path: &str, mut find: impl FnMut(&str) -> Option<T>) -> Option<T> {
     let mut prefix = path;
     loop {

@@ -1,4 +1,4 @@
-//! What the script on the instance reports, line by line.
+//! The report of the script on the instance, line by line.
 
 use std::time::Duration;
 
@@ -92,7 +92,7 @@ pub enum Report {
         image: String,
         unused: Option<Duration>,
     },
-    /// Who the user of the job's container is.
+    /// The user of the job's container.
     Owner(Owner),
     /// The instance's own name servers, none of which the containers reach.
     Unreached(String),
@@ -108,7 +108,7 @@ pub enum Report {
     Done,
 }
 
-/// What could not be done on the instance.
+/// The step that failed on the instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     Engine,
@@ -117,14 +117,14 @@ pub enum Part {
     Create,
 }
 
-/// What an image says of its containers.
+/// The facts that an image states about its containers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 pub struct ImageFacts {
-    /// Of all its layers, unpacked.
+    /// Bytes of all the image's layers, unpacked.
     pub bytes: u64,
     pub user: Option<String>,
     pub entrypoint: Option<Vec<String>>,
-    /// Of its manifest.
+    /// The digest of the image's manifest.
     #[serde(default)]
     pub digest: Option<String>,
 }
@@ -173,7 +173,7 @@ pub fn unreached(servers: &str) -> String {
     )
 }
 
-/// What a script reports that only pulls this image.
+/// The pulled image, by the report of a script that only pulls this one.
 pub fn pulled<'a>(image: &str, lines: impl IntoIterator<Item = &'a str>) -> Result<FoundImage, NotPulled> {
     let mut found = None;
     let mut failed = None;

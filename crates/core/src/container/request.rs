@@ -1,4 +1,4 @@
-//! What a job asks for.
+//! The containers that a job requests.
 
 use std::fmt;
 
@@ -21,15 +21,15 @@ pub struct ContainerRequest {
 /// An image, and how its container starts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ImageRequest {
-    /// As GitLab sends it, with variables expanded.
+    /// The image's name as GitLab sends it, with variables expanded.
     pub name: String,
     /// `None`: the image's own. Empty, or one empty word: none.
     pub entrypoint: Option<Vec<String>>,
     /// Empty: the pool's.
     pub pull_policy: Vec<String>,
-    /// Not expanded yet.
+    /// The user, whose references are not expanded yet.
     pub user: Option<String>,
-    /// Not expanded yet.
+    /// The platform, whose references are not expanded yet.
     pub platform: Option<String>,
 }
 
@@ -41,7 +41,7 @@ pub struct ServiceRequest {
     pub alias: Option<String>,
     /// `None`: the image's own.
     pub command: Option<Vec<String>>,
-    /// Not expanded yet.
+    /// The service's own variables, which are not expanded yet.
     pub variables: Vec<Variable>,
 }
 
@@ -212,7 +212,7 @@ impl fmt::Display for JobLimit {
     }
 }
 
-/// What is left of a limit on entries and bytes.
+/// The rest of a limit on entries and bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Room {
     entries: usize,

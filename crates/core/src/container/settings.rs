@@ -1,4 +1,4 @@
-//! What a pool's configuration says about containers.
+//! The settings of a pool's configuration for containers.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ pub struct ContainerSettings {
     /// The engine of the pool's instances.
     pub engine: ContainerEngine,
     pub mode: Mode,
-    /// For jobs that name no image; required by `Mode::Always`.
+    /// The image for jobs that name none; required by [`Mode::Always`].
     pub default_image: Option<String>,
     /// Images that jobs may name; `None`: any.
     pub images: Option<Vec<Glob>>,
@@ -26,13 +26,13 @@ pub struct ContainerSettings {
     pub services_limit: Option<usize>,
     /// Tried in this order.
     pub pull_policy: Vec<PullPolicy>,
-    /// What jobs may ask for.
+    /// The pull policies that jobs may request.
     pub allowed_pull_policies: Vec<PullPolicy>,
-    /// From a registry to the one that is asked in its place.
+    /// Mirrors: from a registry to the one that is used in its place.
     pub mirrors: BTreeMap<String, String>,
     /// A Docker `config.json` on the runner host.
     pub registry_auth: Option<PathBuf>,
-    /// Whether jobs get these credentials where other jobs could read them.
+    /// True if jobs get these credentials where other jobs could read them.
     pub registry_auth_shared: bool,
     /// Certificates that the registries' own are verified with, on the runner host.
     pub ca: Option<PathBuf>,
@@ -42,11 +42,11 @@ pub struct ContainerSettings {
     /// `None`: services are not waited for.
     pub wait_for_services: Option<Duration>,
     pub pull_timeout: Duration,
-    /// On static hosts, in bytes.
+    /// Free space to keep on static hosts, in bytes.
     pub min_free_space: u64,
     /// Images that idle instances have: complete names, the most important one first.
     pub images_warm: Vec<ImageName>,
-    /// Set if they are learned from the jobs: the most bytes of all of them.
+    /// The most bytes of all images that are learned from the jobs; `None`: none are.
     pub images_learned: Option<u64>,
     pub umask: Umask,
     /// The user of jobs' containers; `None`: the job's or the image's.
@@ -57,23 +57,23 @@ pub struct ContainerSettings {
 }
 
 impl ContainerSettings {
-    /// What the keeper pulls on idle instances.
+    /// The images that the keeper pulls on idle instances.
     pub fn warm(&self) -> WarmPolicy {
         let images = self.images_warm.iter().map(|image| image.to_string().into()).collect();
         WarmPolicy { images, learn: self.images_learned, pull_timeout: self.pull_timeout }
     }
 }
 
-/// Which jobs run in containers.
+/// The jobs that run in containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// Those that name an image.
+    /// Only jobs that name an image.
     #[default]
     Image,
     Always,
 }
 
-/// When an image is pulled.
+/// The condition on which an image is pulled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PullPolicy {
@@ -84,7 +84,7 @@ pub enum PullPolicy {
 
 impl PullPolicy {
     pub const ALL: [Self; 3] = [Self::Always, Self::IfNotPresent, Self::Never];
-    /// The names of `ALL`.
+    /// The names of [`ALL`](Self::ALL).
     pub const NAMES: [&str; 3] = ["always", "if-not-present", "never"];
 
     pub fn as_str(self) -> &'static str {
@@ -96,7 +96,7 @@ impl PullPolicy {
     }
 }
 
-/// Which containers get all of the guest's rights.
+/// The containers that get all of the guest's rights.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Privileged {
     /// All, where an instance is terminated after one job.
@@ -104,7 +104,7 @@ pub enum Privileged {
     SingleUse,
     All,
     None,
-    /// Those of these images.
+    /// Containers of these images.
     Images(Vec<Glob>),
 }
 
@@ -123,26 +123,26 @@ pub enum Umask {
 /// Options of the job's container and its services, as in `[runners.docker]`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct EngineOptions {
-    /// In bytes.
+    /// Size of the shared memory, in bytes.
     pub shm_size: Option<u64>,
-    /// Each `NAME:ADDRESS`.
+    /// Further hosts, each `NAME:ADDRESS`.
     pub extra_hosts: Vec<String>,
     pub dns: Vec<String>,
     pub cap_add: Vec<String>,
     pub cap_drop: Vec<String>,
     pub devices: Vec<String>,
     pub gpus: Option<String>,
-    /// From a limit's name to `SOFT` or `SOFT:HARD`.
+    /// Limits of processes: from a limit's name to `SOFT` or `SOFT:HARD`.
     pub ulimit: BTreeMap<String, String>,
-    /// From a path to its mount options.
+    /// Temporary file systems: from a path to its mount options.
     pub tmpfs: BTreeMap<String, String>,
-    /// In bytes.
+    /// Limit for the memory, in bytes.
     pub memory: Option<u64>,
-    /// As a decimal number, such as `1.5`.
+    /// Limit for processors, as a decimal number, such as `1.5`.
     pub cpus: Option<f64>,
     /// Processes of each container; `None`: no limit.
     pub pids_limit: Option<u64>,
-    /// Of the networks of containers, in bytes; `None`: the MTU of the instance's default route.
+    /// The MTU of the networks of containers, in bytes; `None`: the MTU of the instance's default route.
     pub network_mtu: Option<u64>,
 }
 

@@ -15,7 +15,7 @@ use crate::text::Secret;
 pub struct ContainerJob {
     pub engine: ContainerEngine,
     pub job: ContainerSpec,
-    /// In the order of the job; those that have no free name are left out.
+    /// The services in the order of the job; those that have no free name are left out.
     pub services: Vec<ServiceSpec>,
     /// Sentences for the job log, such as the names that a service did not get.
     pub remarks: Vec<String>,
@@ -23,13 +23,13 @@ pub struct ContainerJob {
     pub options: EngineOptions,
     /// Shared by all containers, in Docker's syntax. Without the builds and cache directories.
     pub volumes: Vec<String>,
-    /// From a registry to its mirror.
+    /// Mirrors: from a registry to its mirror.
     pub mirrors: Vec<(String, String)>,
     /// PEM certificates.
     pub ca: Option<String>,
     pub wait_for_services: Option<Duration>,
     pub pull_timeout: Duration,
-    /// Where images stay, those that were not used for longest go below so much free space. In bytes.
+    /// The free space, in bytes, below which images go that were not used for longest. It matters only where images stay.
     pub min_free_space: u64,
     /// An init process reaps in each container.
     pub init: bool,
@@ -74,11 +74,11 @@ impl ContainerJob {
 /// One container.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ContainerSpec {
-    /// What the job calls the image, for messages.
+    /// The image's name in the job, for messages.
     pub called: String,
     /// The complete reference: registry, path, and tag or digest.
     pub image: String,
-    /// In the order to try; never empty.
+    /// The pull policies in the order to try; never empty.
     pub policies: Vec<PullPolicy>,
     /// Credentials for the image's registry.
     pub login: Option<Login>,
@@ -120,7 +120,7 @@ pub struct Login {
     pub scope: String,
     pub username: String,
     pub password: Secret<String>,
-    /// Where they come from, for messages: `DOCKER_AUTH_CONFIG`.
+    /// The source of the credentials, for messages: `DOCKER_AUTH_CONFIG`.
     pub source: &'static str,
 }
 

@@ -59,9 +59,10 @@ pub struct JobVariables {
 /// A variable without references.
 #[derive(Debug, Clone)]
 struct Resolved {
-    /// Of a file variable, the file's content.
+    /// The variable's value; of a file variable, the file's content.
     value: Secret<Arc<str>>,
-    /// What the job's script sees: of a file variable, the file's path. `None`: the directory of files is not known.
+    /// The value as the job's script sees it: of a file variable, the file's path. `None`: the directory of files is not
+    /// known.
     seen: Option<Secret<Arc<str>>>,
     public: bool,
 }
@@ -124,18 +125,19 @@ impl JobVariables {
         matches!(value.to_ascii_lowercase().as_str(), "true" | "t") || value.parse() == Ok(1)
     }
 
-    /// What the job's script sees: of a file variable, the file's path.
+    /// The value as the job's script sees it: of a file variable, the file's path.
     fn seen(&self, name: &str) -> Option<&str> {
         self.variables.get(name).and_then(|variable| variable.seen.as_ref()).map(|value| &**value.expose())
     }
 
-    /// Of the job's container: everything.
+    /// The environment of the job's container: everything.
     pub fn job_environment(&self) -> Environment {
         environment(self.variables.iter().filter_map(|(key, one)| Some((key.clone(), one.seen.clone()?))))
     }
 
-    /// Of a service's container: what is public, and the service's own variables, which may refer to all of the job's.
-    /// Credentials of registries are left out, even if they are public. `room`: for the own variables of all services.
+    /// The environment of a service's container: what is public, and the service's own variables, which may refer to all of
+    /// the job's. Credentials of registries are left out, even if they are public. `room`: for the own variables of all
+    /// services.
     pub fn service_environment(&self, own: &[Variable], room: &mut Room) -> Result<Environment, JobLimit> {
         let files = self.files.as_deref();
         let public = self.variables.iter().filter(|(key, one)| one.public && ***key != *AUTH_CONFIG);

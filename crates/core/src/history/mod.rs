@@ -1,7 +1,7 @@
-//! What the kept events tell about jobs.
+//! The history of jobs, as the kept events tell it.
 //!
-//! Any part of a journal gives a `Part`, which does not depend on the parts before it: a store can keep it as an index.
-//! A `Collector` merges parts, oldest first, into one record for each job.
+//! Any part of a journal gives a [`Part`], which does not depend on the parts before it: a store can keep it as an index. A
+//! [`Collector`] merges parts, oldest first, into one [`JobRecord`] for each job.
 
 mod collect;
 #[cfg(test)]
@@ -40,7 +40,7 @@ impl Period {
     }
 }
 
-/// What a part of the journal tells.
+/// The facts that a part of the journal tells.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Part {
     /// Time of its first event.
@@ -66,10 +66,10 @@ struct AttemptFacts {
     /// The last grant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     granted: Option<(Stamp, InstanceId)>,
-    /// When the granted instance first became ready, since it was resumed if it was.
+    /// Time at which the granted instance first became ready, since it was resumed if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ready: Option<Stamp>,
-    /// When a job or a cleaning last left room on it, before this grant.
+    /// Time at which a job or a cleaning last left room on the instance, before this grant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     freed: Option<Stamp>,
     /// The granted instance was stopped before it became ready.
@@ -77,12 +77,12 @@ struct AttemptFacts {
     resumed: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     offering: Option<OfferingName>,
-    /// It found an instance unusable before this grant.
+    /// True if the attempt found an instance unusable before this grant.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     rejected: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     end: Option<JobEnd>,
-    /// When and why it left the queue or its instance.
+    /// The time at which the attempt left the queue or its instance, and the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     left: Option<(Stamp, End)>,
 }
@@ -116,15 +116,15 @@ struct InstanceFacts {
     offering: Option<OfferingName>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ready: Option<Stamp>,
-    /// When a job or a cleaning last left room on it.
+    /// Time at which a job or a cleaning last left room on the instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     freed: Option<Stamp>,
-    /// It was resumed in this part, and `ready` is the first time since then.
+    /// True if the instance was resumed in this part, and `ready` is the first time since then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     resumed: bool,
 }
 
-/// What a job does, or did last.
+/// The present or last activity of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobPhase {
@@ -142,25 +142,25 @@ pub struct JobRecord {
     pub stage: Option<Arc<str>>,
     pub pipeline: Option<u64>,
     pub git_ref: Option<Arc<str>>,
-    /// By its first attempt of the period.
+    /// Time of the request, by the job's first attempt of the period.
     pub requested: Stamp,
-    /// How often GitLab Runner tried to prepare it.
+    /// Number of times that GitLab Runner tried to prepare the job.
     pub attempts: u32,
     pub phase: JobPhase,
-    /// How long its attempts waited for their grants; an attempt that still waits is left out.
+    /// Time that the job's attempts waited for their grants; an attempt that still waits is left out.
     pub waited: Duration,
     pub start: Option<Start>,
     pub instance: Option<InstanceId>,
     pub offering: Option<OfferingName>,
     pub granted: Option<Stamp>,
-    /// When it left its instance or the queue; `None`: not yet, or unknown.
+    /// Time at which the job left its instance or the queue; `None`: not yet, or unknown.
     pub left: Option<Stamp>,
-    /// How it ended; `None`: not yet, or unknown.
+    /// The job's end; `None`: not yet, or unknown.
     pub end: Option<JobEnd>,
 }
 
 impl JobRecord {
-    /// How long it held its instance.
+    /// Time for which the job held its instance.
     pub fn lasted(&self) -> Option<Duration> {
         Some(self.left?.since(self.granted?))
     }

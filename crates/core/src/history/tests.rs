@@ -68,7 +68,7 @@ impl Story {
         builder.finish()
     }
 
-    /// What a collector tells if the journal is cut in two places.
+    /// The result of a collector if the journal is cut in two places.
     fn told(&self, period: Period, cuts: [usize; 2]) -> (Option<Stamp>, Vec<JobRecord>) {
         let mut collector = Collector::new(period);
         for (from, to) in [(0, cuts[0]), (cuts[0], cuts[1]), (cuts[1], self.0.len())] {

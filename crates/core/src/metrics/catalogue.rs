@@ -25,7 +25,7 @@ pub struct Metric {
     pub source: Source,
 }
 
-/// Where a metric comes from, and so what resets a counter.
+/// The source of a metric, which decides what resets a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// The program itself.
@@ -41,7 +41,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// For the documentation.
+    /// The word for the documentation.
     pub fn word(self) -> &'static str {
         match self {
             Self::Program => "program",
@@ -54,7 +54,7 @@ impl Source {
 }
 
 impl Kind {
-    /// For the documentation.
+    /// The word for the documentation.
     pub fn word(self) -> &'static str {
         match self {
             Self::Gauge => "gauge",
@@ -248,7 +248,7 @@ pub(super) fn phase(phase: &Phase) -> &'static str {
     }
 }
 
-/// What the free slots of an instance are.
+/// The state of an instance's free slots, as a label.
 pub(super) fn free(instance: &Instance) -> &'static str {
     match instance.phase {
         Phase::Ready if instance.usable() > 0 => "idle",

@@ -63,7 +63,7 @@ pub struct Exposition {
 /// One series, or all series of one histogram.
 #[derive(Debug)]
 struct Sample {
-    /// In the order of the metric's labels.
+    /// The values in the order of the metric's labels.
     labels: Vec<String>,
     value: Value,
 }

@@ -12,7 +12,7 @@ use crate::report::Report;
 use crate::start::Start;
 use crate::time::Stamp;
 
-/// What is known of a pool.
+/// The known facts of a pool.
 #[derive(Debug, Clone, Copy)]
 pub struct PoolFacts<'a> {
     pub pool: &'a str,
@@ -23,7 +23,7 @@ pub struct PoolFacts<'a> {
     pub report: Option<&'a Report>,
     /// Open links.
     pub links: u64,
-    /// Whether the reserve of disk space is there; `None`: the pool never needed one.
+    /// True if the reserve of disk space is there; `None`: the pool never needed one.
     pub reserve: Option<bool>,
     /// Orphaned resources that `pool leaks` found last, and when.
     pub leaks: Option<(Stamp, u64)>,
@@ -158,7 +158,7 @@ fn of_report(out: &mut Exposition, facts: &PoolFacts<'_>, report: &Report) {
     }
 }
 
-/// One series for each value of the label, also where it is zero.
+/// Adds one series for each value of the label, also where it is zero.
 fn each(out: &mut Exposition, metric: &Metric, pool: &str, words: &[&str], counts: &BTreeMap<&str, u64>) {
     for word in words {
         out.count(metric, &[pool, word], counts.get(word).copied().unwrap_or(0));

@@ -15,12 +15,12 @@ fn list(text: &str) -> impl Iterator<Item = Arc<str>> {
     text.split(',').map(Arc::from)
 }
 
-/// Those of a setting.
+/// The images of a setting.
 pub(super) fn names(words: &[&str]) -> Vec<Arc<str>> {
     words[1..].iter().map(|name| Arc::from(*name)).collect()
 }
 
-/// Those of a job.
+/// The images of a job.
 pub(super) fn wanted(words: &[&str]) -> WantedImages {
     WantedImages::new(after(words, "wants").into_iter().flat_map(list))
 }

@@ -9,12 +9,12 @@ use crate::unbegun::CheckKind;
 
 use super::{World, world};
 
-/// What the plan for this world does, in one line.
+/// The effects of the plan for this world, in one line.
 pub fn does(text: &str) -> String {
     render(&world(text).plan())
 }
 
-/// What each waiting job waits for.
+/// The reason why each waiting job waits.
 pub fn waits(text: &str) -> String {
     waits_in(&world(text).plan().report)
 }

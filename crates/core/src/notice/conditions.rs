@@ -24,7 +24,7 @@ pub fn orphans(report: &Report) -> Vec<InstanceId> {
     report.rows.iter().filter(|(_, row)| table::is_orphan(*row)).map(|(id, _)| id.clone()).collect()
 }
 
-/// What holds for a pool now. `orphans` are those of its last pass.
+/// The conditions that hold for a pool now. `orphans` are those of its last pass.
 pub fn of_pool(pool: &str, state: &PoolState, orphans: &[InstanceId], now: Stamp) -> Vec<Condition> {
     let condition = |kind, instance, message: String, help| {
         let message = message.chars().take(LONGEST).collect();
@@ -65,7 +65,7 @@ pub fn of_pool(pool: &str, state: &PoolState, orphans: &[InstanceId], now: Stamp
     found
 }
 
-/// What the crashes of keepers mean.
+/// The condition that these crashes of keepers mean, if any.
 pub fn of_keeper(crashes: &[Stamp], now: Stamp) -> Option<Condition> {
     let recent = crashes.iter().filter(|at| now.age_of(**at) < CRASHES_WITHIN).count();
     (recent >= CRASHES).then(|| Condition {

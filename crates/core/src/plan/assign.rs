@@ -58,7 +58,7 @@ pub(super) fn give_out(mut draft: PlanBuilder<'_>) -> Vec<Event> {
     draft.into_events()
 }
 
-/// Ready, with room. An instance that was recorded as idle before a reboot may have been granted.
+/// True if an instance is ready and has room. One that was recorded as idle before a reboot may have been granted.
 pub(super) fn is_offered(instance: &Instance, state: &PoolState, now: Stamp) -> bool {
     instance.usable() > 0 && instance.ready.is_some_and(|ready| !state.may_have_forgotten(ready, now))
 }
@@ -97,7 +97,8 @@ impl Candidate {
         Self { is_suspect, free, idle_for: now.since(instance.idle_since()), marks, instance }
     }
 
-    /// The fullest one first, then the most recently used one.
+    /// The order of preference: sound ones before suspect ones, then the fullest one, then the most recently used one. So
+    /// jobs gather on few instances, and the others become idle long enough to be terminated.
     fn rank(&self) -> (bool, u32, Duration, &InstanceId) {
         (self.is_suspect, self.free, self.idle_for, &self.instance.id)
     }
@@ -146,7 +147,7 @@ fn best(
     Some(best.0)
 }
 
-/// What follows for instances without jobs: drain if used up, or clean.
+/// Settles instances without jobs: cleans static hosts that were used, and drains launched instances that are used up.
 pub(super) fn settle_all(draft: &mut PlanBuilder<'_>) {
     let changes: Vec<Change> = draft.state().instances.values().filter_map(|i| settled(i)).collect();
     for change in changes {
@@ -233,7 +234,7 @@ fn abandoned(state: &PoolState, ungranted: &UngrantedAttempts) -> Vec<(InstanceI
     going.collect()
 }
 
-/// Why an instance ends that a job ordered; `None`: it does not. Only its own job could have found it unusable.
+/// The reason why an instance that a job ordered ends; `None`: it does not. Only its own job could have found it unusable.
 fn vain(instance: &Instance, is_needed: bool) -> Option<DrainReason> {
     if matches!(instance.phase, Phase::Draining { .. }) || !instance.holders.is_empty() {
         return None;

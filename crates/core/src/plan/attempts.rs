@@ -39,7 +39,7 @@ impl UngrantedAttempts {
     }
 }
 
-/// The result of this step.
+/// The result of this step. Collected first and emitted after the walk, which borrows the state.
 #[derive(Debug, Default)]
 struct Found {
     changes: Vec<Change>,
@@ -172,6 +172,8 @@ fn as_granted(seen: &AttemptSeen, grant: &Grant) -> AttemptSeen {
     AttemptSeen { job: Some(job.clone()), begun: *requested_at, boot: requested_at.boot, ..seen.clone() }
 }
 
+/// Withdraws the requests of ended attempts, and has those dropped whose call is gone. A grant would go to a job that no
+/// call can start, and block the slot until a later pass.
 fn waiting(found: &mut Found, draft: &PlanBuilder<'_>, observed: &Observed) {
     let waiting = draft.state().waiting.values();
     for reservation in waiting.filter(|reservation| observed.is_own(reservation.manager())) {
@@ -191,7 +193,8 @@ fn waiting(found: &mut Found, draft: &PlanBuilder<'_>, observed: &Observed) {
     }
 }
 
-/// A closed attempt's slot becomes free when its last call has exited, or after `clean_grace` at the latest.
+/// A closed attempt's slot becomes free when its last call has exited, or after
+/// [`clean_grace`](crate::policy::Timing::clean_grace) at the latest.
 fn closing(found: &mut Found, draft: &PlanBuilder<'_>, observed: &Observed, policy: &Policy) {
     for instance in draft.state().instances.values() {
         for (name, holder) in instance.holders.iter().filter(|(_, holder)| observed.is_own(holder.manager)) {

@@ -1,7 +1,7 @@
 //! The launch back-off and the circuit breaker: when a launch may be tried again.
 //!
-//! After a failure, the error's class decides how long to wait. After `breaker_failures` in a row, the pool pauses,
-//! then tries a single launch.
+//! After a failure, the error's class decides how long to wait. After
+//! [`breaker_failures`](crate::policy::Timing::breaker_failures) in a row, the pool pauses, then tries a single launch.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::policy::Timing;
 use crate::pool::LaunchHealth;
 use crate::time::Stamp;
 
-/// What the recent launches allow.
+/// The gate for launches, as the recent ones leave it: the answer of [`judge`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LaunchGate {
     /// Launch without limits.
     Open,
     /// One try: the pool pauses, and its pause was over at `until`.
     Trial { until: Stamp, failures: u32, failure: Failure },
-    /// Not before `until`.
+    /// No launch before `until`.
     Backoff { until: Stamp, failure: Failure },
     /// Too many failures in a row: not before `until`, then one try.
     Paused { until: Stamp, failures: u32, failure: Failure },
@@ -48,7 +48,7 @@ pub fn judge(health: &LaunchHealth, timing: &Timing, now: Stamp) -> LaunchGate {
     if now.reached(retry) { LaunchGate::Open } else { LaunchGate::Backoff { until: retry, failure } }
 }
 
-/// When a call that failed for the `failures`-th time in a row may be repeated.
+/// Time at which a call that failed for the `failures`-th time in a row may be repeated.
 pub fn retry_at(class: &ErrorClass, failures: u32, at: Stamp, timing: &Timing) -> Stamp {
     let doubled = exponential(failures, timing);
     match class {
@@ -70,8 +70,8 @@ pub fn retry_at(class: &ErrorClass, failures: u32, at: Stamp, timing: &Timing) -
     }
 }
 
-/// When a job's own launch may be repeated after its `failures`-th pause began. Its cause may be the job's alone, or end
-/// with another job: no class pauses it for long.
+/// Time at which a job's own launch may be repeated after its `failures`-th pause began. The cause of its failure may be
+/// the job's alone, or end with another job: no class pauses it for long.
 pub fn own_retry_at(class: &ErrorClass, failures: u32, at: Stamp, timing: &Timing) -> Stamp {
     match class {
         ErrorClass::Throttled { .. } => retry_at(class, failures, at, timing),
@@ -93,7 +93,7 @@ fn exponential(failures: u32, timing: &Timing) -> Duration {
 
 // When the next launch of a job's own instance is due: by its own refusals, not by those of other launches.
 
-/// When the next launch of a job's own instance is due.
+/// The gate for the next launch of a job's own instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum OwnGate {
     /// Now, with this offering; `None`: the provider names no offerings.
@@ -102,7 +102,7 @@ pub(super) enum OwnGate {
     Wait { until: Stamp, failure: Failure },
 }
 
-/// Each available offering once, in their order; then a pause, which doubles.
+/// The gate of a job's own launches: each available offering once, in their order; then a pause, which doubles.
 pub(super) fn own_gate(
     own: &OwnLaunches,
     availability: &Availability,

@@ -40,7 +40,7 @@ pub fn not_begun(
     draft.into_events()
 }
 
-/// Why an instance leaves service: by two trust domains, or by the keeper's check.
+/// The reason why an instance leaves service: by two trust domains, or by the keeper's check.
 fn reason(kind: CheckKind, why: &str) -> DrainReason {
     let message = why.to_owned();
     match kind {
@@ -174,7 +174,8 @@ pub fn failed_early(state: &PoolState, attempt: &AttemptName, reason: &str, now:
     draft.into_events()
 }
 
-/// Why a launched instance is replaced although the keeper finds it fit. A static host cannot be replaced: it is used last.
+/// The reason why a launched instance is replaced although the keeper finds it fit. A static host cannot be replaced: it is
+/// used last.
 pub(super) fn replaced(instance: &Instance) -> Option<DrainReason> {
     let row = instance.early.as_ref().filter(|row| row.is_proven())?;
     let is_ripe = instance.phase == Phase::Ready && !instance.is_static() && !instance.must_be_checked();

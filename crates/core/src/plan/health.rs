@@ -18,14 +18,14 @@ use crate::policy::Policy;
 use crate::report::{Note, Report};
 use crate::time::Stamp;
 
-/// As many instances must fail together before the runner host is suspected.
+/// Number of instances that must fail together before the runner host is suspected.
 const TOGETHER: usize = 3;
-/// As many responding instances show that the runner host is well, unless even more fail.
+/// Number of responding instances that show that the runner host is well, unless even more fail.
 const SAMPLE: usize = 4;
-/// How long an instance is kept while the runner host is suspected. Then it is probed again, and replaced.
+/// The time for which an instance is kept while the runner host is suspected. Then it is probed again, and replaced.
 pub const HOLD: Duration = Duration::from_mins(5);
 
-/// Who is at fault when instances do not respond.
+/// The party at fault when instances do not respond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blame {
     /// Others have to be probed first.
@@ -82,9 +82,9 @@ pub(super) fn replace(
 /// Launched instances that do not respond, and what is known of the others.
 struct Doubts {
     failed: Vec<Silent>,
-    /// Why the first of them failed.
+    /// The reason why the first of them failed.
     reason: String,
-    /// How many idle instances have responded since the last of them failed.
+    /// Number of idle instances that have responded since the last of them failed.
     responding: usize,
     /// Idle instances that were not probed since.
     unknown: Vec<InstanceId>,
@@ -93,7 +93,7 @@ struct Doubts {
 /// An instance that does not respond.
 struct Silent {
     id: InstanceId,
-    /// How long it is kept while the runner host is suspected.
+    /// End of the time for which the instance is kept while the runner host is suspected.
     until: Stamp,
 }
 
@@ -126,7 +126,7 @@ impl Doubts {
         })
     }
 
-    /// What operators read while instances are kept.
+    /// The note for operators while instances are kept.
     fn note(&self, now: Stamp) -> Option<Note> {
         let held = self.failed.iter().map(|silent| silent.until).filter(|until| !now.reached(*until));
         let until = held.min_by_key(|until| until.since(now))?;
@@ -136,7 +136,8 @@ impl Doubts {
         Some(Note::HostSuspected { unreachable, responding, reason: self.reason.clone(), until })
     }
 
-    /// What is probed, and what goes. Those whose time is over are probed once more, and go together.
+    /// The instances that are probed, and those that go. Instances whose time is over are probed once more, and go
+    /// together.
     fn verdict(self, blame: Blame, observed: &Observed, now: Stamp) -> (Vec<InstanceId>, Vec<InstanceId>) {
         let ids = |silent: Vec<Silent>| silent.into_iter().map(|silent| silent.id).collect::<Vec<_>>();
         if blame == Blame::Instances {
@@ -162,7 +163,8 @@ impl Doubts {
     }
 }
 
-/// Last step: probe idle instances not heard from for `health_interval`. Schedules no wake-up.
+/// Last step: probe idle instances not heard from for [`health_interval`](crate::policy::Timing::health_interval).
+/// Schedules no wake-up.
 pub(super) fn check(
     draft: &mut PlanBuilder<'_>,
     observed: &Observed,
@@ -214,7 +216,7 @@ pub(super) fn hold_back(
     draft.wake_at(draft.now.plus(policy.timing.probe_interval));
 }
 
-/// Why a host gets no job that the provider takes for usable: its last probe.
+/// The reason why a host gets no job that the provider takes for usable: its last probe.
 pub(super) fn obstacle(draft: &PlanBuilder<'_>, observed: &Observed, id: &InstanceId) -> Option<String> {
     let host = draft.state().instance(id).filter(|known| known.is_static())?;
     Some(observed.obstacles.get(id)?.of(host, draft.now)?.sentence(id))

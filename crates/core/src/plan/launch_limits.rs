@@ -1,4 +1,6 @@
-//! What limits launches, besides room: the back-off of the pool's own, `max_launching`, and `launches_per_minute`.
+//! The limits of launches, besides room: the back-off of the pool's own,
+//! [`max_launching`](crate::policy::Policy::max_launching), and
+//! [`launches_per_minute`](crate::policy::Policy::launches_per_minute).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,16 +19,16 @@ const MINUTE: Duration = Duration::from_mins(1);
 
 /// The limits, and what a pass has taken of them.
 pub(super) struct LaunchLimits {
-    /// Of the pool's own launches.
+    /// The gate of the pool's own launches.
     gate: LaunchGate,
-    /// Of the pool's own launches, those in progress.
+    /// Number of the pool's own launches in progress.
     under_way: u32,
     /// `max_launching`.
     pub(super) launching: Share,
     at_most: u32,
     /// `launches_per_minute`.
     rate: Share,
-    /// When the next launch leaves the last minute.
+    /// Time at which the next launch leaves the last minute.
     rate_until: Stamp,
     /// The launches in progress that jobs ordered, by trust domain; `None`: all jobs are in one.
     domains: Option<BTreeMap<TrustDomain, u32>>,
@@ -177,8 +179,8 @@ impl Share {
     }
 }
 
-/// Whether a trust domain may have one more of the launches that jobs ordered, of which `left` are left. The last one is for a
-/// domain that has none.
+/// True if a trust domain may have one more of the launches that jobs ordered, of which `left` are left. The last one is
+/// for a domain that has none.
 pub(super) fn is_fair(left: u32, of_domain: u32) -> bool {
     left > 1 || (left == 1 && of_domain == 0)
 }

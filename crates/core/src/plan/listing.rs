@@ -21,15 +21,15 @@ use crate::pool::PoolState;
 use crate::report::{Note, WaitingOn};
 use crate::time::Stamp;
 
-/// How long an absence waits for a probe that tells nothing, as during a fault on the runner host.
+/// The time that an absence waits for a probe that tells nothing, as during a fault on the runner host.
 const WAIT: Duration = HOLD;
 
 /// A list that lacks every instance which was ready.
 #[derive(Debug, Default)]
 pub(super) struct Implausible {
-    /// How many are missing.
+    /// Number of missing instances.
     missing: usize,
-    /// Those that have answered since they are missing.
+    /// Missing instances that have answered since.
     answering: Vec<InstanceId>,
     /// Idle ones that have not been probed since, or not lately.
     unprobed: Vec<InstanceId>,
@@ -85,7 +85,7 @@ impl Implausible {
         !self.answering.is_empty() || !self.unprobed.is_empty() || (self.open && !is_ready)
     }
 
-    /// What operators read about it.
+    /// The note for operators about an implausible list.
     pub(super) fn note(&self) -> Option<Note> {
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let missing = count(self.missing);
@@ -125,7 +125,7 @@ fn is_covered(instance: &Instance, listing: &Listing) -> bool {
 // Credentials, a profile or a region can change. Then the provider answers with complete lists of another location,
 // and lacks every instance that was launched before. Those instances still exist, and cost money.
 
-/// What a list can say about an instance.
+/// The relation of a list's location to that of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Coverage {
     Covered,
@@ -168,20 +168,20 @@ impl Elsewhere {
         Some(Self { instances, location, here: here.clone() })
     }
 
-    /// What launches wait for.
+    /// The reason why launches wait.
     pub(super) fn waiting_on(&self) -> WaitingOn {
         let Self { instances, location, here } = self.clone();
         WaitingOn::Elsewhere { instances, location, here }
     }
 
-    /// What operators read about it.
+    /// The note for operators about the list's location.
     pub(super) fn note(&self) -> Note {
         let Self { instances, location, here } = self.clone();
         Note::Elsewhere { instances, location, here }
     }
 }
 
-/// What operators read about a list whose location is unknown.
+/// The note for operators about a list whose location is unknown.
 pub(super) fn unknown(state: &PoolState, observed: &Observed) -> Option<Note> {
     let listing = observed.listing.as_ref().ok().filter(|listing| listing.location.is_none())?;
     let listed = |id: &InstanceId| listing.instances.binary_search_by(|l| l.id.cmp(id)).is_ok();
@@ -192,7 +192,8 @@ pub(super) fn unknown(state: &PoolState, observed: &Observed) -> Option<Note> {
 
 // Classifies listed instances without a record by their owner.
 
-/// The launches that this state directory has recorded.
+/// The launches that this state directory has recorded, by which [`Unrecorded`](super::table::Unrecorded) instances are
+/// classified.
 #[derive(Debug, Clone, Copy)]
 pub struct KnownLaunches<'a> {
     pub recorded: &'a PoolState,
@@ -208,7 +209,7 @@ impl<'a> KnownLaunches<'a> {
         Self { recorded, owner, generations, attempts }
     }
 
-    /// Classifies an instance without a record by its tags.
+    /// Classifies an instance without a record by its [`Tags`](crate::inventory::Tags).
     pub fn classify(&self, id: &InstanceId, tags: Option<&Tags>) -> Unrecorded {
         let Some(tags) = tags else { return Unrecorded::Static };
         if tags.owner != *self.owner {

@@ -1,8 +1,8 @@
-//! `plan`: what to do next, and why.
+//! The planning of one pass: [`plan`] decides what to do next, and why.
 //!
-//! Total and deterministic: every input has one answer, always the same. The steps have a fixed order, and each sees
-//! what the previous one decided: attempts, orders, reconcile, notices, assign, resume, retire, scale. State changes are events;
-//! actions on the outside world are effects. The dry run *is* the plan.
+//! Total and deterministic: every input has one answer, always the same. The steps have a fixed order, and each sees what
+//! the previous one decided: attempts, orders, reconcile, notices, assign, resume, retire, scale. State changes are
+//! [`Event`]s; actions on the outside world are [`Effect`]s. The dry run *is* the plan.
 
 mod assign;
 mod attempts;
@@ -46,14 +46,14 @@ use crate::report::{Note, Report};
 use crate::time::Stamp;
 use crate::unbegun::CheckKind;
 
-/// Recorded and observed state.
+/// Recorded and observed state: the input of [`plan`].
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
     pub recorded: &'a PoolState,
     pub observed: &'a Observed,
 }
 
-/// What to commit, what to do then, and the reasons.
+/// The result of [`plan`]: the events to commit, the effects to carry out then, and the reasons.
 #[derive(Debug, Clone, PartialEq)]
 #[must_use = "a plan does nothing until it is carried out"]
 pub struct Plan {
@@ -99,7 +99,7 @@ pub enum Effect {
     ForgetAttempt { attempt: AttemptName },
 }
 
-/// Decides what to do next.
+/// Decides what to do next: events to commit, effects to carry out, and the reasons for the [`Report`].
 pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
     let mut draft = PlanBuilder::new(view.recorded, now);
     let mut report = Report::new(now, view.recorded.revision);
@@ -146,7 +146,8 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
 struct ScaleInput<'a> {
     observed: &'a Observed,
     policy: &'a Policy,
-    /// The active idle policy, its entry of `schedules`, and the number of spare slots that it yields now.
+    /// The active [`IdlePolicy`], its entry of [`schedules`](Policy::schedules), and the number of spare slots that it
+    /// yields now.
     idle: &'a IdlePolicy,
     schedule: Option<usize>,
     target: u32,
@@ -154,7 +155,7 @@ struct ScaleInput<'a> {
     uncounted: u32,
     held_back: &'a BTreeSet<InstanceId>,
     elsewhere: Option<&'a Elsewhere>,
-    /// What is missing for the jobs that still wait.
+    /// The capacity that is missing for the jobs that still wait.
     shortfall: Shortfall,
 }
 

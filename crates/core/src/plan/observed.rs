@@ -1,4 +1,4 @@
-//! What a pass observed.
+//! The observations of a pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,38 +16,39 @@ use crate::time::{ManagerId, Stamp};
 pub struct Observed {
     /// The last list, or why it failed.
     pub listing: Result<Listing, Failure>,
-    /// What the metadata services of instances announce, as the instances report it.
+    /// Announcements of the metadata services of instances, as the instances report it.
     pub announced: BTreeMap<InstanceId, Notice>,
-    /// When `endpoint(id)` last answered *not found*. Each complete list since lacks the instance, and is of its location.
+    /// Time at which `endpoint(id)` last answered *not found*. Each complete list since lacks the instance, and is of its
+    /// location.
     pub denied: BTreeMap<InstanceId, Stamp>,
-    /// When an unrecorded instance was first seen, for providers that report no creation time.
+    /// Time at which an unrecorded instance was first seen, for providers that report no creation time.
     pub first_seen: BTreeMap<InstanceId, Stamp>,
-    /// Whose attempts these are. About those of other managers, a pass knows only what is recorded.
+    /// The manager whose attempts these are. About those of other managers, a pass knows only what is recorded.
     pub manager: ManagerId,
-    /// The manager's attempt directories of this pool, read at `attempts_at`.
+    /// The manager's attempt directories of this pool, read at [`attempts_at`](Self::attempts_at).
     pub attempts: BTreeMap<AttemptName, AttemptSeen>,
     pub attempts_at: Stamp,
     /// Attempts that are gone, although builds of theirs are left on the runner host.
     pub orphaned_builds: BTreeSet<AttemptName>,
     pub capabilities: Capabilities,
     pub owner: OwnerId,
-    /// Set when the state directory was copied or moved.
+    /// The problem of a state directory that was copied or moved.
     pub moved: Option<String>,
     /// Generations that began in this directory.
     pub generations: BTreeSet<Generation>,
     /// The generation that may launch; `None`: this pass launches nothing (`reap`).
     pub launching: Option<Fresh>,
-    /// Why the state directory cannot take the records of launches: then `launching` is `None`.
+    /// The reason why the state directory cannot take the records of launches: then [`launching`](Self::launching) is `None`.
     pub unrecordable: Option<String>,
     /// Calls about an instance that keep failing.
     pub failing_calls: BTreeMap<InstanceId, FailingCall>,
-    /// Until when a call that succeeded is not repeated: what it has requested takes its time.
+    /// Times until which calls that succeeded are not repeated: what it has requested takes its time.
     pub awaited: BTreeMap<InstanceId, Stamp>,
-    /// When a call of this process about an instance last succeeded.
+    /// Time of this process's last successful call about each instance.
     pub healthy: BTreeMap<InstanceId, Stamp>,
-    /// When this process last got no response from a ready instance.
+    /// Time at which this process last got no response from each ready instance.
     pub unhealthy: BTreeMap<InstanceId, Stamp>,
-    /// Why instances are not reached.
+    /// The reasons why instances are not reached.
     pub obstacles: BTreeMap<InstanceId, Lasting>,
     /// Instances with an effect under way in this process.
     pub busy: BTreeSet<InstanceId>,
@@ -59,11 +60,11 @@ pub struct Observed {
 #[derive(Debug, Clone, Default)]
 pub struct Pulls {
     pub under_way: BTreeMap<InstanceId, Arc<str>>,
-    /// Those that failed last.
+    /// Pulls that failed last.
     pub failing: BTreeMap<(InstanceId, Arc<str>), FailingCall>,
 }
 
-/// Names for new instances.
+/// Names for new instances: the ids of [`InstanceId::launched`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fresh {
     pub pool: PoolName,
@@ -117,7 +118,7 @@ impl Observed {
         self.calls().are_free(id, now)
     }
 
-    /// When a call about this instance may be made again, if not now.
+    /// Time at which a call about this instance may be made again, if not now.
     pub(super) fn paused_until(&self, id: &InstanceId, now: Stamp) -> Option<Stamp> {
         self.calls().paused_until(id, now)
     }
@@ -127,15 +128,15 @@ impl Observed {
     }
 }
 
-/// The calls of this process about instances, as far as they delay further ones. The plan and the keeper that carries it out
-/// judge them alike.
+/// The calls of this process about instances, as far as they delay further ones. The [`Plan`](super::Plan) and the keeper
+/// that carries it out judge them alike.
 #[derive(Debug, Clone, Copy)]
 pub struct InstanceCalls<'a> {
     /// Instances with an effect under way.
     pub busy: &'a BTreeSet<InstanceId>,
     /// Calls that keep failing.
     pub failing: &'a BTreeMap<InstanceId, FailingCall>,
-    /// Until when a call that succeeded is not repeated.
+    /// Times until which calls that succeeded are not repeated.
     pub awaited: &'a BTreeMap<InstanceId, Stamp>,
 }
 
@@ -145,7 +146,7 @@ impl InstanceCalls<'_> {
         !self.busy.contains(id) && self.paused_until(id, now).is_none()
     }
 
-    /// When a call about this instance may be made again, if not now.
+    /// Time at which a call about this instance may be made again, if not now.
     pub fn paused_until(&self, id: &InstanceId, now: Stamp) -> Option<Stamp> {
         let failing = self.failing.get(id).map(|call| call.until);
         let awaited = self.awaited.get(id).copied();

@@ -18,12 +18,12 @@ use crate::pool::PoolState;
 use crate::report::{Note, Report};
 use crate::time::{Pretty, Stamp};
 
-/// What later steps need.
+/// The results of this step that later steps need.
 #[derive(Debug, Default)]
 pub(super) struct Reconciled {
     /// Instances that are kept but get no job now.
     pub(super) held_back: BTreeSet<InstanceId>,
-    /// Listed instances with this owner's tag and without a record: they count against `max_instances`.
+    /// Listed instances with this owner's tag and without a record: they count against [`Policy::max_instances`].
     pub(super) uncounted: u32,
     pub(super) elsewhere: Option<Elsewhere>,
     pub(super) implausible: Option<Implausible>,
@@ -170,12 +170,14 @@ fn observe(
     (Observation::Missing, Vec::new())
 }
 
+/// True if the list was begun long enough after the one that first lacked the instance: a provider that shows changes late
+/// would otherwise lack it in both.
 fn missing_for_long(first: Stamp, listing: &Listing, policy: &Policy) -> bool {
     listing.begun.since(first.seen_from(listing.begun)) >= policy.timing.absence_interval
 }
 
-/// True if `endpoint` denied the instance before the list was begun. A later answer may be that of another account: only
-/// a list names its location.
+/// True if `endpoint` denied the instance ([`Observed::denied`]) before the list was begun. A later answer may be that of
+/// another account: only a list names its location.
 fn is_denied(instance: &Instance, listing: &Listing, observed: &Observed) -> bool {
     observed.denied.get(&instance.id).is_some_and(|at| listing.begun.reached(at.seen_from(listing.begun)))
 }
@@ -194,7 +196,7 @@ fn could_show(instance: &Instance, listing: &Listing) -> bool {
         .is_none_or(|launch| listing.begun.reached(last_try(launch).seen_from(listing.begun)))
 }
 
-/// When the launch was answered, or requested if no answer is known.
+/// Time at which the launch was answered, or requested if no answer is known.
 fn last_try(launch: &LaunchRecord) -> Stamp {
     match &launch.answer {
         Answer::Pending => launch.requested_at,
@@ -238,8 +240,10 @@ fn describe(
     let named = ungranted.names(&instance.id);
     let forgotten = |at: Stamp| state.may_have_forgotten(at, now);
     let recorded = match &instance.phase {
+        // A job may still run on it: it is terminated only when the last one has left.
         Phase::Draining { .. } if named || !super::upcoming::is_left(instance) => Recorded::Draining,
         Phase::Draining { .. } => Recorded::Terminating,
+        // Before *held*: the record lacks a job that has run here, so no further job may follow, which a held one would get.
         Phase::Launching
         | Phase::Checking
         | Phase::Ready
@@ -262,12 +266,14 @@ fn describe(
         }
         Phase::Cleaning => Recorded::Cleaning,
         Phase::OutOfService { .. } => Recorded::OutOfService,
+        // Before the reboot counts: a refused launch has no instance that could have got a job.
         Phase::Launching if instance.is_refused() => Recorded::Refused,
         // The record may lack the last events before the reboot, such as a grant.
         Phase::Launching | Phase::Checking | Phase::Suspended { .. } if forgotten(instance.since) => {
             Recorded::Stale
         }
         Phase::Ready if instance.ready.is_none_or(forgotten) => Recorded::Stale,
+        // An accepted launch has an instance to wait for; an unanswered one may have none, and is repeated.
         Phase::Launching if is_accepted(instance) => Recorded::Booting,
         Phase::Launching => Recorded::Requested,
         Phase::Checking => Recorded::Checking,
@@ -289,11 +295,12 @@ fn is_claimed(instance: &Instance, observed: &Observed, ungranted: &UngrantedAtt
     ungranted.used(&instance.id) && !fresh && (!instance.is_static() || cleanable)
 }
 
+/// True if the provider has accepted the launch.
 fn is_accepted(instance: &Instance) -> bool {
     instance.launch.as_ref().is_some_and(|l| matches!(l.answer, Answer::Accepted { .. }))
 }
 
-/// How long a launch, a suspension or a resume has lasted; anything else is young.
+/// The age of a launch, a suspension or a resume; anything else is young.
 fn age(instance: &Instance, observed: &Observed, policy: &Policy, now: Stamp) -> Age {
     let timing = &policy.timing;
     match (&instance.phase, &instance.launch) {
@@ -316,7 +323,7 @@ fn age(instance: &Instance, observed: &Observed, policy: &Policy, now: Stamp) ->
     }
 }
 
-/// How long a suspension or a resume may take.
+/// Limit for a suspension or a resume. An instance that is stopped waits for a resume without a limit.
 fn moves_within(step: Suspension, timing: &Timing) -> Option<Duration> {
     match step {
         Suspension::Suspending => Some(timing.suspend_timeout),
@@ -325,6 +332,8 @@ fn moves_within(step: Suspension, timing: &Timing) -> Option<Duration> {
     }
 }
 
+/// Turns a row's verdict into changes and effects. In a drained pool, suspended and resuming instances are drained instead:
+/// a resumed one would only be terminated.
 fn carry_out(
     draft: &mut PlanBuilder<'_>,
     observed: &Observed,
@@ -396,7 +405,7 @@ fn made(draft: &PlanBuilder<'_>) -> u32 {
     u32::try_from(made.count()).unwrap_or(u32::MAX)
 }
 
-/// The rows of the tier *stopped*.
+/// Carries out the rows of the tier *stopped*.
 fn move_tier(
     draft: &mut PlanBuilder<'_>,
     observed: &Observed,
@@ -447,7 +456,7 @@ fn is_bound(draft: &PlanBuilder<'_>, id: &InstanceId) -> bool {
     draft.state().instance(id).is_some_and(|known| known.domain.is_some())
 }
 
-/// If something is under way there: schedules the next pass soon, and at the latest at its deadline.
+/// Watches an instance with something under way: schedules the next pass soon, and at the latest at its deadline.
 fn watch(draft: &PlanBuilder<'_>, policy: &Policy, id: &InstanceId) {
     let Some(known) = draft.state().instance(id) else { return };
     let boots = matches!(known.phase, Phase::Launching | Phase::Checking) && !known.is_refused();
@@ -566,7 +575,8 @@ fn copies(observed: &Observed) -> Option<Note> {
     (!names.is_empty()).then_some(Note::Copies { names })
 }
 
-/// When an unrecorded instance is old enough: by its creation time, or since it was first seen, whichever is earlier.
+/// Time at which an unrecorded instance is old enough: by its creation time, or since it was first seen, whichever is
+/// earlier.
 ///
 /// A creation time comes from another clock: the runner host's clock may be set back long after it.
 fn grace_ends(listed: &Listed, observed: &Observed, policy: &Policy, now: Stamp) -> Stamp {

@@ -1,4 +1,4 @@
-//! What `prepare` and `cleanup` decide inside their own transactions.
+//! The decisions of `prepare` and `cleanup`, as the [`Event`]s that they commit inside their own transactions.
 //!
 //! Each also assigns over all waiting requests: a slot that its job has not used reaches the next job without a pass. One
 //! that was used waits for the check between jobs.
@@ -110,7 +110,7 @@ pub fn cleaned(
     assign::give_out(draft)
 }
 
-/// Returns a slot or a place in the queue. Without either: no events.
+/// Returns a slot, or a place in the queue ([`QueuePlace`](crate::job::QueuePlace)). Without either: no events.
 pub fn release(state: &PoolState, attempt: &AttemptName, leaving: Release, now: Stamp) -> Vec<Event> {
     end(state, attempt, (leaving, None), now)
 }

@@ -30,12 +30,13 @@ pub(super) fn step(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
     }
 }
 
-/// Whether it can be terminated now: idle, and no open attempt names it.
+/// True if an instance can be terminated now: it is idle, and no open attempt names it.
 fn is_disposable(instance: &Instance, input: &ScaleInput<'_>) -> bool {
     instance.is_idle() && !instance.is_static() && !input.ungranted.names(&instance.id)
 }
 
-/// Idle and stopped instances that are terminated whatever the idle policy.
+/// Idle and stopped instances that are terminated whatever the idle policy: a drained pool keeps none, and neither their age
+/// limit nor a suspicion depends on spare capacity.
 fn to_drain(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>) -> Vec<(InstanceId, DrainReason)> {
     let drained = draft.state().drained.is_some();
     let mut to_drain = Vec::new();
@@ -133,7 +134,8 @@ fn make_room(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
     }
 }
 
-/// Static hosts cannot be replaced: with `clean_unbinds`, cleaning makes one available to all trust domains again.
+/// Static hosts cannot be replaced: with [`clean_unbinds`](crate::policy::Policy::clean_unbinds), cleaning makes one
+/// available to all trust domains again.
 fn unbind_hosts(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
     if !input.policy.clean_unbinds {
         return;
@@ -151,7 +153,8 @@ fn unbind_hosts(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
     }
 }
 
-/// Terminates or cleans the instances that this pass has released.
+/// Terminates or cleans the instances that this pass has released. The step *reconcile* has done so only for those that
+/// were released before it.
 fn act_on_settled(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
     let effect = |instance: &Instance| {
         let id = instance.id.clone();
@@ -176,8 +179,8 @@ fn act_on_settled(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
 //
 // Comes before jobs are assigned. An instance without a job is replaced; a running job is told, and goes on.
 
-/// How long before the announced time an instance is replaced. New instances may have an equal notice, so an earlier
-/// replacement could repeat itself for days.
+/// The time before the announced moment at which an instance is replaced. New instances may have an equal notice, so an
+/// earlier replacement could repeat itself for days.
 const LEAD: Duration = Duration::from_hours(1);
 
 pub(super) fn announced(

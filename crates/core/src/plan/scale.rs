@@ -19,14 +19,14 @@ use crate::order::Ordered;
 use crate::policy::{Lifetime, Policy, Reuse};
 use crate::report::{Note, Report, WaitingOn};
 
-/// What blocks the launches that are still wanted.
+/// The reasons that block the launches which are still wanted.
 #[derive(Debug, Default)]
 pub(super) struct ScaleReport {
-    /// All of them.
+    /// All launches.
     pub(super) blocked: Option<WaitingOn>,
-    /// Those of the pool's own kind.
+    /// Launches of the pool's own kind.
     pub(super) shared: Option<WaitingOn>,
-    /// Those that jobs ordered.
+    /// Launches that jobs ordered.
     pub(super) ordered: Option<WaitingOn>,
     pub(super) limit_reached: bool,
 }
@@ -75,15 +75,15 @@ pub(super) fn step(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, report: 
     scaled
 }
 
-/// What of the wanted instances is launched in this pass.
+/// The wanted instances that are launched in this pass.
 #[derive(Default)]
 struct Picked<'a> {
     now: Vec<Want<'a>>,
-    /// How many more would be launched if refused launches did not take their room.
+    /// Number of instances that would be launched, too, if refused launches did not take their room.
     crowded: usize,
 }
 
-/// What may be launched now, in the order of the queue. Neither kind takes what belongs to the other.
+/// The launches that may be made now, in the order of the queue. Neither kind takes what belongs to the other.
 ///
 /// A refused launch takes room until it is repeated or its absence is proven: a provider may have refused what it
 /// then carried out.
@@ -149,12 +149,12 @@ fn give_way(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, crowded: usize)
     }
 }
 
-/// How many instances may be launched before the pool is at its limit.
+/// Number of instances that may be launched before the pool is at its limit.
 fn room(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>, counts: &InstanceCounts) -> u32 {
     input.policy.max_instances.saturating_add(counts.refused).saturating_sub(counted(draft, input))
 }
 
-/// If an instance is wanted and would fit, the offering it has to wait for. Also where this pass may not launch: the
+/// The offering that a wanted instance has to wait for, if it would fit. Also where this pass may not launch: the
 /// next one may.
 fn no_offering(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>, wanted: u32) -> Option<WaitingOn> {
     let Choice::Wait { first, count } = choice(draft, input) else { return None };
@@ -302,27 +302,28 @@ fn refill_yields(input: &ScaleInput<'_>) -> bool {
         && input.shortfall.launches().saturating_add(input.shortfall.served) > 0
 }
 
-/// The instances that count against `max_instances`: all recorded ones, and this owner's unrecorded ones.
+/// The instances that count against [`max_instances`](crate::policy::Policy::max_instances): all recorded ones, and this
+/// owner's unrecorded ones.
 pub(super) fn counted(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>) -> u32 {
     draft.state().alive().saturating_add(input.uncounted)
 }
 
 // What is to be launched, in the order of the queue: neither kind of instance keeps the other waiting.
 
-/// What is to be launched.
+/// The instances that are to be launched.
 pub(super) struct Wants {
     /// Instances of the pool's own kind.
     pub(super) shared: u32,
-    /// Those that jobs have ordered.
+    /// Instances that jobs have ordered.
     pub(super) orders: Vec<MissingOrder>,
 }
 
 /// One instance that is to be launched.
 #[derive(Clone, Copy)]
 pub(super) enum Want<'a> {
-    /// Of the pool's own kind.
+    /// An instance of the pool's own kind.
     Shared,
-    /// What this job ordered.
+    /// An instance made of what this job ordered.
     Order(&'a Reservation),
 }
 
@@ -399,7 +400,7 @@ fn is_due(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>, job: &Reservation) ->
     }
 }
 
-/// When the next launch of what the job ordered is due.
+/// The gate for the next launch of what the job ordered.
 pub(super) fn order_gate(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>, job: &Reservation) -> OwnGate {
     backoff::own_gate(&job.own, &draft.state().availability, &input.policy.timing, draft.now)
 }

@@ -26,11 +26,11 @@ pub enum Recorded {
     Unaccounted,
     Cleaning,
     OutOfService,
-    /// Its suspension is requested.
+    /// The suspension is requested.
     Suspending,
     /// In the tier *stopped*.
     Stopped,
-    /// Its resumption is requested.
+    /// The resumption is requested.
     Resuming,
     /// Draining, with jobs, or named by an open attempt.
     Draining,
@@ -56,14 +56,16 @@ pub enum Observation {
     Elsewhere,
 }
 
-/// How long the present state of affairs has lasted.
+/// The age of the present state of affairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Age {
     Young,
-    /// Launches: past `relaunch_after`.
+    /// Launches: past [`relaunch_after`](crate::policy::Timing::relaunch_after).
     Due,
-    /// Launches: past `launch_timeout`. Suspending, resuming: past `suspend_timeout`, `resume_timeout`. Unrecorded: past
-    /// `reap_grace`.
+    /// Launches: past [`launch_timeout`](crate::policy::Timing::launch_timeout). Suspending, resuming: past
+    /// [`suspend_timeout`](crate::policy::Timing::suspend_timeout),
+    /// [`resume_timeout`](crate::policy::Timing::resume_timeout). Unrecorded: past
+    /// [`reap_grace`](crate::policy::Timing::reap_grace).
     Late,
 }
 
@@ -72,11 +74,11 @@ pub enum Age {
 pub enum Unrecorded {
     /// A static host.
     Static,
-    /// This owner, a known generation, a known number.
+    /// An instance of this owner, with a known generation, a known number.
     Ours,
-    /// This owner, a known generation, a known number, and an open attempt's directory names it.
+    /// An instance of this owner, with a known generation, a known number, and an open attempt's directory names it.
     OursHeld,
-    /// This owner, but an unknown generation or number.
+    /// An instance of this owner, but with an unknown generation or number.
     Stranger,
     /// Another owner.
     Foreign,
@@ -96,14 +98,14 @@ pub enum Verdict {
     Suspect,
     /// Drain it, or clean it if it is a static host.
     Refresh,
-    /// Its record lacks a job: assign no further one; when that job has ended, drain it, or clean a static host.
+    /// The instance's record lacks a job: assign no further one; when that job has ended, drain it, or clean a static host.
     LastJob,
     Clean,
     Suspend,
     /// Record that it is suspended.
     Record,
     Resume,
-    /// It was not suspended, or is not ready again, in time: drain it.
+    /// The instance was not suspended, or is not ready again, in time: drain it.
     GiveUp,
     /// For a static host: drop the record.
     Drain(DrainReason),

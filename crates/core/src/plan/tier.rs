@@ -14,7 +14,7 @@ use crate::inventory::Suspends;
 use crate::policy::Policy;
 use crate::report::{Note, Report};
 
-/// What operators read: the provider cannot suspend, or suspensions fail.
+/// Adds the notes for operators: the provider cannot suspend, or suspensions fail.
 pub(super) fn notes(draft: &PlanBuilder<'_>, observed: &Observed, policy: &Policy, report: &mut Report) {
     if policy.idle_stopped == 0 {
         return;
@@ -65,7 +65,7 @@ pub(super) fn resume(
     }
 }
 
-/// In a full pool, which has no room for launches, stopped instances become idle ones.
+/// Resumes stopped instances as idle ones in a full pool, which has no room for launches.
 pub(super) fn resume_idle(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
     let ScaleInput { observed, policy, .. } = *input;
     if draft.state().drained.is_some() || scale::counted(draft, input) < policy.max_instances {
@@ -139,7 +139,7 @@ pub(super) fn fill(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, idle: &[
     }
 }
 
-/// Drains stopped instances above `idle_stopped`; all if the provider cannot resume them.
+/// Drains stopped instances above [`idle_stopped`](crate::policy::Policy::idle_stopped); all if the provider cannot resume them.
 pub(super) fn retire(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
     let most = match input.observed.capabilities.suspends {
         Suspends::Yes => input.policy.idle_stopped,
@@ -162,7 +162,7 @@ pub(super) fn stopped<'a>(
     instances.filter(|i: &&Instance| i.phase.is_stopped() && !input.ungranted.names(&i.id))
 }
 
-/// How many instances have to be launched for the tier: what is spare above the target is suspended.
+/// Number of instances that have to be launched for the tier: what is spare above the target is suspended.
 pub(super) fn wanted(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>) -> u32 {
     let lacking = lacking(draft, input);
     if lacking == 0 {
@@ -173,7 +173,7 @@ pub(super) fn wanted(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>) -> u32 {
     lacking.saturating_sub(above)
 }
 
-/// How many instances the tier lacks; none while suspensions fail.
+/// Number of instances that the tier lacks; none while suspensions fail.
 fn lacking(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>) -> u32 {
     if input.policy.idle_stopped == 0
         || input.observed.capabilities.suspends != Suspends::Yes

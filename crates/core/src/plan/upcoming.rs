@@ -30,7 +30,7 @@ struct UpcomingInstance<'a> {
     domain: Option<&'a TrustDomain>,
 }
 
-/// What is missing once everything on its way is ready.
+/// The capacity that is missing once everything on its way is ready.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Shortfall {
     /// Waiting jobs without an order that no instance on its way will serve, but a new one could.
@@ -70,7 +70,7 @@ impl<'a> UpcomingCapacity<'a> {
         Self::of(state, policy, ungranted, now, |_| true)
     }
 
-    /// Those that are resuming.
+    /// The upcoming instances that are resuming.
     pub(super) fn resuming(
         state: &'a PoolState,
         policy: &'a Policy,
@@ -121,6 +121,9 @@ impl<'a> UpcomingCapacity<'a> {
     }
 
     /// Serves every waiting job that it can, and returns the shortfall.
+    ///
+    /// Jobs are served in the order of the queue, as the grants will be: otherwise a launch could be left out for a job that then
+    /// finds its slot taken.
     pub(super) fn shortfall(mut self, state: &'a PoolState) -> Shortfall {
         let mut shortfall = Shortfall::default();
         let mut unserved: BTreeMap<&str, u32> = BTreeMap::new();
@@ -158,13 +161,15 @@ fn ordered(state: &PoolState) -> BTreeMap<&AttemptName, &Instance> {
 }
 
 impl<'a> UpcomingInstance<'a> {
-    /// With the uses that it has left.
+    /// An upcoming instance with the uses that it has left.
     fn fresh(instance: &'a Instance) -> Self {
         let slots = instance.free_slots().min(instance.uses_left.unwrap_or(u32::MAX));
         Self { instance, slots, domain: instance.domain.as_ref() }
     }
 }
 
+/// The instance as capacity on its way; `None` if it brings none. A ready one without obstacles is not on its way: the step
+/// *assign* has offered it already, so what still waits does not suit it.
 fn upcoming<'a>(instance: &'a Instance, policy: &Policy) -> Option<UpcomingInstance<'a>> {
     let (domain, uses) = match instance.phase {
         Phase::Launching | Phase::Checking if !instance.is_refused() => {
@@ -198,7 +203,7 @@ pub(super) struct InstanceCounts {
     pub(super) spare: u32,
     /// Launches of the pool's own kind that may still become ready.
     pub(super) under_way: u32,
-    /// Those that jobs ordered.
+    /// Launches that jobs ordered.
     pub(super) ordered: u32,
     /// Refused launches that may be repeated now.
     pub(super) refused: u32,
@@ -245,7 +250,7 @@ pub(super) fn is_spare(instance: &Instance, policy: &Policy) -> bool {
         && instance.domain.as_ref().is_none_or(|bound_to| policy.reuse.is_open(bound_to))
 }
 
-/// Draining, and no longer in use.
+/// True if an instance is draining, and no longer in use.
 pub(super) fn is_leaving(instance: &Instance, input: &ScaleInput<'_>) -> bool {
     matches!(instance.phase, Phase::Draining { .. })
         && is_left(instance)

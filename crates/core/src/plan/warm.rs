@@ -19,7 +19,7 @@ use crate::pool::PoolState;
 use crate::report::{Note, Report};
 use crate::time::Stamp;
 
-/// As many instances of a pool pull at the same time.
+/// Number of a pool's instances that pull at the same time.
 pub const AT_MOST: usize = 2;
 
 /// True if images may be pulled there: no job has it or waits for it.
@@ -42,7 +42,7 @@ pub fn is_missing(state: &PoolState) -> bool {
     !images.is_empty() && state.instances.values().any(|i| lacks(i))
 }
 
-/// What the first waiting job needs that an instance lacks which is being checked.
+/// The images that the first waiting job needs and an instance which is being checked lacks.
 pub fn ahead(state: &PoolState, instance: &InstanceId) -> Vec<Arc<str>> {
     let (Some(known), Some(policy)) = (state.instance(instance), &state.policy) else { return Vec::new() };
     if known.phase != Phase::Checking || known.ordered.is_some() {
@@ -134,7 +134,7 @@ fn first_due(
     old
 }
 
-/// What operators read of pulls that fail.
+/// The notes for operators about pulls that fail.
 fn notes(draft: &PlanBuilder<'_>, pulls: &Pulls, images: &[Arc<str>]) -> Vec<Note> {
     let mut failing: BTreeMap<&str, Vec<&FailingCall>> = BTreeMap::new();
     for ((id, image), call) in &pulls.failing {

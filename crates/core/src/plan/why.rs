@@ -51,7 +51,7 @@ pub(super) fn step(
     }
 }
 
-/// What a job waits for that this instance is to serve.
+/// The reason why a job waits that this instance is to serve.
 fn on_its_way(serving: &Instance, job: &Reservation) -> WaitingOn {
     let instance = serving.id.clone();
     match (&serving.phase, &serving.unreachable) {
@@ -70,7 +70,7 @@ fn on_its_way(serving: &Instance, job: &Reservation) -> WaitingOn {
     }
 }
 
-/// What the attempt waits for according to the record alone, for a call that cannot wait for the keeper's report.
+/// The reason why the attempt waits, according to the record alone, for a call that cannot wait for the keeper's report.
 pub fn by_record(state: &PoolState, attempt: &AttemptName, now: Stamp) -> Option<WaitingOn> {
     let policy = state.policy.as_deref()?;
     let observed = Observed::nothing(state, now);
@@ -152,7 +152,7 @@ impl Rest<'_> {
 /// A static host, and why jobs cannot get it now.
 struct Host<'a> {
     instance: &'a Instance,
-    /// It stays with its trust domain until the operator unbinds it.
+    /// True if the host stays with its trust domain until the operator unbinds it.
     stays: bool,
     out_of_service: Option<String>,
     unreached: Option<String>,
@@ -173,8 +173,8 @@ fn static_hosts<'a>(draft: &'a PlanBuilder<'_>, input: &ScaleInput<'_>, report: 
     hosts.map(state_of).collect()
 }
 
-/// Those that a job may have and cannot get, with the reason of the first: one that is out of service before one that is
-/// not reached.
+/// The hosts that a job may have and cannot get, with the reason of the first: one that is out of service before one that
+/// is not reached.
 fn unusable(hosts: &[Host<'_>], job: &Reservation) -> Option<UnusableHosts> {
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let (open, bound): (Vec<&Host<'_>>, Vec<&Host<'_>>) =

@@ -17,7 +17,7 @@ use crate::Engine;
 /// Tries the engine; `prepare.sh` does so, too.
 pub(super) const SOUND: &str = include_str!("sound.sh");
 
-/// How long the check may take, each of its commands a minute at most.
+/// Limit for the check of an engine, each of its commands a minute at most.
 pub(crate) const WITHIN: Duration = Duration::from_mins(3);
 
 /// The longest text of what kept the check from its result, in characters.
@@ -57,7 +57,7 @@ fn script(
     )
 }
 
-/// How the keeper's check of an engine runs.
+/// The keeper's check of an engine, and how it runs.
 pub(crate) struct EngineCheck {
     pub(crate) engine: ContainerEngine,
     /// True if the account of jobs runs the engine.
@@ -70,8 +70,8 @@ pub(crate) struct EngineCheck {
 }
 
 impl Engine {
-    /// Whether the engine of an instance starts containers, by a container of Greenroom's own; if `started` has run, that is
-    /// all. An error of the connection says nothing about the engine.
+    /// Checks that the engine of an instance starts containers, with a container of Greenroom's own; if `started` has run,
+    /// that is all. An error of the connection says nothing about the engine.
     pub(crate) async fn engine_sound(
         &self,
         id: &InstanceId,

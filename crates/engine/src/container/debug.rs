@@ -22,7 +22,7 @@ pub(super) const RECENT: &str = include_str!("services.sh");
 /// The part of a service's output that is shown at a time, in bytes.
 pub(super) const MOST: usize = 64 << 10;
 
-/// How long a job waits for the output of its services after a stage.
+/// The time that a job waits for the output of its services after a stage.
 const WITHIN: Duration = Duration::from_secs(5);
 
 /// The line of the job log for one that a service wrote. `at`: the time of day.
@@ -109,7 +109,7 @@ mod tests {
 
     use super::*;
 
-    /// What the script reports of one service in this directory.
+    /// The script's report of one service in this directory.
     fn recent(dir: &std::path::Path, most: usize) -> String {
         let script = format!("name=job last=2 shared='{}' most={most}\n{RECENT}recent\n", dir.display());
         let ended = Command::new("sh").args(["-c", &script]).output().unwrap();

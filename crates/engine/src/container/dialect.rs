@@ -1,4 +1,4 @@
-//! What differs between the engines in the script of `prepare`. Their commands are in `podman.sh` and `docker.sh`.
+//! The differences between the engines in the script of `prepare`. Their commands are in `podman.sh` and `docker.sh`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -167,7 +167,7 @@ const MIRRORED: &str = "docker.io";
 const SETTINGS: &str = "daemon.json";
 const CERTIFICATES: &str = "certs.d";
 
-/// Goes into the settings if the script knows an MTU that the daemon has to be told.
+/// The part of the settings that is used if the script knows an MTU that the daemon has to be told.
 const MTU: &str = "${inner:+\"mtu\":$inner}";
 
 /// The files of one daemon.

@@ -91,7 +91,7 @@ fn written(instance: &Instance, engine: ContainerEngine, call: &str) -> EngineSc
 /// Functions of a shell that end scripts of Greenroom's own.
 pub(super) const ENDING: &str = include_str!("ending.sh");
 
-/// How long it may take. A pull ends within two seconds.
+/// Limit for the script that ends pulls. A pull ends within two seconds.
 const WITHIN: Duration = Duration::from_secs(30);
 
 impl Engine {

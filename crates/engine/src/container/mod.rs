@@ -36,10 +36,10 @@ use self::script::JobNetwork;
 use super::acquire::Acquired;
 use super::{Engine, EngineError};
 
-/// What the script needs beside pulls and services.
+/// The time that the script needs beside pulls and services.
 const MARGIN: Duration = Duration::from_mins(2);
 
-/// Why a job got no container. Its instance has been released.
+/// The reason why a job got no container. Its instance has been released.
 #[derive(Debug, thiserror::Error)]
 pub enum ContainerError {
     /// The job asks for what does not exist or is denied: it fails the same way on each instance.
@@ -68,7 +68,7 @@ pub enum ContainerError {
 }
 
 impl ContainerError {
-    /// How the job ends with it, for the record.
+    /// The end of a job with this error, for the record.
     fn end(&self) -> Option<JobEnd> {
         let result = match self {
             Self::Impossible(_) => JobResult::Failed,
@@ -207,7 +207,7 @@ fn services_shown(job: &ContainerJob) -> Vec<String> {
     shown.filter_map(|service| service.names.first().cloned()).collect()
 }
 
-/// How the script ended, unless the connection or the time did.
+/// The result of the script's end, unless the connection or the time did.
 fn ended_as(
     ended: Result<StageEnd, ConnectError>,
     assignment: &Assignment,

@@ -125,7 +125,8 @@ fn taken_by(engine: ContainerEngine) -> (&'static [&'static str], &'static [&'st
     }
 }
 
-/// Where programs look for more variables than are known here. A line of a file carries these wherever it can.
+/// The beginnings of variables' names that programs look for beside those known here. A line of a file carries these
+/// wherever it can.
 const DOUBTED_BEGINNINGS: &[&str] =
     &["BASH", "LC_", "XDG_", "CONTAINER", "STORAGE_", "PODMAN_", "BUILDAH_", "DOCKER_"];
 
@@ -134,10 +135,10 @@ const LONGEST_EXPORTED: usize = 128 << 10;
 /// The longest line of a file that engines read.
 const LONGEST_LINE: usize = (64 << 10) - 1;
 
-/// How many variables a sentence names.
+/// Number of variables that a sentence names.
 const MOST_NAMED: usize = 10;
 
-/// How a variable reaches the engine.
+/// The way in which a variable reaches the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Carrier {
     /// The environment of its program.
@@ -148,7 +149,7 @@ pub(super) enum Carrier {
     Nothing,
 }
 
-/// How a variable reaches this engine.
+/// The way in which a variable reaches this engine.
 pub(super) fn carrier(engine: ContainerEngine, key: &str, value: &str) -> Carrier {
     let begins = |beginnings: &[&str]| beginnings.iter().any(|begin| key.starts_with(begin));
     let (names, beginnings) = taken_by(engine);
@@ -201,7 +202,7 @@ pub(super) fn lost(job: &ContainerJob) -> Vec<String> {
     job.containers().enumerate().filter_map(sentence).collect()
 }
 
-/// What job and pool choose for a container.
+/// The options that job and pool choose for a container.
 pub(super) fn of(job: &ContainerJob, container: &ContainerSpec) -> Vec<String> {
     let options = &job.options;
     let dialect = Dialect(job.engine);

@@ -1,4 +1,4 @@
-//! Who owns a job's files on its instance, if the runner's own stages close them to other users.
+//! The owners of a job's files on its instance, if the runner's own stages close them to other users.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use greenroom_ports::tail::Tail;
 use crate::Engine;
 use crate::stage::StageKind;
 
-/// How long the change may take: as long as a large checkout.
+/// Limit for the change of owners: as long as a large checkout.
 const WITHIN: Duration = Duration::from_mins(10);
 /// The longest text of the instance's own errors, in characters.
 const LINE: usize = 300;
 
-/// Who gets the files.
+/// The user who gets the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NewOwner {
     /// The user of the container.

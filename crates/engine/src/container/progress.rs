@@ -1,4 +1,4 @@
-//! From the script's reports to the job log, and to what they mean in the end.
+//! The way from the script's reports to the job log, and to what they mean in the end.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -79,7 +79,7 @@ pub enum ContainerProgress {
         service: String,
         after: Duration,
     },
-    /// It runs, and is still waited for.
+    /// A service runs, and is still waited for.
     ServiceAwaited {
         service: String,
         waited: Duration,
@@ -89,7 +89,7 @@ pub enum ContainerProgress {
         status: String,
         after: Duration,
     },
-    /// It runs, and none of its ports has answered.
+    /// A service runs, and none of its ports has answered.
     ServiceSilent {
         service: String,
         waited: Duration,
@@ -103,7 +103,7 @@ pub enum ContainerProgress {
         service: String,
         line: String,
     },
-    /// What a service writes while it runs, and the time of day.
+    /// Output that a service writes while it runs, and the time of day.
     ServiceWrote {
         service: String,
         at: String,
@@ -119,7 +119,7 @@ pub enum ContainerProgress {
 /// A pull, or the start of a service.
 struct Begun {
     at: Stamp,
-    /// When the job log last showed it.
+    /// Time at which the job log last showed this.
     told: Stamp,
     bytes: Option<u64>,
 }
@@ -141,12 +141,12 @@ pub(crate) struct Watcher<'a> {
     begun: BTreeMap<usize, Begun>,
     images: BTreeMap<usize, ImageFacts>,
     removed: Vec<Arc<str>>,
-    /// Why the last pull of this number failed.
+    /// Cause and text of the last failed try of a pull, by the pull's number.
     failed: BTreeMap<usize, (Cause, String)>,
     late: bool,
     done: bool,
     owner: Option<Owner>,
-    /// What ends the preparation, whatever else is reported.
+    /// The error that ends the preparation, whatever else is reported.
     fault: Option<ContainerError>,
 }
 
@@ -201,13 +201,13 @@ impl<'a> Watcher<'a> {
         })
     }
 
-    /// How many things it holds that the guest has named.
+    /// Number of entries that are held under names that the guest chose.
     #[cfg(test)]
     pub(super) fn held(&self) -> usize {
         self.begun.len() + self.images.len() + self.removed.len() + self.failed.len()
     }
 
-    /// What it says of the instance's images. Those of another platform are of use to few jobs.
+    /// The instance's images, as the script reported them. Those of another platform are of use to few jobs.
     pub(crate) fn seen(&self) -> SeenImages {
         let found = self.images.iter().filter_map(|(number, facts)| {
             let spec = spec(self.job, *number).filter(|spec| spec.platform.is_none())?;

@@ -36,9 +36,9 @@ const MACHINES: &str = "--network host";
 /// The network of a job's containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobNetwork {
-    /// That of the instance.
+    /// The instance's own.
     Shared,
-    /// One that only containers of the job are in.
+    /// A network that only containers of the job are in.
     Own,
 }
 
@@ -268,7 +268,7 @@ fn creation(
     _ = write!(text, "exec {} create \"$@\"", job.engine.program());
 }
 
-/// In a network of the job's own, all containers have all names.
+/// The options for the network. In a network of the job's own, all containers have all names.
 fn network_options(
     name: &ContainerName,
     network: JobNetwork,

@@ -1,4 +1,4 @@
-//! What the script may say, and what its reports mean.
+//! Tests of what the script may say, and of what its reports mean.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -100,7 +100,7 @@ fn every_shell_reads_the_whole_script() {
     }
 }
 
-/// What a played engine is given to create a service: its arguments and a variable.
+/// The input that a played engine gets to create a service: its arguments and a variable.
 fn created(job: &ContainerJob) -> String {
     let text =
         script(&ContainerName::parse("greenroom-a1").unwrap(), job, &["/b 'x"], JobNetwork::of(job, 1));
@@ -356,7 +356,7 @@ fn the_worst_failure_decides_whom_it_concerns() {
     assert!(matches!(error(quoted), ContainerError::Unavailable(_)), "a text convicts nobody");
 }
 
-/// What the job log shows of these lines, each of which comes at its second.
+/// The progress that the job log shows of these lines, each of which comes at its second.
 fn shown(lines: &[(u64, &str)]) -> Vec<ContainerProgress> {
     let job = job();
     let mut told = Vec::new();

@@ -26,6 +26,7 @@ pub(super) fn commit(files: &PoolFiles, view: &mut View, events: &[Event]) -> Re
         what: format!("cannot read back the encoded transaction: {e}"),
     };
     let record = format::record(n, events).map_err(|e| unwritable(&e))?;
+    // The view applies what a reader will read, not what was encoded, so that all processes reach the same state.
     let read_back: JournalRecord = serde_json::from_slice(&record).map_err(|e| unwritable(&e))?;
 
     let headed = view.journal.as_ref().is_some_and(|j| j.header.is_some());
@@ -75,7 +76,7 @@ fn open(files: &PoolFiles, view: &View) -> Result<(File, FileIdentity), StoreErr
     Ok((file, identity))
 }
 
-/// The target of a transaction.
+/// The target of a transaction, to which [`append`] writes.
 trait JournalSink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
     fn cut_back(&mut self, length: u64) -> io::Result<()>;

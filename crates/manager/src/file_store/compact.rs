@@ -21,14 +21,14 @@ use super::view::View;
 /// New files, written and synced, but not yet active.
 #[derive(Debug)]
 pub(super) struct PendingCompaction {
-    /// Kept open, and thereby locked against a second compaction, until the draft is dropped.
+    /// The new snapshot's file, open and thereby locked against a second compaction until the draft is dropped.
     _snapshot: File,
     _journal: File,
     /// Number of the last record in the new snapshot.
     last: u64,
 }
 
-/// Result of installing a draft.
+/// Result of [`install`] for a draft.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CommitResult {
     /// A new journal has begun.
@@ -39,7 +39,7 @@ pub(super) enum CommitResult {
     Superseded,
 }
 
-/// The serialised content of a draft.
+/// The serialised content of a [`PendingCompaction`].
 #[derive(Debug)]
 pub(super) struct Contents {
     pub(super) snapshot: Vec<u8>,
@@ -81,7 +81,7 @@ fn new(path: &Path) -> PathBuf {
     path.with_added_extension("new")
 }
 
-/// Whether a new file has to survive a power failure.
+/// The durability of a new file: [`Sync::Yes`] has it survive a power failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sync {
     Yes,
@@ -120,9 +120,12 @@ pub(super) fn install(
     let there = FileIdentity::at(&files.journal)?;
     let (Some(there), Some(journal)) = (there, &view.journal) else { return Ok(CommitResult::Superseded) };
     let untouched = FileIdentity::at(&files.snapshot)? == view.snapshot;
+    // A journal that grew is fine: the new snapshot holds its beginning. Any other change is another process's compaction or
+    // repair, which this draft would undo.
     if !untouched || !there.same_file(journal.identity) || there.size < journal.valid {
         return Ok(CommitResult::Superseded);
     }
+    // The snapshot comes before the journal: a new journal beside the old snapshot would lack the records between them.
     keep_previous(files, view)?;
     rename(&new(&files.snapshot), &files.snapshot)?;
     crash_point("store.compact.snapshot-renamed");
@@ -143,6 +146,7 @@ fn keep_previous(files: &PoolFiles, view: &View) -> Result<(), StoreError> {
     if view.snapshot.is_none() {
         return Ok(());
     }
+    // A link cannot replace a name, and a rename can: the link gets a temporary name first, so `previous` always exists.
     let name = new(&files.previous);
     remove(&name)?;
     std::fs::hard_link(&files.snapshot, &name).map_err(|e| io_error("link", &name, &e))?;

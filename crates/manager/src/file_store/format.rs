@@ -90,7 +90,7 @@ pub(super) fn seal(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// True if the line begins like those of `seal`, whether or not it is sound.
+/// True if the line begins like those of [`seal`], whether or not it is sound.
 pub(super) fn is_sealed(line: &[u8]) -> bool {
     line.starts_with(OPENING)
 }

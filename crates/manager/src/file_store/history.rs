@@ -154,7 +154,7 @@ fn reader(path: &Path) -> Result<Option<BufReader<File>>, StoreError> {
     }
 }
 
-/// The version of `Part`. An index of another one is rebuilt.
+/// The version of [`Part`]. An index of another one is rebuilt.
 const INDEX_VERSION: u32 = 2;
 /// Maximum number of segments that a compaction indexes. More than one can lack an index after a crash.
 const MOST_INDEXED: usize = 4;

@@ -35,7 +35,7 @@ pub use self::format::FORMAT;
 use self::history::HistoryReader;
 use self::view::View;
 
-/// Settings of the store.
+/// Settings of a [`FileStore`].
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Limit of a wait for the pool's lock. Default 10 s.
@@ -63,14 +63,14 @@ impl Default for Options {
 /// Number of tries of a compaction, if records are added while the snapshot is written.
 const COMPACT_ROUNDS: u32 = 3;
 
-/// The state of one pool in its directory. Created by `StateDir::pool`.
+/// The state of one pool in its directory. Created by [`StateDir::pool`].
 #[derive(Debug)]
 pub struct FileStore {
     files: PoolFiles,
     options: Options,
     /// The last view, from which the next read continues. Never held across an `await`.
     seen: RefCell<Option<View>>,
-    /// Whether this process has found any recorded state.
+    /// True once this process has found any recorded state.
     begun: Cell<bool>,
     /// The journal whose name is known to be durable.
     named: Cell<Option<FileIdentity>>,
@@ -87,7 +87,7 @@ impl FileStore {
         lock::take(&self.files.lock, &self.files.pool, self.options.lock_timeout).await
     }
 
-    /// Continues from the last view, or reads from the beginning.
+    /// Continues from the last [`View`], or reads from the beginning.
     fn read(&self) -> Result<View, StoreError> {
         let seen = self.seen.borrow_mut().take();
         self.read_from(seen)
@@ -104,7 +104,7 @@ impl FileStore {
         Ok(view)
     }
 
-    /// Reads under the lock, and decides.
+    /// Reads under the lock, and decides. [`append`](Self::append) then writes the events.
     fn decide(&self, decide: Decide<'_>) -> Result<(View, Vec<Event>), StoreError> {
         let view = self.read()?;
         if let Some((file, found)) = &view.newer {
@@ -307,7 +307,7 @@ impl OperatorStore for FileStore {
     }
 }
 
-/// The stores of a state directory.
+/// The stores of a state directory, a [`FileStore`] for each pool.
 #[derive(Debug)]
 pub struct FileStores {
     dir: StateDir,

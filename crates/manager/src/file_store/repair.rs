@@ -15,7 +15,7 @@ use super::format::{Lines, number};
 use super::history::{segment_name, segments};
 use super::view::{Journal, View};
 
-/// A repair, prepared and synced, to be activated under the lock.
+/// A repair, prepared and synced by [`prepare`], to be activated under the lock by [`finish`].
 #[derive(Debug)]
 pub(super) struct PreparedRepair {
     draft: PendingCompaction,
@@ -82,6 +82,7 @@ pub(super) fn prepare(files: &PoolFiles) -> Result<Option<PreparedRepair>, Store
     if journal.is_some() {
         side_files.push(save(files, "journal.damaged", &bytes)?);
     }
+    // The originals have synced copies before anything is replaced: a repair must not lose evidence.
     crash_point("store.repair.saved");
     keep_prefix(files, &view, &bytes)?;
     let contents = Contents::of(files, &view, last)?;
@@ -117,12 +118,13 @@ fn sound_numbers(bytes: &[u8]) -> impl Iterator<Item = u64> {
     Lines(bytes).filter(|line| line.sound).filter_map(|line| number(line.text))
 }
 
-/// Activates a repair. The lock is held.
+/// Activates a repair by [`compact::replace`]. The lock is held.
 pub(super) fn finish(
     files: &PoolFiles,
     prepared: PreparedRepair,
     damage: StoreError,
 ) -> Result<Repaired, StoreError> {
+    // The preparation ran without the lock: an operator may have restored a copy meanwhile.
     let same = FileIdentity::at(&files.snapshot)? == prepared.snapshot
         && FileIdentity::at(&files.journal)? == prepared.journal;
     if !same {

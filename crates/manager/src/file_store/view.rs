@@ -17,7 +17,7 @@ use super::files::{FileIdentity, NOFOLLOW, PoolFiles, damaged, identify, io_erro
 use super::format::{FORMAT, Header, JournalRecord, Lines, Snapshot, is_sealed, is_sound, number, version};
 use super::history::segments;
 
-/// The state, as read from the files.
+/// The state, as [`View::read`] reads it from the files.
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) state: PoolState,
@@ -33,10 +33,10 @@ pub(super) struct View {
     pub(super) journal: Option<Journal>,
 }
 
-/// A journal, as far as it has been read.
+/// A journal, as far as a [`View`] has read it.
 #[derive(Debug)]
 pub(super) struct Journal {
-    /// Kept open, so that its inode cannot be reused for another file.
+    /// The journal's file, kept open so that its inode cannot be reused for another file.
     pub(super) file: File,
     pub(super) identity: FileIdentity,
     pub(super) header: Option<Header>,

@@ -43,7 +43,7 @@ const FIELDS: &[&str] = &[
     "variables",
 ];
 
-/// A value within a budget of memory. What does not fit becomes null, and `is_over` reports it.
+/// A value within a budget of memory. What does not fit becomes null, and [`is_over`](Budget::is_over) reports it.
 pub(super) struct Budget(Cell<Option<usize>>);
 
 impl Budget {
@@ -234,11 +234,11 @@ pub(super) struct Clipped<R> {
     place: ClipState,
 }
 
-/// Where the next byte is.
+/// The position of the next byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ClipState {
     Outside,
-    /// Within a string of which so many bytes have passed.
+    /// A position within a string of which so many bytes have passed.
     Text(usize),
     /// Behind a backslash.
     Escape(usize),
@@ -246,7 +246,7 @@ enum ClipState {
     Digits(usize, u8, u16),
     /// Behind the first half of a pair of `\u`, which cannot stand alone.
     Half(usize),
-    /// Within the part of a string that is left out.
+    /// A position within the part of a string that is left out.
     Cut,
     CutEscape,
 }

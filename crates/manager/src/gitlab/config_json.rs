@@ -15,12 +15,12 @@ use serde::Serialize;
 
 use super::env::{POOL, STATE_DIR};
 
-/// Where a job's sources are, below the pool's `builds_dir`.
+/// The place of a job's sources, below the pool's `builds_dir`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BuildsLayout {
     /// `builds_dir` itself: one job at a time, on an instance that is not cleaned.
     Whole,
-    /// Its directory `0`: one job at a time, on a host that is cleaned after it.
+    /// The directory `0` in `builds_dir`: one job at a time, on a host that is cleaned after it.
     OneSlot,
     /// A directory for each number that a runner gives to concurrent jobs of a project.
     Slots,

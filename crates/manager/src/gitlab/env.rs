@@ -115,7 +115,7 @@ impl JobEnv {
         self.state_dir.as_deref().map(Path::new)
     }
 
-    /// The pool that `config` chose; absent when `state_dir` is.
+    /// The pool that `config` chose; absent when [`state_dir`](Self::state_dir) is.
     pub fn pool(&self) -> Result<Option<PoolName>, EnvError> {
         let Some(pool) = &self.pool else { return Ok(None) };
         PoolName::parse(&pool.to_string_lossy()).map(Some).map_err(EnvError::Pool)

@@ -1,4 +1,4 @@
-//! How a call ends, in the runner's terms.
+//! The end of a call, in the runner's terms.
 //!
 //! The driver's exit code names the responsible party; the script's own code goes into a file. The runner reads that
 //! file only after a build failure and never removes it, so an earlier stage's code would be taken for the current

@@ -56,7 +56,7 @@ impl Stage {
         !self.is_job_script() && !matches!(self, Self::Other(_))
     }
 
-    /// Its name, if it prepares the instance for the job's own script and fetches its sources.
+    /// Returns the stage's name, if it prepares the instance for the job's own script and fetches its sources.
     pub fn prepares(&self) -> Option<&'static str> {
         match self {
             Self::PrepareScript => Some("prepare_script"),

@@ -72,7 +72,7 @@ pub(super) struct ReadableFiles {
     /// `None`: no `prepare` has created the file, or it cannot be read.
     pub job: Option<JobFile>,
     pub assignment: Option<Assignment>,
-    /// Why one of them cannot be read.
+    /// The reason one of them cannot be read.
     pub problem: Option<HostError>,
 }
 
@@ -208,7 +208,7 @@ pub(super) fn is_set(dir: &Path, mark: &str) -> io::Result<bool> {
     Ok(files::missing_is_none(fs::symlink_metadata(dir.join(mark)))?.is_some())
 }
 
-/// When and why the mark `closed` was set; `None` if it is not.
+/// Returns when and why the mark `closed` was set; `None` if it is not.
 ///
 /// RACE: a read between the mark's creation and its text returns no reason, and the file's time.
 pub(super) fn closed(dir: &Path) -> io::Result<Option<Closed>> {

@@ -1,4 +1,4 @@
-//! What is only shown of an attempt: the files `failure`, `containers` and `summary`.
+//! Facts of an attempt that are only shown: the files `failure`, `containers` and `summary`.
 //!
 //! `failure` is the stage that decides how the job ends, if one did not succeed; `containers` the history of the job's containers.
 //! `summary` has one line for each part of the job, and exists only if the pool has `summary = true`. A file that cannot be read

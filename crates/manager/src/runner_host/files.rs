@@ -12,7 +12,7 @@ use greenroom_system::random_hex;
 /// Larger files were not written by Greenroom.
 const LARGEST: u64 = 16 << 20;
 
-/// Whether the written data must survive a power cut.
+/// The durability of written data: [`Durable::Yes`] has it survive a power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Durable {
     Yes,

@@ -38,7 +38,7 @@ use super::wait::Signals;
 /// The kind of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
-    /// Called by a runner, which is watched; `tmpdir` is the attempt's TMPDIR.
+    /// A call of a runner, which is watched; `tmpdir` is the attempt's TMPDIR.
     Driver { tmpdir: Option<PathBuf> },
     /// Reconciles the pools.
     Keeper,

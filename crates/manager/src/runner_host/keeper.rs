@@ -167,7 +167,7 @@ fn write_starts(root: &Path, starts: &KeeperStarts) {
 pub(super) struct ReplacementWatch {
     lock: PathBuf,
     lock_inode: (u64, u64),
-    /// This program's file at the time the keeper began.
+    /// The program's file at the time this keeper began.
     program: Option<(PathBuf, (u64, u64))>,
     next_check: Cell<Instant>,
 }

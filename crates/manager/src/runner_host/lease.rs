@@ -124,7 +124,7 @@ pub(super) struct LeaseStatus {
 /// Checks whether a call holds the lease. `None` if there is no lease file.
 ///
 /// RACE: the kernel cannot be queried for this kind of lock, so the check takes it exclusively and releases it
-/// immediately. A call that comes at this moment does not fail: it waits (`lock_shared`). Two concurrent checks may
+/// immediately. A call that comes at this moment does not fail: it waits ([`lock_shared`]). Two concurrent checks may
 /// both report "held", which is in the job's favour. `/proc/locks` would not interfere, but it hides the locks of other
 /// process namespaces and names wrong files on overlay and btrfs: a held lease could appear free.
 pub(super) fn status(dir: &Path) -> io::Result<Option<LeaseStatus>> {

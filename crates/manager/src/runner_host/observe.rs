@@ -1,6 +1,6 @@
 //! Observations of a pool's attempts.
 //!
-//! Facts only: `core::attempt` decides whether an attempt has ended. Facts that cannot be determined are `Unknown`.
+//! Facts only: `core::attempt` decides whether an attempt has ended. Facts that cannot be determined are [`Presence::Unknown`].
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;

@@ -95,7 +95,7 @@ impl LocalHost {
         files::replace(&dir, REFUSALS, &text, Durable::No).map_err(|e| cannot("write", &path, e))
     }
 
-    /// Why the job was refused a moment ago, if it was.
+    /// Returns why the job was refused a moment ago, if it was.
     pub fn refusal(&self, pool: &PoolName, job: &JobKey) -> Result<Option<String>, HostError> {
         let found = self.refusals(pool)?.into_iter().find(|refusal| refusal.job == *job);
         Ok(found.map(|refusal| refusal.why))

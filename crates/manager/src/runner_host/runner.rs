@@ -26,7 +26,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) struct Runner {
     /// The runner's identity, for the attempt's record; `None` if it is unknown.
     pub id: Option<ProcessId>,
-    /// This process's namespaces, in which `id` is valid.
+    /// The namespaces of this process, in which `id` is valid.
     pub namespaces: Option<Namespaces>,
     watch: ExitWatch,
 }
@@ -146,7 +146,7 @@ pub(super) struct Namespaces {
 }
 
 impl Namespaces {
-    /// This process's namespaces; `None` without a usable /proc.
+    /// Reads this process's namespaces; `None` without a usable /proc.
     pub(super) fn own() -> Option<Self> {
         // A /proc of another process namespace numbers processes differently and is not usable.
         let own = fs::read_link("/proc/self").ok()?;
@@ -161,7 +161,7 @@ impl Namespaces {
     }
 }
 
-/// Checks once. `Gone` is the result of this check only; `core::attempt` decides when it counts.
+/// Checks once. [`Presence::Gone`] is the result of this check only; `core::attempt` decides when it counts.
 pub(super) fn presence(process: ProcessId) -> Presence {
     let Some(pid) = Pid::from_raw(process.pid) else { return Presence::Unknown };
     match pidfd_open(pid, PidfdFlags::empty()) {
@@ -187,7 +187,7 @@ pub(super) fn presence(process: ProcessId) -> Presence {
     }
 }
 
-/// Delay between the two checks that must both return `Gone`.
+/// Delay between the two checks that must both return [`Presence::Gone`].
 pub(super) const RECHECK_DELAY: Duration = Duration::from_millis(20);
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use rustix::fs::{StatVfsMountFlags, statfs, statvfs};
 use super::files::{self, FileError, cannot};
 use super::owner;
 
-/// Why a directory cannot be the state directory.
+/// The reason a directory cannot be the state directory.
 #[derive(Debug, thiserror::Error)]
 pub enum StateDirError {
     #[error("the state directory `{path}` is not a directory")]

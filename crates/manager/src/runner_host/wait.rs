@@ -147,7 +147,7 @@ fn message(received: io::Result<()>, at: &std::path::Path) -> Result<WakeReason,
     received.map(|()| WakeReason::Message).map_err(|e| cannot("receive from the socket in", at, e))
 }
 
-/// Whether this process has been told to stop. That never changes back: every wait of every pool ends with it.
+/// The signals that have told this process to stop. A stop never changes back: every wait of every pool ends with it.
 #[derive(Debug, Clone)]
 pub struct Signals {
     stop: Option<watch::Receiver<bool>>,

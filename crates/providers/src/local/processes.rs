@@ -23,7 +23,7 @@ use crate::supervised::supervisor::note;
 /// The variable that carries an instance's cookie.
 pub(super) const COOKIE: &str = "GREENROOM_LOCAL_INSTANCE";
 
-/// How long processes are killed repeatedly before the rest counts as unkillable or another user's.
+/// The time for which processes are killed repeatedly before the rest counts as unkillable or another user's.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A session on an instance, identified by its leader.

@@ -75,11 +75,11 @@ pub(super) struct Settings {
     pub(super) server: ServerKind,
     /// Path of sshd; `None`: searched for when an instance boots.
     pub(super) sshd: Option<PathBuf>,
-    /// From launch to the first answer.
+    /// The time from launch to the first answer. Default 0.
     pub(super) boot_delay: Duration,
-    /// From the first answer to a sudden end; `None`: no such end.
+    /// The time from the first answer to a sudden end; `None`: no such end.
     pub(super) die_after: Option<Duration>,
-    /// From launch to the first appearance in a list.
+    /// The time from launch to the first appearance in a list. Default 0.
     pub(super) list_lag: Duration,
     /// Number of instances at which launches are refused; `None`: no limit.
     pub(super) no_capacity: Option<u32>,

@@ -19,7 +19,7 @@ use super::settings::Accel;
 use crate::process::boot_id;
 use crate::supervised::instance_dir::{InstanceDir, make_private};
 
-/// How long the firmware may take. A working KVM needs some milliseconds in addition to the start of QEMU.
+/// The time limit for the firmware. A working KVM needs some milliseconds in addition to the start of QEMU.
 const TEST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// After failing on this number of machines, KVM is not used again in this boot.
@@ -125,11 +125,11 @@ pub(super) fn failed(state_dir: &Path, runner: &QemuProgram, how: &str) -> io::R
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AcceleratorChoice {
     pub(super) engine: Accelerator,
-    /// Why machines are emulated, if a test has found that just now.
+    /// The reason machines are emulated, if a test has found that just now.
     pub(super) news: Option<String>,
 }
 
-/// Why a machine has no accelerator.
+/// The reason [`choose`] finds no accelerator for a machine.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AccelError {
     #[error("KVM cannot be used, but `accel` is \"kvm\": {problem}")]

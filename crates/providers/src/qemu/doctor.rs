@@ -183,7 +183,7 @@ const CLOSE: &str = "set `network = \"internet\"` or `\"proxy\"`";
 /// The metadata service of most clouds.
 const METADATA: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)), 80);
 
-/// How long the metadata service may take to accept a connection. It is a part of the runner host's own network.
+/// The time limit for the metadata service to accept a connection. The service is in the runner host's own network.
 const METADATA_WITHIN: Duration = Duration::from_secs(1);
 
 fn metadata_answers() -> bool {

@@ -26,7 +26,7 @@ pub(super) const FIRST_POOL: FirstPool = FirstPool {
 #[derive(Debug, Default)]
 struct QemuFirstPool {
     qemu: Option<PathBuf>,
-    /// Why virtual machines are emulated; `None`: they are not.
+    /// The reason virtual machines are emulated; `None`: they are not.
     no_kvm: Option<String>,
     images: Vec<String>,
     processors: u32,

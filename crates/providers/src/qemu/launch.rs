@@ -27,7 +27,7 @@ use crate::supervised::launch::{Admitted, Recipe, instances, locked};
 pub(super) struct Launch<'a> {
     qemu: &'a Qemu,
     request: &'a LaunchRequest,
-    /// Read once, when the machine is admitted.
+    /// The part of the runner host that the machine takes, read once when it is admitted.
     reserved: OnceCell<Reserved>,
 }
 
@@ -104,7 +104,7 @@ impl Recipe for Launch<'_> {
     }
 }
 
-/// Why there is no disk for a machine.
+/// The reason there is no disk for a machine, such as [`DiskTooSmall`].
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DiskError {
     #[error("{error}: build one with `greenroom image build {name}`")]

@@ -160,7 +160,7 @@ fn older(dir: &InstanceDir, booted: &Booted) -> &'static str {
     if is_older { ", an older one than new instances get" } else { "" }
 }
 
-/// How a machine ended whose supervisor recorded no reason; `None`: Greenroom terminated it.
+/// Returns how a machine ended whose supervisor recorded no reason; `None`: Greenroom terminated it.
 fn silent_end(dir: &InstanceDir) -> io::Result<Option<String>> {
     let Some(served) = dir.served()?.filter(|_| !dir.has("terminating")) else { return Ok(None) };
     let with =

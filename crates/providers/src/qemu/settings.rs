@@ -118,7 +118,7 @@ impl fmt::Display for BootSource {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Network {
-    /// Nothing at all.
+    /// The guest reaches nothing at all.
     Isolated,
     /// One address of the operator's (`host:port`), as 10.0.2.100:3128.
     Proxy(String),
@@ -148,7 +148,7 @@ pub(super) enum Accel {
     Tcg,
 }
 
-/// How a machine boots.
+/// The way a machine boots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Boot {
@@ -177,9 +177,9 @@ pub(super) struct Settings {
     pub(super) network: Network,
     pub(super) accel: Accel,
     pub(super) boot: Boot,
-    /// From QEMU's start to a guest that answers; `None`: see `default_limit`.
+    /// The time limit from QEMU's start to a guest that answers; `None`: see `default_limit`.
     pub(super) boot_timeout: Option<Duration>,
-    /// How long a template's memory is kept after its last clone has ended. Default 10 minutes.
+    /// The time for which a template's memory is kept after its last clone has ended. Default 10 minutes.
     pub(super) template_retention: Duration,
     /// Bytes for all machines of the state directory; `None`: three quarters of the runner host's memory.
     pub(super) memory_budget: Option<u64>,

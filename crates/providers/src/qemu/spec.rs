@@ -51,14 +51,14 @@ pub(super) struct Booted {
     pub(super) tier: String,
     /// `kvm` or `tcg`.
     pub(super) accel: String,
-    /// From the start of its supervisor to a guest that answers, in milliseconds.
+    /// The time from the start of the machine's supervisor to a guest that answers, in milliseconds.
     pub(super) ms: u64,
-    /// Why the tier is not the requested one.
+    /// The reason the tier is not the requested one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) because: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) image_store: Option<StoreUse>,
-    /// Why it has not the image store that its pool names.
+    /// The reason the machine lacks the image store that its pool names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) without_store: Option<String>,
     /// Images of containers that it has from its template.

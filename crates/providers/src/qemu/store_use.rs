@@ -1,4 +1,4 @@
-//! Which image store a pool names, whether it is out of date, and which machines use it.
+//! The image store that a pool names: its age, its problem, and the machines that use it.
 
 use std::io;
 use std::path::Path;
@@ -29,16 +29,16 @@ pub struct PoolStore {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct StoreStatus {
     pub name: String,
-    /// When its images were last compared with their registries.
+    /// The time when the store's images were last compared with their registries.
     pub refreshed: Option<Timestamp>,
-    /// Why it is not used, or that it is out of date.
+    /// The reason the store is not used, or that it is out of date.
     pub problem: Option<String>,
     #[serde(skip)]
     pub text: String,
 }
 
 impl PoolStore {
-    /// From the kind of a pool's provider, and its table. `None`: it names no store, or contains a mistake.
+    /// Reads the store from the kind of a pool's provider, and its table. `None`: it names no store, or contains a mistake.
     pub fn of(pool: &PoolName, kind: &str, table: &toml::Table, state_dir: &Path) -> Option<Self> {
         let settings = (kind == REGISTRATION.kind).then(|| Settings::read(pool, table).ok())??;
         let stores = Stores::beside(&settings.images_dir(state_dir));

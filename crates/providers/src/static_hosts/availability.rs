@@ -1,4 +1,4 @@
-//! Whether a static host can be used: its host key is known, and its SSH server answers.
+//! The check that a static host can be used: its host key is known, and its SSH server answers.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use super::StaticHosts;
 use super::settings::{Host, JUMP, Server};
 
-/// Why Greenroom cannot connect to a host.
+/// The reason Greenroom cannot connect to a host.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unavailable {
     #[error(transparent)]
@@ -24,7 +24,7 @@ pub(super) enum Unavailable {
     NoAnswer(#[from] ProbeError),
 }
 
-/// Why the host key of a server is unknown.
+/// The reason the host key of a server is unknown.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HostKeyError {
     #[error(
@@ -35,7 +35,7 @@ pub(super) enum HostKeyError {
     Unreadable(#[from] io::Error),
 }
 
-/// Why the SSH server of a host does not count as available.
+/// The reason the SSH server of a host does not count as available.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProbeError {
     #[error("no answer within {} s", TIMEOUT.as_secs())]

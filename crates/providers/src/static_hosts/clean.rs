@@ -1,4 +1,4 @@
-//! Greenroom's own part of cleaning: the variables of the scripts, and who runs which of them (clean.sh, clean_root.sh).
+//! Greenroom's own part of [`Cleaning`]: the variables of the scripts, and who runs which of them (clean.sh, clean_root.sh).
 
 use std::collections::BTreeMap;
 
@@ -32,6 +32,7 @@ pub(super) fn cleaning(
         format!("dedicated={}", u8::from(settings.dedicated_user)),
         format!("keep_builds={}", u8::from(dirs.keep_builds)),
     ];
+    // Hosts of one pool share this script, so what differs between them, the mark of their jobs, is an argument.
     let by_account = format!("{}\n{}", variables.join("\n"), include_str!("clean.sh"));
     let by_root = settings.hosts.iter().filter_map(|host| {
         let user = host.clean_user.as_ref()?;
@@ -48,7 +49,7 @@ pub(super) fn cleaning(
     Ok(Some(Cleaning { by_account, by_root, all_by_root, proof }))
 }
 
-/// The part of cleaning that `user` does on a host, as root.
+/// The part of [`Cleaning`] that `user` does on a host, as root.
 fn root_cleaning(user: &str, host: &Host, dirs: &CleanDirs<'_>) -> RootCleaning {
     let account = &host.server.user;
     let variables = [
@@ -60,9 +61,11 @@ fn root_cleaning(user: &str, host: &Host, dirs: &CleanDirs<'_>) -> RootCleaning 
         format!("skeleton={}", quoted(&format!("{SKELETONS}/{account}"))),
         format!("containers={}", u8::from(dirs.containers)),
     ];
+    // The values are part of the script, not arguments: with `sudo`, the rule then fixes what can be cleaned.
     let script = format!("{}\n{}", variables.join("\n"), include_str!("clean_root.sh"));
     let user = user.to_owned();
     if user == "root" {
+        // Root needs nothing installed: the script comes over the connection, in the version of this program.
         let clean = "exec /bin/sh -s".to_owned();
         let clean_keeping_cache = format!("{clean} -- {KEEP_CACHE}");
         let check = format!("{clean} -- --check");
@@ -77,6 +80,7 @@ fn root_cleaning(user: &str, host: &Host, dirs: &CleanDirs<'_>) -> RootCleaning 
     );
     let clean_keeping_cache = format!("{clean} {KEEP_CACHE}");
     let check = format!("{clean} --check");
+    // Exact arguments: `sudo` would otherwise allow any. `""` allows none.
     let line =
         format!("{user} ALL=(root) NOPASSWD: {program} \"\", {program} {KEEP_CACHE}, {program} --check");
     RootCleaning { user, clean, clean_keeping_cache, check, script, sudo: Some(SudoRule { program, line }) }
@@ -129,12 +133,12 @@ mod tests {
             std::fs::write(self.notes().join(format!("x1.{session}.{start}")), "").unwrap();
         }
 
-        /// Whether the script succeeded, and its output.
+        /// Runs the script; returns true if it succeeded, and its output.
         fn clean(&self, shell: &[&str], edit: impl Fn(&str) -> String) -> (bool, String) {
             self.clean_with(shell, &[], edit)
         }
 
-        /// The same with more arguments; `keep_builds` is set.
+        /// Runs the script like `clean`, with more arguments; `keep_builds` is set.
         fn clean_with(
             &self,
             shell: &[&str],

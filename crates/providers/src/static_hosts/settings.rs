@@ -112,7 +112,7 @@ const LONGEST_NAME: usize = 63;
 pub(super) struct Settings {
     pub(super) hosts: Vec<Host>,
     pub(super) jump: Option<Server>,
-    /// Whether Greenroom does its own part of cleaning.
+    /// True if Greenroom does its own part of cleaning. Default true.
     pub(super) clean: bool,
     /// Whether only jobs use the account; cleaning then stops all its processes.
     pub(super) dedicated_user: bool,
@@ -207,7 +207,7 @@ impl Settings {
         }
     }
 
-    /// Why jobs cannot run in containers on these hosts.
+    /// Returns why jobs cannot run in containers on these hosts.
     pub(super) fn no_containers(&self, pool: &PoolName) -> Option<Problem> {
         let (key, why, help) = if self.hosts.iter().any(|host| host.server.user == "root") {
             ("user", "an account without root, and `user` is root", "name an account that only jobs use")

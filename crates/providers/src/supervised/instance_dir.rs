@@ -93,7 +93,7 @@ impl InstanceDir {
         self.read("spec.json")
     }
 
-    /// Reads a file that `put` wrote; `None`: the file does not exist.
+    /// Reads a file that [`put`](Self::put) wrote; `None`: the file does not exist.
     pub fn read<T: DeserializeOwned>(&self, name: &str) -> io::Result<Option<T>> {
         read_json(&self.file(name))
     }
@@ -117,7 +117,7 @@ impl InstanceDir {
         self.read("server.json")
     }
 
-    /// When termination was first requested, or last enforced. `None` if it was not requested, or if there was no room
+    /// Returns when termination was first requested, or last enforced. `None` if it was not requested, or if there was no room
     /// to record when.
     pub fn terminating(&self) -> io::Result<Option<Stamp>> {
         let is_empty = |found: std::fs::Metadata| found.len() == 0;

@@ -28,7 +28,7 @@ use super::supervisor::{self, failpoint};
 /// The only environment variables that Greenroom's long-lived processes inherit; never a job's variable.
 const PASSED_ON: &[&str] = &["PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ"];
 
-/// How long the instance's process may take to answer the launch. It answers before it does anything slow.
+/// The time limit for the instance's process to answer the launch. It answers before it does anything slow.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// Age at which the directories of interrupted launches are removed.
@@ -42,7 +42,7 @@ pub struct InstanceProgram {
     pub arguments: Vec<OsString>,
 }
 
-/// How long a launch waits for another process's.
+/// The time for which a launch waits for another process's.
 const LOCK_WITHIN: Duration = Duration::from_secs(10);
 
 /// The provider's part in creating an instance.
@@ -59,7 +59,7 @@ pub trait Recipe {
 pub struct Admitted {
     /// The error that the launch returns although it is carried out.
     pub lost: Option<ProviderError>,
-    /// Held until the next count includes the instance.
+    /// The lock of launches, held until the next count includes the instance.
     pub lock: Option<File>,
 }
 
@@ -74,7 +74,7 @@ pub struct Launcher<'a> {
 /// The result of creating the directory.
 pub(super) struct CreatedInstance {
     dir: InstanceDir,
-    /// From [`Admitted::lost`].
+    /// The error from [`Admitted::lost`].
     lost: Option<ProviderError>,
     fresh: bool,
 }
@@ -248,7 +248,7 @@ pub fn passed_on() -> Vec<(&'static str, OsString)> {
         .collect()
 }
 
-/// Why an instance's process does not serve.
+/// The reason [`start`] gets no process that serves an instance.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error("cannot be started: {0}")]

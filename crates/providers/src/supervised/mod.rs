@@ -31,7 +31,7 @@ pub mod instance_dir;
 pub mod launch;
 pub mod supervisor;
 
-/// How long an instance may take to terminate before it is killed.
+/// The time limit for an instance to terminate before it is killed.
 const KILL_AFTER: Duration = Duration::from_secs(10);
 
 /// The instances of one pool.

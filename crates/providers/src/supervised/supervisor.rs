@@ -18,7 +18,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// The files that are removed last, in this order: as long as the spec exists, there is an instance to terminate.
 const LAST: [&str; 2] = ["spec.json", "lock"];
 
-/// Why the process of an instance exits.
+/// The reason the process of an instance exits; [`Seized::end`] acts on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExitReason {
     /// Termination was requested: the directory is removed.
@@ -42,7 +42,8 @@ impl fmt::Display for ExitReason {
 /// An instance whose lock this process holds.
 #[derive(Debug)]
 pub struct Seized {
-    /// Held until the process exits. Never opened a second time: closing that descriptor would release the lock.
+    /// The instance's lock, held until the process exits. Its file is never opened a second time: closing that descriptor would
+    /// release the lock.
     pub lock: fs::File,
     /// The process that served the instance before this one; `None`: this is the first.
     pub before: Option<ServerRecord>,
@@ -112,7 +113,7 @@ impl Signals {
     }
 
     /// Returns when the instance has to end: by `terminate`, by a signal from elsewhere, or with its directory.
-    /// `on_check` as in `orphaned`.
+    /// `on_check` as in [`orphaned`].
     pub async fn end(&mut self, dir: &InstanceDir, lock: &fs::File, on_check: impl Fn()) -> ExitReason {
         tokio::select! {
             _ = self.stop.recv() => {

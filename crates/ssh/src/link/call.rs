@@ -1,4 +1,4 @@
-//! Finds the link of a free slot for a call, starts one if there is none, and kills an unresponsive one.
+//! Finds the link of a free slot for a call ([`Links`]), starts one if there is none, and kills an unresponsive one.
 
 use std::ffi::OsString;
 use std::fmt;

@@ -50,7 +50,7 @@ pub(super) struct Hub<'a> {
     pub(super) shells: Shells,
     /// No more stages: the link exits when the current one has ended.
     closing: Cell<bool>,
-    /// Notified when something that `over` or the runner's watch reads has changed.
+    /// Notified when something that [`over`](Hub::over) or the runner's watch reads has changed.
     pub(super) changed: Notify,
     pub(super) round_trip: Cell<Option<Duration>>,
     pub(super) stages: Cell<u64>,

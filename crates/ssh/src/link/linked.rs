@@ -1,4 +1,4 @@
-//! The connector that uses links.
+//! [`Linked`], the connector that uses links.
 //!
 //! If no link is available (no process can be started, the state directory is full), a call makes a connection of its
 //! own.
@@ -157,7 +157,7 @@ impl Connector for Linked {
         acknowledged.end(at.place(), end).await
     }
 
-    /// On a connection of its own: a link's shell may have started before the fault.
+    /// Checks on a connection of its own: a link's shell may have started before the fault.
     async fn begins_stage(
         &self,
         id: &InstanceId,
@@ -195,7 +195,7 @@ struct LinkedProgram<'a> {
     /// Makes the request; each try sends one.
     request: &'a dyn Fn() -> LinkRequest,
     input: &'a File,
-    /// From TERM to KILL when it is stopped.
+    /// The time from TERM to KILL when the program is stopped.
     grace: Duration,
 }
 
@@ -323,7 +323,7 @@ impl Linked {
         None
     }
 
-    /// Sends a program to a link, with separate pipes, so that a link never holds this process's streams.
+    /// Sends a program to a link of [`Links`], with separate pipes, so that a link never holds this process's streams.
     async fn call(&self, target: LinkTarget<'_>, program: LinkedProgram<'_>) -> io::Result<Conversation> {
         let (stdout, out) = io::pipe()?;
         let (stderr, err) = io::pipe()?;
@@ -386,6 +386,7 @@ impl Conversation {
                 Some(Ok(StageEnd::Stopped)) => {
                     return Talk::Over(output_error.map_or(Ok(StageEnd::Stopped), Err));
                 }
+                // No living link has acknowledged the stop: the stage may still run.
                 Some(Err(error @ ConnectError::Lost { sent: true, .. }))
                     if unresponsive_at.is_some() && !acknowledged =>
                 {
@@ -397,6 +398,8 @@ impl Conversation {
             }
             tokio::select! {
                 biased;
+                // The stop is first, so that neither replies nor endless output can delay it. A reply that has arrived comes
+                // before the limit, so a link that met its limit is not killed.
                 () = &mut *stop, if unresponsive_at.is_none() => {
                     let _sent = line.send(&Control::Stop, &[]).await;
                     unresponsive_at = Some(Instant::now() + stop_grace + STOP_ACKNOWLEDGED);
@@ -407,14 +410,17 @@ impl Conversation {
                     Ok(Some(LinkReply::Begun)) => begun = true,
                     Ok(Some(LinkReply::LineOpen)) => *line_open = true,
                     Ok(Some(LinkReply::Stopping)) => {
+                        // From here on, the limit is the longest time that a stop takes in the guest.
                         acknowledged = true;
                         unresponsive_at = Some(Instant::now() + stop_grace * 2 + stop::LONGEST);
                     }
                     Ok(Some(LinkReply::Ended(ended))) => end = Some(Ok(ended)),
                     Ok(Some(LinkReply::Failed(error))) => end = Some(Err(error)),
                     Ok(Some(_)) => {}
+                    // Before `Begun`, nothing of the script has been sent: a second link cannot run it twice.
                     Ok(None) | Err(_) if !begun && unresponsive_at.is_none() => return Talk::Again,
                     Ok(None) | Err(_) => {
+                        // A link that has died cannot finish the stop that it acknowledged.
                         acknowledged = false;
                         end = Some(Err(lost.clone()));
                     }
@@ -429,6 +435,7 @@ impl Conversation {
                 pumped = &mut pumping, if !drained => {
                     drained = true;
                     if let Err(error) = pumped {
+                        // No more output can be forwarded: the stage is stopped, and the error is reported once it has ended.
                         output_error = Some(LocalError::Output(error).into());
                         let _sent = line.send(&Control::Stop, &[]).await;
                         unresponsive_at = Some(Instant::now() + stop_grace + STOP_ACKNOWLEDGED);

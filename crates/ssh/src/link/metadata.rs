@@ -43,7 +43,7 @@ pub(super) struct MetadataLog {
     changed: Notify,
 }
 
-/// Why a script's output ended.
+/// The reason a script's output ended.
 #[derive(Debug, PartialEq, Eq)]
 enum ScriptEnd {
     /// The script was killed, or ended in another way that says nothing about the service.
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     const CLIENTS: [&str; 4] = ["curl", "wget", "bash", "python3"];
-    /// What the script uses besides its client.
+    /// The programs that the script uses besides its client.
     const TOOLS: [&str; 5] = ["grep", "head", "sh", "sleep", "tr"];
     const REBALANCE: &str = "{\"noticeTime\":\n\"2026-12-01T14:00:00Z\"}";
     const IN_VAIN: Duration = Duration::from_secs(30);

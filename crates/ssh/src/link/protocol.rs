@@ -1,4 +1,4 @@
-//! The protocol between a call and a link: messages, and the Unix stream that carries them.
+//! The protocol between a call and a link: messages, and the Unix stream that carries them ([`LinkStream`]).
 //!
 //! Each message is one line of JSON, and descriptors travel beside it. A link of another version of this program
 //! understands a request's protocol number, whatever else the request contains.

@@ -1,4 +1,4 @@
-//! Serves the requests of a link's calls: checks, figures and stages.
+//! Serves the requests of a link's calls in its [`Hub`]: checks, figures and stages.
 
 use std::cell::Cell;
 use std::io;

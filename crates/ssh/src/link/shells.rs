@@ -68,7 +68,7 @@ impl GuestProgram {
 pub(super) struct StandbyShell {
     program: GuestProgram,
     pub(super) begun: Begun,
-    /// Its output so far, which belongs to the stage's output.
+    /// The shell's output so far, which belongs to the stage's output.
     pub(super) preamble: Preamble,
 }
 
@@ -130,7 +130,7 @@ impl StandbyShell {
     }
 }
 
-/// The error of a shell that did not start, and the guest's output.
+/// The error of a [`StandbyShell`] that did not start, and the guest's output.
 pub(super) struct NoShell {
     pub(super) error: ConnectError,
     pub(super) preamble: Preamble,
@@ -145,7 +145,7 @@ pub(super) struct Next {
     pub(super) ahead: Option<GuestProgram>,
 }
 
-/// A stage's request for a shell.
+/// A stage's request for a shell, which [`Shells::take`] sends.
 struct ShellRequest {
     program: GuestProgram,
     next: Next,
@@ -169,7 +169,7 @@ pub(super) struct Shells {
     changed: Notify,
 }
 
-/// Receives the requests for shells; see `Shells::keep`.
+/// Receives the requests for shells; see [`Shells::keep`].
 pub(super) struct StandbyLoop {
     requests: mpsc::Receiver<ShellRequest>,
     /// Limit for the start of a shell.
@@ -201,7 +201,7 @@ impl Shells {
         answer.await.ok()
     }
 
-    /// Lets the shell of a job's first stage start, unless a shell waits.
+    /// Lets [`keep`](Self::keep) start the shell of a job's first stage, unless a shell waits.
     pub(super) fn start_early(&self, program: GuestProgram) {
         if !self.one_waits.get() {
             // The profile may have changed since the last job.
@@ -212,7 +212,7 @@ impl Shells {
         }
     }
 
-    /// Notes that a stage has ended, so that the next shell may be started.
+    /// Notes that a stage has ended, so that [`keep`](Self::keep) may start the next shell.
     pub(super) fn stage_ended(&self) {
         self.stage_runs.set(false);
         self.changed.notify_waiters();
@@ -251,6 +251,7 @@ impl Shells {
         loop {
             if let Some(coming) = self.coming.take() {
                 program = coming;
+                // A job has come: the failures of earlier shells must not delay its shell.
                 wanted = true;
                 delay = FIRST_DELAY;
                 not_before = Instant::now();
@@ -261,6 +262,7 @@ impl Shells {
                 match StandbyShell::start(session, &program, standby.within, &self.environment).await {
                     Ok(started) => waiting = Some(started),
                     Err(none) => {
+                        // The growing delay spares a server that refuses sessions.
                         not_before = Instant::now() + delay;
                         delay = (delay * 2).min(LONGEST_DELAY);
                         early = standby.requests.try_recv().ok();
@@ -280,8 +282,10 @@ impl Shells {
                     if let Some(unusable) = waiting.take() {
                         unusable.dismiss().await;
                     }
+                    // A server that ends idle sessions would end the next one, too, so the delay grows here as well.
                     not_before = Instant::now() + delay;
                     delay = (delay * 2).min(LONGEST_DELAY);
+                    // A shell that acts in the guest before it gets a script is not started again until a stage needs it.
                     wanted = program.leaves_no_trace();
                     self.set_waiting(false);
                 }
@@ -313,12 +317,14 @@ impl Shells {
                         }
                         found
                     };
+                    // The stage has given up meanwhile; its shell must not stay in the guest.
                     if let Err(Ok(unwanted)) = back.send(found) {
                         unwanted.dismiss().await;
                     }
                 }
                 () = sleep_until(not_before), if may_start => {}
                 () = self.changed.notified(), if waiting.is_none() || ahead.wanted.is_some() => {}
+                // Last, because the container's start, at the top of the loop, would delay a request that has arrived.
                 () = ready(()), if ahead.may_start(self.stage_runs.get()) => {}
             }
         }

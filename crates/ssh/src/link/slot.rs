@@ -200,7 +200,7 @@ fn open_dir(dir: &Path) -> io::Result<Option<SocketDir>> {
 /// reused.
 const STALE_AFTER: Duration = Duration::from_mins(10);
 
-/// Written as one line of `LENGTH` bytes: the handle, the boot, and the milliseconds since that boot.
+/// Written as one line of [`LENGTH`](StageRecord::LENGTH) bytes: the handle, the boot, and the milliseconds since that boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StageRecord {
     handle: StopHandle,

@@ -1,4 +1,5 @@
-//! Which connections without a login an SSH server keeps. The server of pods (`server/main.rs`) has this file, too.
+//! The choice of the connections without a login that an SSH server keeps. The server of pods (`server/main.rs`)
+//! has this file, too.
 //!
 //! Silent connections must not keep a login away. A new connection is always accepted: if there are too many without a login, a
 //! random one of its own source is closed, or one of the source that has the most. A login takes a fraction of a second,

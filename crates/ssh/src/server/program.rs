@@ -216,7 +216,7 @@ fn number(name: &Sig) -> Option<Signal> {
     }
 }
 
-/// Kept in memory before the file is used, in bytes.
+/// The size up to which a spool is kept in memory before a file is used, in bytes.
 const IN_MEMORY: usize = 4 * 1024 * 1024;
 
 /// Size of one read from the file, in bytes.

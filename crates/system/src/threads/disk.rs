@@ -1,4 +1,4 @@
-//! Disk operations that may take long: removing trees, syncing files.
+//! Disk operations that may take long ([`BlockingPool`]): removing trees, syncing files.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -185,7 +185,7 @@ mod tests {
         (home, one, two)
     }
 
-    /// This process's descriptors of a home's lock file.
+    /// Counts this process's descriptors of a home's lock file.
     fn descriptors(home: &Path) -> usize {
         let is_lock =
             |entry: &fs::DirEntry| fs::read_link(entry.path()).is_ok_and(|to| to == home.join("lock"));

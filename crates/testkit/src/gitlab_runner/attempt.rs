@@ -223,7 +223,8 @@ impl Attempt {
         self.remove_tmpdir();
     }
 
-    /// What the runner does after cleanup; a `run` that is still alive may write into the directory meanwhile.
+    /// Removes TMPDIR as the runner does after cleanup; a `run` that is still alive may write into the directory
+    /// meanwhile.
     pub fn remove_tmpdir(&self) {
         drop(fs::remove_dir_all(&self.tmpdir));
     }
@@ -309,7 +310,7 @@ impl Attempt {
         self.start_cleanup().wait(self.build.runner.patience)
     }
 
-    /// How the runner interprets the end of this call.
+    /// The runner's interpretation of the end of this call.
     #[track_caller]
     pub fn verdict(&self, record: &CallRecord) -> Result<(), Failure> {
         judge(record.exit.as_ref().expect("the call has ended"), &self.code_file())

@@ -75,11 +75,11 @@ pub struct State {
     pub phase: Phase,
     pub finished: Option<(Outcome, Duration)>,
     pub gone: Option<Duration>,
-    /// The whole job was cancelled or ran out of time.
+    /// The end of the whole job, if it was canceled or ran out of time.
     pub job_ended: Option<Cause>,
-    /// Only the script was cancelled or timed out.
+    /// The end of the script alone, if it was canceled or ran out of time.
     pub script_ended: Option<Cause>,
-    /// The runner was stopped, and must exit by then.
+    /// The moment by which the runner must exit, if it was stopped.
     pub shutdown: Option<Instant>,
 }
 
@@ -129,7 +129,8 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// `printed`: events also go to standard output, for the test that started this process.
+    /// The shared state of a job without events. `printed`: events also go to standard output, for the test that
+    /// started this process.
     pub fn new(printed: bool) -> Self {
         let state = State {
             calls: Vec::new(),

@@ -1,11 +1,11 @@
-//! How the runner interprets an exit status of the driver, including `BUILD_EXIT_CODE_FILE`.
+//! The runner's interpretation of an exit status of the driver, including `BUILD_EXIT_CODE_FILE`.
 
 use std::path::Path;
 
 use super::play::Cause;
 use super::record::{Exit, Outcome};
 
-/// Why a call, a stage or a job failed.
+/// The reasons for which a call, a stage or a job failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
     /// Exit 1: the job's own fault, never retried in prepare.

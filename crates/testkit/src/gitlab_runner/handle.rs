@@ -18,7 +18,7 @@ use super::process::LiveCall;
 use super::record::{CallRecord, JobResult, Outcome, story};
 use super::runner::Runner;
 
-/// Dropping it before `finish` kills the calls that are still running.
+/// A running played job. Dropping it before [`finish`](Self::finish) kills the calls that are still running.
 #[derive(Debug)]
 pub struct Handle {
     shared: Arc<Shared>,
@@ -267,7 +267,7 @@ impl Drop for Handle {
 }
 
 impl CallRecord {
-    /// Whether the process of this call is alive: its working directory distinguishes it from a reused process ID.
+    /// True if the process of this call is alive: its working directory distinguishes it from a reused process ID.
     pub fn is_running(&self) -> bool {
         let Some(pid) = self.pid.filter(|_| self.exited.is_none()) else { return false };
         let cwd = std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();

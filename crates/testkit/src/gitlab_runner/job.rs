@@ -52,13 +52,13 @@ pub struct Job {
     /// Overrides of GitLab's own variables, then the project's own; later ones win.
     pub variables: Vec<Variable>,
     pub script: Vec<String>,
-    /// Further steps, called as `step_<name>`.
+    /// Further steps of the job, called as `step_<name>`.
     pub steps: Vec<(String, Vec<String>)>,
     pub after_script: Vec<String>,
     pub image: Option<String>,
-    /// More fields of `image`, in the format of the job response.
+    /// Further fields of `image`, in the format of the job response.
     pub image_options: Value,
-    /// In the format of the job response.
+    /// The services, in the format of the job response.
     pub services: Vec<Value>,
     /// Registry, user and password of each further entry in `credentials`.
     pub credentials: Vec<[String; 3]>,
@@ -310,7 +310,7 @@ fn steps(job: &Job, seconds: u64) -> Vec<Value> {
     steps
 }
 
-/// Its name is expanded; the other fields are as GitLab sent them.
+/// The image in the job response. Variables in its name are expanded; the other fields are as GitLab sent them.
 fn image(runner: &Runner, job: &Job) -> Value {
     let variables = variables::from_gitlab(runner, job);
     let get = |key: &str| {
@@ -325,7 +325,7 @@ fn image(runner: &Runner, job: &Job) -> Value {
     image
 }
 
-/// Those of the project's own registry come first.
+/// The registry credentials of a job: those of the project's own registry come first.
 fn credentials(job: &Job) -> Value {
     let own = ["127.0.0.1:5000".to_owned(), "gitlab-ci-token".to_owned(), job.token.clone()];
     let all = std::iter::once(&own).chain(&job.credentials);

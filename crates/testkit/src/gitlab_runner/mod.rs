@@ -1,9 +1,9 @@
 //! Plays GitLab Runner 19.4 towards a custom-executor driver: same calls, order, arguments, environment and signals.
 //!
-//! `Runner` is the runner's configuration, `Job` what GitLab would send. `runner.run(&job)` plays a whole job;
-//! `runner.start(&job)` plays it beside the test, which may cancel it; `runner.start_in_own_process(&job)` does the same
-//! in a process that can really be killed; `runner.attempt(&job)` makes single calls by hand. Nothing is masked in the
-//! log, unlike GitLab's: a test must be able to see a secret that leaked.
+//! [`Runner`](runner::Runner) is the runner's configuration, [`Job`](job::Job) what GitLab would send. `runner.run(&job)`
+//! plays a whole job; `runner.start(&job)` plays it beside the test, which may cancel it; `runner.start_in_own_process(&job)`
+//! does the same in a process that can really be killed; `runner.attempt(&job)` makes single calls by hand. Nothing is masked
+//! in the log, unlike GitLab's: a test must be able to see a secret that leaked.
 //!
 //! ```ignore
 //! let runner = Runner::new(env!("CARGO_BIN_EXE_greenroom"), home.path()).with_global_args(&["--config", file]);

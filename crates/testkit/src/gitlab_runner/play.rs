@@ -11,7 +11,7 @@ use super::exit_code::Failure;
 use super::record::{Call, Outcome};
 use super::variables::go_duration;
 
-/// How often the runner tries to prepare.
+/// The number of times that the runner tries to prepare.
 const PREPARATION_ATTEMPTS: usize = 3;
 
 /// Plays the job to its end; the last event has the reported result.
@@ -110,7 +110,7 @@ fn run_phase(attempt: &Arc<Attempt>, scope: &Scope) -> Result<(), Failure> {
     Err(Failure::Ended(cause))
 }
 
-/// What ends the wait for the stages.
+/// The event that ends the wait for the stages.
 enum Seen {
     Over(Result<(), Failure>),
     Ended(Cause),
@@ -118,7 +118,7 @@ enum Seen {
 
 // The reach of a cancellation or a timeout: the runner's nested contexts.
 
-/// Why a scope ended.
+/// The reasons for which a scope ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cause {
     Canceled,
@@ -128,7 +128,7 @@ pub enum Cause {
     ScriptTimeout,
     AfterScriptTimeout,
     Interrupted,
-    /// Of one call; has no consequence but the signals.
+    /// The time limit of one call was over; this has no consequence but the signals.
     ExecTimeout,
 }
 
@@ -216,7 +216,7 @@ impl Scope {
 /// Default of `RUNNER_AFTER_SCRIPT_TIMEOUT`.
 const AFTER_SCRIPT_TIMEOUT: Duration = Duration::from_mins(5);
 
-/// Everything after `prepare_script`.
+/// Runs every stage after `prepare_script`.
 fn execute_stages(attempt: &Attempt, scope: &Scope) -> Result<(), Failure> {
     let stage = |name: &str| attempt.stage(name, scope).unwrap_or(Ok(()));
     match inputs(attempt, scope) {

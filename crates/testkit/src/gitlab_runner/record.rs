@@ -25,7 +25,7 @@ impl Call {
     }
 }
 
-/// How the driver's process exited.
+/// The exit of the driver's process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exit {
     Code(i32),
@@ -64,23 +64,23 @@ pub enum Outcome {
 pub struct CallRecord {
     pub call: Call,
     pub stage: Option<String>,
-    /// What follows the configured arguments: the script's path and the stage, or nothing.
+    /// The arguments after the configured ones: the script's path and the stage, or none.
     pub argv_tail: Vec<String>,
     pub attempt: usize,
     pub tmpdir: PathBuf,
     pub pid: Option<i32>,
     pub began: Duration,
-    /// When the process itself ended.
+    /// The moment when the process itself ended.
     pub exited: Option<Duration>,
-    /// When its pipes were closed as well: only then does the runner go on.
+    /// The moment when its pipes were closed as well: only then does the runner go on.
     pub ended: Option<Duration>,
     pub exit: Option<Exit>,
     pub signals: Vec<Sent>,
-    /// The runner abandoned it after both kill timeouts.
+    /// True if the runner abandoned the call after both kill timeouts.
     pub abandoned: bool,
     pub ci_job_status: String,
     pub ci_project_dir: String,
-    /// What an earlier call of the attempt left in `BUILD_EXIT_CODE_FILE`.
+    /// The content that an earlier call of the attempt left in `BUILD_EXIT_CODE_FILE`.
     pub stale_exit_code: Option<Vec<u8>>,
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
@@ -113,7 +113,7 @@ impl CallRecord {
         }
     }
 
-    /// From start to the closing of its pipes.
+    /// The time from the start of the call to the closing of its pipes.
     pub fn took(&self) -> Option<Duration> {
         self.ended.map(|ended| ended.saturating_sub(self.began))
     }
@@ -124,10 +124,10 @@ pub struct JobResult {
     pub outcome: Outcome,
     /// The job log: the driver's output in order of arrival, between the runner's own lines.
     pub log: Vec<u8>,
-    /// Where the output of `cleanup` goes, and the warnings about it.
+    /// The output of `cleanup`, and the warnings about it.
     pub runner_log: Vec<u8>,
     pub calls: Vec<CallRecord>,
-    /// When the final status would have been sent.
+    /// The time until the final status would have been sent.
     pub took: Duration,
 }
 

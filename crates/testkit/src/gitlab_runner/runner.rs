@@ -26,15 +26,15 @@ pub struct Exec {
 /// The runner's constant delays.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Pace {
-    /// Between two prepare attempts: 3 s.
+    /// The time between two prepare attempts: 3 s.
     pub prepare_retry: Duration,
-    /// Before the second attempt of a stage: 5 s, doubling each time.
+    /// The time before the second attempt of a stage: 5 s, doubling each time.
     pub stage_retry: Duration,
     /// Upper bound of that doubling: 5 min.
     pub stage_retry_cap: Duration,
-    /// How long a cancelled or timed out job waits for its `run` before it calls `cleanup` beside it: 5 min.
+    /// The time that a canceled or timed out job waits for its `run` before it calls `cleanup` beside it: 5 min.
     pub run_end: Duration,
-    /// `shutdown_timeout`: from SIGTERM until the runner exits, whatever is unfinished: 30 s.
+    /// `shutdown_timeout`: the time from SIGTERM until the runner exits, even if calls are unfinished: 30 s.
     pub shutdown: Duration,
 }
 
@@ -80,7 +80,7 @@ pub struct Runner {
     pub environment: Vec<(OsString, OsString)>,
     /// `environment` of `[[runners]]`: becomes `CUSTOM_ENV_*`.
     pub variables: Vec<(String, OsString)>,
-    /// Where `custom-executorNNNN` directories are made.
+    /// The directory in which `custom-executorNNNN` directories are made.
     pub temp_dir: PathBuf,
     /// `[runners.cache]`: the signed URLs from which a cache is downloaded, and to which it is uploaded.
     pub cache_urls: Option<[String; 2]>,
@@ -88,7 +88,7 @@ pub struct Runner {
     pub short_token: String,
     pub description: String,
     pub pace: Pace,
-    /// Deadline of every wait of a `Handle`.
+    /// Deadline of every wait of a [`Handle`].
     pub patience: Duration,
     #[serde(skip)]
     slots: Arc<Mutex<Vec<Slot>>>,

@@ -163,7 +163,7 @@ fn a_program_that_aborts_is_repeated_as_a_whole() {
     assert_eq!(fs::read_to_string(place.dir.path().join("calls")).unwrap(), "0\n0\n");
 }
 
-/// Its result names no failed test, and names alone select none.
+/// The result of such a program names no failed test, and names alone select none.
 #[test]
 fn a_program_that_fails_beyond_its_tests_is_repeated_as_a_whole() {
     let place = Place::new();

@@ -17,7 +17,7 @@ use crate::cli::error::CliError;
 use crate::config::PoolConfig;
 
 const GUEST: &str = include_str!("guest.sh");
-/// Only root runs an engine that all containers share.
+/// The command that becomes a root shell: only root runs an engine that all containers share.
 const AS_ROOT: &str = "if [ \"$(id -u)\" = 0 ]; then exec sh; else exec sudo -n sh; fi";
 /// An emulated machine takes a second for each call of the engine, and a registry that does not answer takes ten.
 const WITHIN: Duration = Duration::from_mins(3);
@@ -32,7 +32,7 @@ pub(super) struct ContainerCheck {
     pub(super) engine: ContainerEngine,
     /// The pool's own limit of processes.
     pub(super) limit: Option<u64>,
-    /// Contains passwords.
+    /// The script of the check, which contains passwords.
     script: String,
 }
 
@@ -107,7 +107,7 @@ fn registry_of(image: &str) -> &str {
     first.filter(|first| first.contains(['.', ':']) || *first == "localhost").unwrap_or(HUB)
 }
 
-/// Where a registry, or a mirror with or without `http://`, answers.
+/// The URL at which a registry answers, or a mirror, which may be named with or without `http://`.
 fn address(registry: &str) -> String {
     let (scheme, rest) = registry.split_once("://").unwrap_or(("https", registry));
     let host = rest.split('/').next().unwrap_or(rest);
@@ -146,7 +146,7 @@ const CLOCK_TOLERANCE: u64 = 60;
 pub(in crate::cli::doctor) struct EngineFacts {
     /// The engine that the pool's instances are to have.
     wanted: ContainerEngine,
-    /// Seconds since 1970.
+    /// The guest's clock, in seconds since 1970.
     clock: Option<u64>,
     cgroups: Option<String>,
     /// Programs and modules that networks need.
@@ -155,15 +155,15 @@ pub(in crate::cli::doctor) struct EngineFacts {
     runtime: Option<String>,
     driver: Option<String>,
     free_kib: Option<u64>,
-    /// How many processes a container may have; `None`: no limit.
+    /// The number of processes that a container may have; `None`: no limit.
     processes: Option<u64>,
     /// Name servers that no container with a network of its own reaches; `None`: it reaches one.
     unreached: Option<String>,
-    /// Why no container runs.
+    /// The reason for which no container runs.
     broken: Option<String>,
-    /// Why no container with a network of its own runs.
+    /// The reason for which no container with a network of its own runs.
     network_broken: Option<String>,
-    /// Each a registry and why.
+    /// The registries that do not answer, each with the reason.
     unreachable: Vec<String>,
     denied: Vec<String>,
 }
@@ -207,8 +207,8 @@ impl EngineFacts {
         format!("containers: {}", parts.into_iter().flatten().collect::<Vec<String>>().join(", "))
     }
 
-    /// `now`: seconds since 1970 on the runner host. `said`: the output, for an instance that said no fact. `limit`: the
-    /// pool's own limit of processes.
+    /// The findings about the facts. `now`: seconds since 1970 on the runner host. `said`: the output, for an instance
+    /// that said no fact. `limit`: the pool's own limit of processes.
     pub(in crate::cli::doctor) fn judge(
         &self,
         pool: &PoolName,
@@ -216,6 +216,7 @@ impl EngineFacts {
         said: &str,
         limit: Option<u64>,
     ) -> Vec<Finding> {
+        // Without this fact, the script has not run as root, and nothing else is known.
         let Some(clock) = self.clock else {
             let what = format!("instances of pool `{pool}` do not let Greenroom act as root: {said}");
             let remedy = "log in as root, or let that user run `sudo -n sh`";

@@ -25,6 +25,7 @@ pub(super) async fn boot(place: &GlobalOptions, pool: &str) -> Result<bool, CliE
         return Err(CliError::say(format!("pool `{pool}` has static hosts, which cannot be booted"))
             .help("run `greenroom doctor`, which checks each of them"));
     }
+    // First the boots whose process died: their instances cost money.
     for left in scratch::unfinished(&context.state_path).await? {
         finish(&context, &left, &ui::out).await?;
     }
@@ -51,6 +52,7 @@ async fn tried(boot: &Boot<'_>, check: Option<&ContainerCheck>) -> Result<bool, 
             return Err(CliError::say("interrupted: the instance is not terminated").help(unfinished()));
         }
     };
+    // After the termination, because only the pass that follows it reports the console of a failed boot.
     let answer = match end {
         None => Err(CliError::say("interrupted; the instance is terminated")),
         Some(Ok(BootResult::Up(None))) => Ok(is_clean),
@@ -93,6 +95,7 @@ pub(in crate::cli) async fn finish(
         )));
     };
     say(&format!("cleaning up {left}\n"));
+    // No instance is wanted: the keeper of this boot launches nothing, and terminates what is there.
     let boot = Boot::open(context, pool, &left.ground, 0)?;
     let is_clean = boot.kept(boot.end(&mut boot.timeline_so_far().await?, say)).await?;
     if is_clean {

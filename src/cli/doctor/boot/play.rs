@@ -38,7 +38,7 @@ use crate::config::PoolConfig;
 
 /// The interval at which the journal is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Beyond `launch_timeout` and `ready_timeout`, for passes and calls in between.
+/// The time beyond `launch_timeout` and `ready_timeout`, for passes and calls in between.
 const SLACK: Duration = Duration::from_mins(1);
 /// A cloud takes a minute or two to delete an instance.
 const GONE_WITHIN: Duration = Duration::from_mins(10);
@@ -46,15 +46,15 @@ const GONE_WITHIN: Duration = Duration::from_mins(10);
 const REPORTED_WITHIN: Duration = Duration::from_secs(3);
 /// A command that every instance has.
 const COMMAND: &str = "uname -sr";
-/// How much of its output is shown, in characters.
+/// The length at which the output of [`COMMAND`] is cut, in characters.
 const ANSWER: usize = 60;
 
 /// The result of a boot.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum BootResult {
-    /// Ready, and a command ran on it. With what it lacks for containers, if jobs run in them.
+    /// The instance became ready, and a command ran on it. The findings are about its containers, if jobs run in them.
     Up(Option<Vec<Finding>>),
-    /// Why not.
+    /// The instance did not become ready, for this reason.
     Failed(String),
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Boot<'a> {
     take_over: Duration,
 }
 
-/// A configuration that does not change during the boot.
+/// A [`Setup`] that does not change during the boot.
 struct FixedSetup(PoolSetup);
 
 #[async_trait(?Send)]
@@ -78,8 +78,8 @@ impl Setup for FixedSetup {
     }
 }
 
-/// At most one instance and no second try, whatever the pool's own policy is. There is no job, so the target is one
-/// idle instance or none.
+/// The policy of a boot: at most one instance and no second try, whatever the pool's own policy is. There is no job, so
+/// the target is one idle instance or none.
 fn single(policy: &Policy, wanted: u32) -> Policy {
     let idle = IdlePolicy { idle_count: wanted, scale_factor: 0.0, scale_factor_limit: 0, ..policy.idle };
     let mut single = Policy { max_instances: 1, capacity_per_instance: 1, idle, ..policy.clone() };
@@ -89,7 +89,8 @@ fn single(policy: &Policy, wanted: u32) -> Policy {
 }
 
 impl<'a> Boot<'a> {
-    /// In a directory of its own, made now or by a process that died. `wanted`: how many instances are to be booted.
+    /// Prepares a boot in a directory of its own, made now or by a process that died. `wanted`: the number of instances
+    /// to boot.
     pub(super) fn open(
         outer: &Context,
         pool: &PoolConfig,
@@ -324,7 +325,7 @@ impl<'a> Boot<'a> {
     }
 }
 
-/// How to clean up an interrupted boot.
+/// The help for an interrupted boot: how to clean up.
 pub(super) fn unfinished() -> &'static str {
     "run `greenroom doctor --boot` again, or `greenroom pool leaks --terminate`, to clean up"
 }
@@ -332,14 +333,14 @@ pub(super) fn unfinished() -> &'static str {
 /// The header of the rows.
 pub(super) const HEADER: &str = "    AFTER       TOOK  STAGE\n";
 
-/// The state of a boot.
+/// The state of a boot, from whose events [`take`](Self::take) makes the rows of the timeline.
 #[derive(Debug, Default)]
 pub(super) struct BootTimeline {
     /// The number of events taken.
     pub(super) taken: usize,
     /// The launched instance, once the launch is accepted.
     pub(super) accepted: Option<InstanceId>,
-    /// Why it will not become ready.
+    /// The reason for which the instance will not become ready.
     given_up: Option<DrainReason>,
     /// The name of the step at whose end the instance is ready.
     pub(super) ready_step: &'static str,
@@ -380,7 +381,7 @@ impl BootTimeline {
         Some(self.row(event.at, &stage))
     }
 
-    /// Why the boot failed; `None`: it has not. `state` is not newer than the last event.
+    /// The reason for which the boot failed; `None`: it has not. `state` is not newer than the last event.
     pub(super) fn failure(&self, state: &PoolState, timing: &Timing, now: Stamp) -> Option<String> {
         if let Some(why) = &self.given_up {
             return Some(why.to_string());

@@ -15,13 +15,13 @@ use crate::cli::context::{self, StoreOptions};
 use crate::cli::error::CliError;
 
 const PREFIX: &str = "boot-";
-/// Being made.
+/// The beginning of the names of directories that are being made.
 const HALF_MADE: &str = ".boot-";
-/// No longer needed.
+/// The end of the names of directories that are no longer needed.
 const OVER: &str = ".over";
-/// Locked while the process of the boot is running.
+/// The file that is locked while the process of the boot is running.
 const LOCK: &str = "boot.lock";
-/// No process takes longer to make one.
+/// The time within which a process has made its directory.
 const MADE_WITHIN: Duration = Duration::from_mins(1);
 
 /// The directory of one boot, for this process alone.
@@ -31,11 +31,11 @@ pub(in crate::cli) struct ScratchStateDir {
     _lock: File,
 }
 
-/// An interrupted boot.
+/// An interrupted boot, as [`unfinished`] finds it.
 #[derive(Debug)]
 pub(in crate::cli) struct Unfinished {
     pub(super) ground: ScratchStateDir,
-    /// Its pool; `None`: nothing was launched.
+    /// The pool that was booted; `None`: nothing was launched.
     pub(in crate::cli) pool: Option<PoolName>,
     pub(in crate::cli) instances: Vec<InstanceId>,
 }

@@ -35,7 +35,7 @@ struct LeakCheck {
     view: PoolView,
     /// No orphaned resources (any more).
     is_clean: bool,
-    /// How many orphaned resources are left.
+    /// The number of orphaned resources that are left.
     left: usize,
 }
 
@@ -44,6 +44,7 @@ pub(in crate::cli) async fn leaks(place: &GlobalOptions, options: &LeaksOptions)
     let context = Context::open(place, Role::Operator)?;
     let only = options.pool.as_deref().map(|name| context.the_pool(Some(name))).transpose()?;
     let mut documents = Vec::new();
+    // A named pool is in the configuration: only a run over all pools can meet others.
     let mut unknown = if only.is_none() { unconfigured(&context).await? } else { Vec::new() };
     let (mut is_clean, boots) = unfinished(&context, only.as_ref(), options).await?;
     for pool in
@@ -204,7 +205,7 @@ fn folder(root: &Path, pool: &PoolName) -> PathBuf {
     root.join("pools").join(pool.as_str())
 }
 
-/// Notes what was found. Only told: an error changes nothing.
+/// Notes the result of a check for [`read_last`]. Only told: an error changes nothing.
 fn note_last(root: &Path, checked: &LeakCheck) {
     let orphaned = u64::try_from(checked.left).unwrap_or(u64::MAX);
     let Ok(text) = serde_json::to_vec(&LastCheck { at: checked.view.at, orphaned }) else { return };
@@ -212,7 +213,7 @@ fn note_last(root: &Path, checked: &LeakCheck) {
     replace_told(&folder(root, &checked.view.pool), FILE, &text).ok();
 }
 
-/// When `pool leaks` last looked, and how many orphaned resources it left.
+/// The moment of the last `pool leaks`, and the number of orphaned resources that it left.
 pub(in crate::cli) fn read_last(root: &Path, pool: &PoolName) -> Option<(Stamp, u64)> {
     let last: LastCheck = serde_json::from_slice(&fs::read(folder(root, pool).join(FILE)).ok()?).ok()?;
     Some((last.at, last.orphaned))

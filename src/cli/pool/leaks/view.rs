@@ -17,23 +17,24 @@ use crate::cli::fields;
 use crate::cli::ui::{Rows, plural, wrapped};
 use crate::cli::when::whole;
 
-/// One pool.
+/// The resources of one pool.
 #[derive(Debug, Serialize)]
 pub(super) struct PoolView {
     pub(super) pool: PoolName,
-    /// When the resources were listed.
+    /// The moment when the resources were listed.
     #[serde(serialize_with = "fields::moment")]
     pub(super) at: Stamp,
-    /// How many of `resources` are orphaned.
+    /// The number of orphaned resources among `resources`.
     pub(super) orphaned: usize,
-    /// How many have this owner's tag but were never launched from here: a copy of this state is in use, or a part of it is
-    /// lost. While there are any, nothing is deleted, as in a pass.
+    /// The number of resources with this owner's tag that were never launched from here: a copy of this state is in
+    /// use, or a part of it is lost. While there are any, nothing is deleted, as in a pass.
     pub(super) unknown_generation: usize,
-    /// How many have this owner's tags but were created by no launch: copies that a person made. They are never touched.
+    /// The number of resources with this owner's tags that no launch created: copies that a person made. They are never
+    /// touched.
     pub(super) copied: usize,
     /// All resources of the provider, recorded ones included.
     pub(super) resources: Vec<ResourceView>,
-    /// With `--terminate`, what was deleted; null without it. `resources` is then the state before.
+    /// The deletion that `--terminate` asked for; null without it. `resources` is then the state before.
     pub(super) deletion: Option<DeletionView>,
 }
 
@@ -48,7 +49,7 @@ pub(super) struct ResourceView {
     pub(super) instance: Option<InstanceId>,
     /// `orphaned`, `unknown-generation`, `copied`, `young`, `held`, `recorded`, `another-owner`, `no-tags`.
     pub(super) ownership: Ownership,
-    /// Its relation to the record, in one sentence.
+    /// The relation of the resource to the record, in one sentence.
     pub(super) reason: String,
     owner: Option<OwnerId>,
     generation: Option<Generation>,
@@ -61,7 +62,7 @@ pub(super) struct ResourceView {
 
 #[derive(Debug, Default, Serialize)]
 pub(super) struct DeletionView {
-    /// Nothing was deleted; `gone` lists what would be.
+    /// True if nothing was deleted; `gone` then lists the resources that would be.
     pub(super) dry_run: bool,
     /// Names of deleted resources.
     pub(super) gone: Vec<String>,
@@ -79,13 +80,13 @@ pub(super) struct StaysView {
 pub(super) struct BootView<'a> {
     #[serde(serialize_with = "fields::text")]
     pub(super) directory: path::Display<'a>,
-    /// Null: nothing was launched yet.
+    /// The pool that was booted; null: nothing was launched yet.
     pub(super) pool: Option<&'a PoolName>,
     pub(super) instances: &'a [InstanceId],
 }
 
 impl PoolView {
-    /// `boots`: the owners of the test boots of `doctor --boot`.
+    /// The view of a check. `boots`: the owners of the test boots of `doctor --boot`.
     pub(super) fn of(
         pool: PoolName,
         at: Stamp,
@@ -104,7 +105,7 @@ impl PoolView {
         }
     }
 
-    /// How many are orphaned, or may be.
+    /// The number of resources that are orphaned, or may be.
     pub(super) fn left(&self) -> usize {
         self.orphaned + self.unknown_generation
     }
@@ -182,7 +183,7 @@ fn table(seen: &PoolView, width: usize, is: impl Fn(Ownership) -> bool) -> Strin
     if rows.is_empty() { String::new() } else { rows.render(width) }
 }
 
-/// With the provider's detail.
+/// A sentence about a resource, with the provider's detail.
 fn sentence(one: &ResourceView) -> String {
     match &one.detail {
         Some(detail) => format!("{} ({detail})", one.reason),

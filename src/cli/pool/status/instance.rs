@@ -32,11 +32,11 @@ pub(crate) struct InstanceView<'a> {
     created: Stamp,
     pub(super) jobs: Vec<JobView<'a>>,
     pub(super) served: u32,
-    /// Null: no limit.
+    /// The number of jobs that the instance may still serve; null: no limit.
     pub(super) uses_left: Option<u32>,
     capacity: u32,
     pub(super) bound_to: Option<&'a TrustDomain>,
-    /// More about it, in a sentence.
+    /// More about the trust domain, in a sentence.
     #[serde(skip)]
     bound: Option<String>,
     reason: Option<String>,
@@ -44,11 +44,11 @@ pub(crate) struct InstanceView<'a> {
     detail: Option<&'a str>,
     /// The offering it was launched from, if the provider names any.
     offering: Option<&'a OfferingName>,
-    /// Where it was launched: the kind, and the account and the region, or the project.
+    /// The location of the launch: the kind, and the account and the region, or the project.
     location: Option<&'a Location>,
     #[serde(skip)]
     is_elsewhere: bool,
-    /// Ready, and yet given no jobs, or missing from the provider's list.
+    /// True if the instance is ready, and yet given no jobs, or is missing from the provider's list.
     #[serde(skip)]
     is_troubled: bool,
     /// The images that it is known to have.
@@ -62,7 +62,7 @@ pub(crate) struct InstanceView<'a> {
     pulling: Option<&'a str>,
     /// The command that returns it to service.
     remedy: Option<String>,
-    /// Only with `--wide`: its links, by slot.
+    /// The links of the instance, by slot; only with `--wide`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) links: Option<Vec<LinkView>>,
 }
@@ -76,7 +76,7 @@ struct ImageView<'a> {
     bytes: u64,
     #[serde(serialize_with = "fields::moment")]
     since: Stamp,
-    /// When it was last compared with the registry's.
+    /// The moment when the image was last compared with the registry's.
     #[serde(serialize_with = "fields::moment")]
     checked: Stamp,
 }
@@ -102,7 +102,7 @@ pub(super) struct JobView<'a> {
     attempt: &'a AttemptName,
     #[serde(serialize_with = "fields::moment")]
     granted: Stamp,
-    /// Its attempt is closed, but its last call is still running.
+    /// True if the attempt is closed, but its last call is still running.
     closing: bool,
     /// The image of its container; null: it runs on the instance itself.
     image: Option<&'a str>,
@@ -229,7 +229,7 @@ pub(super) fn rank(phase: &Phase) -> u8 {
     }
 }
 
-/// Why an instance is in its phase, if there is more to say.
+/// The reason for which an instance is in its phase, if there is more to say.
 pub(super) fn reason(instance: &Instance, state: &PoolState, when: &When) -> Option<String> {
     match &instance.phase {
         Phase::Launching => Some(launching(instance, state)),

@@ -11,13 +11,13 @@ use crate::cli::fields;
 use crate::cli::ui::Rows;
 use crate::cli::when::{When, whole};
 
-/// At this width, in columns, the time and the process are shown, too.
+/// The width, in columns, from which the time and the process are shown, too.
 const ROOMY: usize = 100;
 
 /// The process that holds the connection of a job slot.
 #[derive(Debug, Serialize)]
 pub(super) struct LinkView {
-    /// Which job slot of the instance, from 1.
+    /// The job slot of the instance, from 1.
     slot: u32,
     pid: Option<u32>,
     /// `connecting`, `idle`, `shell-waits`, `busy`, `closing` or `unresponsive`; figures are null in the last two.
@@ -27,7 +27,7 @@ pub(super) struct LinkView {
     connected: Option<Stamp>,
     #[serde(serialize_with = "fields::seconds")]
     connected_for_s: Option<Duration>,
-    /// In microseconds.
+    /// The round trip to the instance, in microseconds.
     round_trip_us: Option<u64>,
     /// Memory of its own, in bytes.
     memory_bytes: Option<u64>,
@@ -74,7 +74,7 @@ pub(in crate::cli) fn end(pid: u32) -> String {
     format!("kill -9 {pid}")
 }
 
-/// Their number, their memory, and how many do not respond.
+/// A sentence with the number of links, their memory, and how many do not respond.
 pub(in crate::cli) fn summary<'a>(links: impl Iterator<Item = &'a FoundLink>) -> String {
     let answers: Vec<&LinkStatus> = links.map(|link| &link.answer).collect();
     if answers.is_empty() {
@@ -175,7 +175,7 @@ fn round_trip(us: u64) -> String {
     }
 }
 
-/// Bytes, to the nearest unit below.
+/// A number of bytes, in the nearest unit below.
 fn memory(bytes: u64) -> String {
     let kib = bytes >> 10;
     let mib = bytes >> 20;

@@ -58,7 +58,7 @@ pub fn as_json(input: StatusInput<'_>, when: &When) -> Value {
     json!(PoolView::of(input, when))
 }
 
-/// How it is written.
+/// The form in which the status is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     Text,
@@ -96,6 +96,7 @@ pub(in crate::cli) async fn status(
         let when = When::local(context.host.now());
         let reporting = Reporting::read(&context.state_path, &keeper);
         let reported = reporting.lines(when.now());
+        // The pools leave room for the lines below them, and for the blank line in between.
         let lines = lines.saturating_sub(reported.len() + 1);
         let layout = Layout { lines: (!wide).then_some(lines), bar: again };
         let text = match form {
@@ -121,12 +122,12 @@ pub(in crate::cli) async fn status(
     Ok(true)
 }
 
-/// This process, its standard output and its signals.
+/// The viewer of a terminal: this process, its standard output and its signals.
 struct TerminalViewer {
     interrupt: Signals,
     terminate: Signals,
     resized: Signals,
-    /// `None`: the usual action.
+    /// The signal of Ctrl-Z; `None`: it has its usual effect.
     suspended: Option<Signals>,
 }
 
@@ -175,12 +176,12 @@ impl Viewer for TerminalViewer {
     }
 }
 
-/// How much of it is written.
+/// The part of the status that is written.
 #[derive(Debug, Clone, Copy)]
 struct Layout {
     /// The lines that there is room for; `None`, everything is shown.
     lines: Option<usize>,
-    /// With a bar of the slots.
+    /// True if the text has a bar of the slots.
     bar: bool,
 }
 
@@ -206,7 +207,7 @@ impl ShownPool<'_> {
 }
 
 impl ContainerUse {
-    /// How a pool uses containers now.
+    /// The present use of containers in a pool.
     fn read(context: &Context, pool: &PoolName, state: Option<&PoolState>) -> Self {
         let configured = context.config().ok().and_then(|config| config.pools.get(pool));
         let settings = configured.and_then(|pool| pool.containers.as_ref());

@@ -25,7 +25,7 @@ fn shown(story: &EventFixture, report: Option<&Report>, keeper: &KeeperStatus, s
     render(input, &when(seconds), 80)
 }
 
-/// While a keeper runs.
+/// The status of a pool while a keeper runs.
 fn of<'a>(pool: &'a PoolName, story: &'a EventFixture, report: Option<&'a Report>) -> StatusInput<'a> {
     StatusInput {
         pool,

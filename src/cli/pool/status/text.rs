@@ -16,15 +16,15 @@ use crate::cli::when::{When, whole};
 
 /// The widest name of a project.
 const NAME_COLUMNS: usize = 24;
-/// How many jobs of an instance are named at most.
+/// The highest number of an instance's jobs that are named.
 const JOBS_NAMED: usize = 3;
 
-/// How many notes and unavailable offerings are shown on a screen.
+/// The highest number of notes, and of unavailable offerings, on a screen.
 const NOTES_SHOWN: usize = 4;
 /// Lines of a table that are shown on the smallest screen.
 const LEAST_LINES: usize = 4;
 
-/// `lines`: about how many there is room for; `None`, everything is shown.
+/// The whole text of a pool's status. `lines`: about how many there is room for; `None`, everything is shown.
 pub(super) fn text(seen: &PoolView<'_>, when: &When, width: usize, lines: Option<usize>) -> String {
     let mut text = head(seen, when, width, lines.map(|_| NOTES_SHOWN));
     // The empty line before a table, its header, and the line that counts what is left out.
@@ -166,7 +166,7 @@ fn in_force(policy: &PolicyView<'_>, when: &When) -> String {
     text
 }
 
-/// How many instances are in each phase, in the order of the table.
+/// The number of instances in each phase, in the order of the table.
 fn phases(instances: &[InstanceView<'_>]) -> String {
     let groups = instances.chunk_by(|one, next| one.phase == next.phase);
     let counts: Vec<String> = groups.map(|group| format!("{} {}", group.len(), group[0].phase)).collect();

@@ -38,14 +38,14 @@ pub struct StatusInput<'a> {
     pub keeper: &'a KeeperStatus,
     /// The status of its links; `None`: they were not queried, and are not shown.
     pub links: Option<&'a Survey>,
-    /// `None`: the pool runs no jobs in containers, as far as known.
+    /// The use of containers; `None`: the pool runs no jobs in containers, as far as known.
     pub containers: Option<&'a ContainerUse>,
 }
 
-/// How a pool uses containers.
+/// The use of containers in a pool.
 #[derive(Debug, Default)]
 pub struct ContainerUse {
-    /// `None`: the configuration does not say so now, or cannot be read.
+    /// The jobs that run in containers; `None`: the configuration does not say so now, or cannot be read.
     pub mode: Option<Mode>,
     pub engine: ContainerEngine,
     /// The images of the jobs that hold slots.
@@ -70,29 +70,29 @@ pub(super) struct PoolView<'a> {
     pub(super) idle_target: u32,
     pub(super) policy: Option<PolicyView<'a>>,
     pub(super) keeper: KeeperView<'a>,
-    /// Which jobs run in containers: `image`, those that name one, or `always`. Null: none.
+    /// The jobs that run in containers: `image`, those that name one, or `always`. Null: none.
     pub(super) containers: Option<&'static str>,
     /// The engine of these containers. Null: there are none.
     pub(super) container_engine: Option<&'static str>,
     /// The image store that the configuration names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) image_store: Option<&'a StoreStatus>,
-    /// When the operator drained the pool.
+    /// The moment when the operator drained the pool.
     #[serde(serialize_with = "fields::moment")]
     pub(super) drained_since: Option<Stamp>,
     /// Set while launches are backing off or paused after failures.
     pub(super) launch_backoff: Option<LaunchBackoff>,
     /// Another cause that blocks launches.
     pub(super) launch_blocked_by: Option<WaitingFor<'a>>,
-    /// In order of preference; empty if the provider has only one way to launch.
+    /// The offerings in order of preference; empty if the provider has only one way to launch.
     pub(super) offerings: Vec<OfferingView<'a>>,
-    /// Those that serve come first, those on their way out last.
+    /// The instances: those that serve come first, those on their way out last.
     pub(super) instances: Vec<InstanceView<'a>>,
     pub(super) waiting: Vec<WaitingView<'a>>,
     pub(super) notes: Vec<NoteView<'a>>,
-    /// Which trust domains its static hosts serve; null: it has none.
+    /// The trust domains that the pool's static hosts serve; null: it has none.
     pub(super) hosts: Option<HostsView>,
-    /// Only with `--wide`: the links of its instances, in one line.
+    /// The links of the pool's instances, in one line; only with `--wide`.
     #[serde(skip)]
     pub(super) links: Option<String>,
 }
@@ -100,11 +100,11 @@ pub(super) struct PoolView<'a> {
 /// The active policy.
 #[derive(Debug, Serialize)]
 pub(super) struct PolicyView<'a> {
-    /// Which `[[pool.NAME.policy]]`, from 1; null: the default.
+    /// The number of the active `[[pool.NAME.policy]]`, from 1; null: the default.
     pub(super) entry: Option<usize>,
     pub(super) periods: &'a [String],
     pub(super) timezone: Option<&'a str>,
-    /// When another entry becomes active; null: not within eight days.
+    /// The moment when another entry becomes active; null: not within eight days.
     #[serde(serialize_with = "fields::moment")]
     pub(super) until: Option<Stamp>,
     pub(super) idle_count: u32,
@@ -116,13 +116,13 @@ pub(super) struct PolicyView<'a> {
     pub(super) scale_factor_limit: u32,
     pub(super) max_instances: u32,
     pub(super) capacity_per_instance: u32,
-    /// Null: no limit.
+    /// The number of jobs that an instance may serve; null: no limit.
     pub(super) max_use_count: Option<u32>,
 }
 
 #[derive(Debug, Serialize)]
 pub(super) struct KeeperView<'a> {
-    /// Null: not known.
+    /// True if a keeper is running; null: not known.
     #[serde(serialize_with = "runs")]
     pub(super) runs: &'a KeeperStatus,
     #[serde(serialize_with = "fields::moment")]
@@ -141,7 +141,7 @@ pub(crate) struct LaunchBackoff {
     /// The last one.
     #[serde(serialize_with = "fields::text")]
     pub(crate) failure: Failure,
-    /// How many in a row.
+    /// The number of failures in a row.
     #[serde(skip)]
     pub(crate) failures: u32,
 }
@@ -149,7 +149,7 @@ pub(crate) struct LaunchBackoff {
 #[derive(Debug, Serialize)]
 pub(crate) struct OfferingView<'a> {
     offering: &'a OfferingName,
-    /// Why launches skip it, since when and until when; null: it is available.
+    /// The reason for which launches skip the offering, since when and until when; null: it is available.
     pub(crate) unavailable: Option<UnavailableView>,
 }
 
@@ -161,7 +161,7 @@ pub(crate) struct UnavailableView {
     failure: Failure,
     #[serde(serialize_with = "fields::moment")]
     refused: Stamp,
-    /// In a row.
+    /// The number of refusals in a row.
     times: u32,
     #[serde(serialize_with = "fields::moment")]
     until: Stamp,
@@ -169,7 +169,7 @@ pub(crate) struct UnavailableView {
 
 #[derive(Debug, Serialize)]
 pub(super) struct WaitingView<'a> {
-    /// From 1.
+    /// The position in the queue, from 1.
     pub(super) position: usize,
     pub(super) job: u64,
     server: &'a str,
@@ -182,7 +182,7 @@ pub(super) struct WaitingView<'a> {
     #[serde(serialize_with = "fields::moment")]
     pub(super) deadline: Stamp,
     pub(super) waiting_for: WaitingFor<'a>,
-    /// Its order; such a job gets an instance of its own.
+    /// The launch that was ordered for the job alone; such a job gets an instance of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     order: Option<OrderedView<'a>>,
 }
@@ -342,7 +342,7 @@ impl UnavailableView {
         &self.failure
     }
 
-    /// Why, and when launches try it again.
+    /// The reason, and the moment when launches try the offering again.
     pub(crate) fn until_tried(&self, when: &When) -> String {
         format!("{}, next try {}", self.text, when.left(self.until))
     }
@@ -399,12 +399,12 @@ impl<'a> WaitingFor<'a> {
 pub(crate) struct HostsView {
     pub(crate) kind: HostKind,
     count: usize,
-    /// How many have a trust domain now.
+    /// The number of hosts that have a trust domain now.
     bound: usize,
     pub(crate) text: String,
 }
 
-/// Which trust domains hosts serve, by the account that cleans them.
+/// The trust domains that hosts may serve, by the account that cleans them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum HostKind {
@@ -412,7 +412,7 @@ pub(crate) enum HostKind {
     FirstDomain,
 }
 
-/// Which trust domains the pool's static hosts serve, if it has any.
+/// The static hosts of a pool and the trust domains that they serve; `None`: the pool has no static hosts.
 pub(crate) fn hosts(state: &PoolState) -> Option<HostsView> {
     let hosts: Vec<_> = state.instances.values().filter(|i| i.is_static()).collect();
     let policy = state.policy.as_ref().filter(|_| !hosts.is_empty())?;

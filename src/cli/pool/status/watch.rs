@@ -10,20 +10,20 @@ pub const EVERY: Duration = Duration::from_secs(1);
 /// A screen of its own without a cursor, where long lines are cut. What was on the terminal before comes back afterwards.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
-/// Between the two, a terminal that can shows nothing: no reader sees half of a text.
+/// The beginning of a text. Until its end, a terminal that can shows nothing: no reader sees half of a text.
 const BEGIN: &str = "\x1b[?2026h\x1b[H";
 const END: &str = "\x1b[J\x1b[?2026l";
 
-/// Where the text is shown.
+/// The place where the text is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Screen {
-    /// Redrawn in place.
+    /// A terminal, whose text is redrawn in place.
     Terminal,
     /// One block after the other, an empty line between.
     Pipe,
 }
 
-/// Why the text is shown again before its time, or not any more.
+/// The reasons to show the text again before its time, or to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
     Stop,

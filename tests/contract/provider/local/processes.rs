@@ -1,4 +1,4 @@
-//! What happens to the processes of local instances.
+//! The processes of local instances, and those that their jobs leave behind.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ async fn stubborn(fixture: &LocalFixture) -> BTreeSet<u32> {
     pids
 }
 
-/// By working directory, which also finds the process that cleared its environment.
+/// The sleeping processes, found by working directory: that also finds the process that cleared its environment.
 fn sleepers(fixture: &LocalFixture) -> BTreeSet<u32> {
     let work = fixture.instance_dir(&request(fixture, 1).instance).join("work");
     let work = work.canonicalize().unwrap_or(work);
@@ -255,7 +255,7 @@ async fn a_program_that_is_not_there_is_a_definite_failure() {
     leave_nothing(&fixture).await;
 }
 
-/// Not a test by itself: the process that the next test kills.
+/// The process that the next test kills. This is not a test by itself.
 #[tokio::test]
 #[ignore = "run by launches_killed_at_any_moment_leave_nothing_unseen"]
 async fn launches_in_a_process_of_its_own() {

@@ -193,7 +193,8 @@ pub(super) struct ImageDisk {
 pub(super) struct ImageDisks(Mutex<BTreeMap<String, Rc<[ImageDisk]>>>);
 
 impl ImageDisks {
-    /// The disks of an image. `Invalid` if the image is missing. Never `Unknown`, because no launch was requested yet.
+    /// The disks of an image. [`ErrorClass::Invalid`] if the image is missing. Never [`ErrorClass::Unknown`], because no launch
+    /// was requested yet.
     pub(super) async fn disks(&self, client: &Client, image: &str) -> Result<Rc<[ImageDisk]>, ProviderError> {
         // Concurrent launches share one call.
         let mut known = self.0.lock().await;

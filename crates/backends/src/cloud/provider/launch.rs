@@ -21,7 +21,7 @@ use crate::cloud::offerings;
 /// The time in which a cloud must find the capacity of an accepted launch. Then the call ends, and the machine may be
 /// terminated.
 pub(super) const CAPACITY_WITHIN: Duration = Duration::from_mins(5);
-/// The machine of an accepted launch is gone, or neither lists nor its status show it in time.
+/// The machine of a launch that [`Api::create`] accepted is gone, or neither lists nor its status show it in time.
 const DISAPPEARED: (ErrorClass, &str) =
     (ErrorClass::Transient, "the cloud accepted the launch, but the instance disappeared");
 const UNCONFIRMED: (ErrorClass, &str) =
@@ -60,7 +60,7 @@ impl<A: Api> Cloud<A> {
         }
     }
 
-    /// Held by the one call for this launch, if a second call could make a second machine.
+    /// Returns the guard of the one call for this launch, if a second call could make a second machine.
     async fn launch_alone(&self, id: &InstanceId) -> Option<OwnedMutexGuard<()>> {
         if self.api.repeats_find_the_machine() {
             return None;

@@ -44,11 +44,11 @@ use inventory::{
     KnownResources, handle, launch_tags, list_resources, machine_name, machines_of_pool, shown_token,
 };
 
-/// How often a list has to look for notices.
+/// The interval at which a list has to look for notices.
 const NOTICE_INTERVAL: Duration = Duration::from_mins(1);
-/// How often a list is made while the platform looks for capacity: each is a process, and often a login.
+/// The interval of lists while the platform looks for capacity: each is a process, and often a login.
 const CAPACITY_INTERVAL: Duration = Duration::from_secs(2);
-/// How long a list may lack a new machine while the program has not said it.
+/// The time for which a list may lack a new machine while the program has not said it.
 const UNSAID_LAG: Duration = Duration::from_mins(1);
 /// Lines of cloud-init around the public host keys on a machine's console.
 const KEYS_BEGIN: &str = "-----BEGIN SSH HOST KEY KEYS-----";
@@ -105,7 +105,7 @@ struct ListedMachine {
     handle: Handle,
     port: Option<u16>,
     host_key: Option<String>,
-    /// Why the platform refused its launch after it had accepted it.
+    /// The reason the platform refused the launch after it had accepted it.
     refused: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What the program writes on its standard output.
+//! The documents that the program writes on its standard output.
 //!
 //! Fields that Greenroom does not know are ignored. A wrong one is named with its path.
 
@@ -16,7 +16,7 @@ const MAX_WORD: usize = 255;
 /// Longest problem with an answer that is shown, in characters.
 const SHOWN: usize = 200;
 
-/// Why an output is no answer. Its text follows the program and the verb in a sentence.
+/// The reason an output is no [`ProtocolAnswer`]. Its text follows the program and the verb in a sentence.
 #[derive(Debug, thiserror::Error)]
 pub enum AnswerError {
     #[error("printed nothing, expected one JSON document")]
@@ -156,18 +156,18 @@ pub fn is_public_key(text: &str) -> bool {
     kind && words.next().is_some_and(|key| key.starts_with("AAAA")) && !text.trim().contains('\n')
 }
 
-/// How the program's machines show which instance they are.
+/// The way the program's machines show which instance they are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MachineIdentity {
-    /// They carry the tags of their launch.
+    /// The machines carry the tags of their launch.
     #[default]
     Tags,
-    /// They carry the name of their launch only.
+    /// The machines carry the name of their launch only.
     Names,
 }
 
-/// How Greenroom learns a machine's host key.
+/// The way Greenroom learns a machine's host key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HostKeySource {
@@ -199,7 +199,7 @@ pub struct CapabilitiesAnswer {
     pub name: String,
     #[serde(default)]
     pub version: Option<String>,
-    /// Where the machines are: account, project, region, host.
+    /// The place of the machines: account, project, region, host.
     #[serde(default)]
     pub account: Option<String>,
     #[serde(default)]
@@ -212,7 +212,7 @@ pub struct CapabilitiesAnswer {
     /// True if machines end by themselves after `lifetime_s`.
     #[serde(default)]
     pub lifetime: bool,
-    /// How long `list` may lack a new machine.
+    /// The time for which `list` may lack a new machine, in seconds.
     #[serde(default = "appears_within_s")]
     pub appears_within_s: u64,
     /// The optional verbs that the program has.
@@ -307,7 +307,7 @@ pub struct MachineAnswer {
     pub address: Option<String>,
     #[serde(default)]
     pub port: Option<u16>,
-    /// Its public host key, in OpenSSH format.
+    /// The machine's public host key, in OpenSSH format.
     #[serde(default)]
     pub host_key: Option<String>,
     #[serde(default)]
@@ -315,7 +315,7 @@ pub struct MachineAnswer {
     /// For people: type, zone.
     #[serde(default)]
     pub description: Option<String>,
-    /// Why it ended, to follow the instance's name: `was reclaimed`.
+    /// The reason the machine ended, to follow the instance's name: `was reclaimed`.
     #[serde(default)]
     pub reason: Option<String>,
     #[serde(default)]
@@ -428,7 +428,7 @@ pub struct DeleteAnswer {}
 
 impl ProtocolAnswer for DeleteAnswer {}
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Level {

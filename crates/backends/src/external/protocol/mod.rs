@@ -158,7 +158,7 @@ pub struct LaunchFields {
     pub lifetime_s: Option<u64>,
 }
 
-/// Without the keys.
+/// Shows the fields without the keys.
 impl fmt::Debug for LaunchFields {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LaunchFields").field("instance", &self.instance).finish_non_exhaustive()
@@ -203,7 +203,7 @@ pub const CODES: &[(i32, &str)] = &[
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Reason {
     pub error: String,
-    /// Where there is no capacity: a zone, a type, a host.
+    /// The place without capacity: a zone, a type, a host.
     #[serde(default)]
     pub scope: String,
     #[serde(default)]

@@ -33,7 +33,7 @@ pub enum RegistryAccount {
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
     pub account: Option<RegistryAccount>,
-    /// Why a helper, which the file names for the registry, gave no account. The registry may need none.
+    /// The reason a helper, which the file names for the registry, gave no account. The registry may need none.
     pub problem: Option<HelperError>,
 }
 
@@ -56,7 +56,7 @@ pub enum CredentialsError {
     TwoAccounts { path: PathBuf },
 }
 
-/// Why a credential helper gave no account.
+/// The reason a credential helper gave no account.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HelperError {
     #[error("the credential helper that Docker's file names cannot be started")]
@@ -146,7 +146,7 @@ fn understood(
     Ok(Credentials { account: None, problem: Some(problem) })
 }
 
-/// As an error names it.
+/// Shows the account as an error names it.
 impl fmt::Display for RegistryAccount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -156,7 +156,7 @@ impl fmt::Display for RegistryAccount {
     }
 }
 
-/// Without the secret.
+/// Shows the account without the secret.
 impl fmt::Debug for RegistryAccount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

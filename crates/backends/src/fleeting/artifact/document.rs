@@ -1,4 +1,4 @@
-//! What a registry stores for a plugin: an index of platforms, and a manifest of layers for each.
+//! The documents that a registry stores for a plugin: an index of platforms, and a manifest of layers for each.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -48,7 +48,7 @@ pub(super) struct PluginLayer {
     pub(super) version: PluginVersion,
 }
 
-/// Why a content is not a plugin for this platform. Each message continues a sentence that names the plugin.
+/// The reason a content is not a plugin for this platform. Each message continues a sentence that names the plugin.
 #[derive(Debug, thiserror::Error)]
 pub enum LayoutError {
     #[error("has nothing for {here}, only for {there}")]

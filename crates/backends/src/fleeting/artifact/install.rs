@@ -18,7 +18,7 @@ use super::unpack::{self, UnpackError};
 use crate::fleeting::locate::{Installed, PROGRAM, newest_in, versions};
 use crate::fleeting::reference::{PluginVersion, Reference};
 
-/// Where an installation is written before it is renamed.
+/// The folder into which an installation is written before it is renamed.
 const PARTIAL: &str = ".greenroom-partial";
 /// The TLS library's word for a server without TLS.
 const NO_TLS: &str = "InvalidContentType";
@@ -59,7 +59,7 @@ pub struct Installation {
     pub is_new: bool,
 }
 
-/// Why a plugin is not installed.
+/// The reason [`install`] has not installed a plugin.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
     #[error(transparent)]

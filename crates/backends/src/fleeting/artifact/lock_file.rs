@@ -1,4 +1,4 @@
-//! The lock file: the versions and digests of plugins that `greenroom plugin install` has installed.
+//! The [`LockFile`]: the versions and digests of plugins that `greenroom plugin install` has installed.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::fleeting::reference::{Constraint, PluginName, PluginVersion, Referenc
 /// The file is for a repository: everyone may read it.
 const MODE: u32 = 0o644;
 
-/// Its name in the plugin directory.
+/// The lock file's name in the plugin directory.
 pub const NAME: &str = "greenroom-plugins.lock";
 const HEAD: &str = "\
 # Written by `greenroom plugin install`, which refuses any other content of these versions.

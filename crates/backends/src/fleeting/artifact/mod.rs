@@ -43,7 +43,7 @@ impl Digest {
         &self.0
     }
 
-    /// The first digits, for a table.
+    /// Returns the first digits, for a table.
     pub fn short(&self) -> &str {
         &self.0[..ALGORITHM.len() + 12]
     }

@@ -1,4 +1,4 @@
-//! Calls of an OCI registry, for one repository.
+//! Calls of an OCI [`Registry`], for one repository.
 //!
 //! The crate `oci-client` (0.17) is not used: it resolves names in the process, which is linked statically, reads documents without
 //! a limit, and takes another TLS than `ring`.
@@ -28,7 +28,7 @@ const MAX_DOCUMENT: usize = 4 << 20;
 /// Limit of a registry's own words in an error.
 const MAX_WORDS: usize = 200;
 
-/// Why a call of a registry failed.
+/// The reason a call of a [`Registry`] failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
     #[error("registry `{host}` cannot be reached: {cause}")]
@@ -38,7 +38,7 @@ pub enum RegistryError {
         host: String,
         path: String,
         account: String,
-        /// Why a credential helper gave no account.
+        /// The reason a credential helper gave no account.
         #[source]
         helper: Option<HelperError>,
     },
@@ -93,7 +93,7 @@ struct RegistryFailure {
 }
 
 impl Registry {
-    /// For the repository of a plugin. `insecure` allows plain HTTP, which is always allowed on loopback.
+    /// Creates the registry of a plugin's repository. `insecure` allows plain HTTP, which is always allowed on loopback.
     pub fn new(plugin: &PluginName, credentials: Credentials, insecure: bool) -> Result<Self, RegistryError> {
         let host = plugin.registry.clone();
         let plain = insecure || is_loopback(&plugin.registry);

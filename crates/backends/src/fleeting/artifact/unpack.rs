@@ -21,7 +21,7 @@ const FREE_BYTES: u64 = 16 << 20;
 /// Limit of files, and of folders.
 const MAX_ENTRIES: usize = 1000;
 
-/// Why a layer is not unpacked. Each message continues a sentence that names the plugin.
+/// The reason a layer is not unpacked. Each message continues a sentence that names the plugin.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
     #[error("has a damaged archive: {0}")]

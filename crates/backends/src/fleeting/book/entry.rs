@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{Book, BookEntry};
 use crate::fleeting::group::{InstanceState, PluginStart};
 
-/// How many states of an instance are kept for its console.
+/// The number of an instance's states that are kept for its console.
 const HISTORY: usize = 32;
 /// After how many good updates without it an instance is gone.
 pub const MISSED: u32 = 5;
@@ -21,7 +21,7 @@ const RETRY: Duration = Duration::from_mins(1);
 /// Time after which a removal is requested once more if the plugin shows the instance as being deleted.
 const STUCK: Duration = Duration::from_mins(10);
 
-/// How far a launch without a machine is.
+/// The progress of a launch without a [`BookMachine`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LaunchProgress {
@@ -50,7 +50,7 @@ pub struct Intent {
     pub token: String,
     pub tags: Tags,
     pub progress: LaunchProgress,
-    /// When its call was last made or answered.
+    /// The time when the launch's call was last made or answered.
     pub at: Stamp,
     /// The plugin's start that got its call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -65,7 +65,7 @@ pub struct BookMachine {
     pub token: String,
     pub tags: Tags,
     pub state: InstanceState,
-    /// When the plugin first showed it.
+    /// The time when the plugin first showed the machine.
     pub appeared: Stamp,
     /// Good updates in a row without it.
     #[serde(default)]
@@ -73,7 +73,7 @@ pub struct BookMachine {
     /// True once Greenroom wants it removed.
     #[serde(default)]
     pub unwanted: bool,
-    /// When the plugin last accepted its removal.
+    /// The time when the plugin last accepted the machine's removal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub removal: Option<Stamp>,
     /// The public host key that it must present, once one is known.
@@ -82,11 +82,11 @@ pub struct BookMachine {
     /// The plugin's start that was asked for it, which may have made a key for it; `None`: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_by: Option<PluginStart>,
-    /// Its states, and when the plugin first showed each.
+    /// The machine's states, and when the plugin first showed each.
     pub history: Vec<(Stamp, InstanceState)>,
 }
 
-/// Why a machine is no longer in the group.
+/// The reason a [`BookMachine`] is no longer in the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Departure {
@@ -154,7 +154,7 @@ impl BookMachine {
         self.unwanted && !waits
     }
 
-    /// Why it is gone if an update shows it in `state`; `None`: it is not.
+    /// Returns why the machine is gone if an update shows it in `state`; `None`: it is not.
     pub(super) fn ended(&self, state: InstanceState) -> Option<Departure> {
         match state {
             InstanceState::Deleted => Some(Departure::Deleted),
@@ -163,7 +163,7 @@ impl BookMachine {
         }
     }
 
-    /// Why it is gone after one more good update without it; `None`: it may come back.
+    /// Returns why the machine is gone after one more good update without it; `None`: it may come back.
     pub(super) fn missing(&mut self) -> Option<Departure> {
         self.missed += 1;
         if self.removal.is_some() || self.state == InstanceState::Deleting {

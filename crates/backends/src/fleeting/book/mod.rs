@@ -1,4 +1,4 @@
-//! Which launch a machine of the plugin's belongs to: the decisions, without a clock and without calls.
+//! The launch to which a machine of the plugin's belongs ([`Book`]): the decisions, without a clock and without calls.
 //!
 //! A plugin takes a count and returns no ids: they appear in later updates. So a machine that appears belongs to the
 //! oldest launch whose machine is expected, whichever one the plugin made for it: nothing distinguishes new machines.
@@ -21,7 +21,7 @@ mod tests;
 
 use entry::{BookMachine, Departure, FormerMachine, Intent, LaunchProgress, MISSED};
 
-/// How long a launch that was given up, and a machine that is gone, are remembered.
+/// The time for which a launch that was given up, and a machine that is gone, are remembered.
 const RETENTION: Duration = Duration::from_hours(24);
 /// The most of each that are remembered.
 const REMEMBERED: usize = 1_000;
@@ -46,7 +46,7 @@ pub struct Book {
     machines: BTreeMap<InstanceId, BookMachine>,
     /// Machines that are gone, the first to go first.
     former: Vec<FormerMachine>,
-    /// By the plugin's id. Stored, so that no later launch takes one over.
+    /// The foreign machines, by the plugin's id. Stored, so that no later launch takes one over.
     foreign: BTreeMap<String, ForeignMachine>,
 }
 
@@ -80,14 +80,14 @@ pub struct Batch {
     pub refused: Vec<InstanceId>,
 }
 
-/// How an instance is to be terminated.
+/// The state of an instance that is to be terminated, as the [`Book`] has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Removal {
     /// The instance does not exist, for this reason, if one is known.
     Gone(Option<Departure>),
-    /// Its machine may appear.
+    /// The instance's machine may appear.
     MayAppear,
-    /// Its machine is to be removed; the plugin may have accepted that.
+    /// The instance's machine is to be removed; the plugin may have accepted that.
     Marked,
 }
 

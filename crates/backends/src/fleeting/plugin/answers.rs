@@ -1,4 +1,4 @@
-//! What a plugin answers, checked and in the port's terms, and what a failed call means.
+//! The answers of a plugin, checked and in the port's terms, and what a failed call means.
 
 use std::collections::HashMap;
 use std::error::Error as _;
@@ -21,16 +21,16 @@ use crate::fleeting::wire::{
 const MOST_INSTANCES: usize = 20_000;
 /// Longest id, in bytes.
 const LONGEST_ID: usize = 512;
-/// From here on, a plugin means that it has no limit: Go's largest numbers arrive cut off.
+/// The number from which on a plugin means that it has no limit: Go's largest numbers arrive cut off.
 const UNLIMITED: u32 = i32::MAX as u32;
-/// How much of a wrong answer a message shows, in characters.
+/// The length of a wrong answer that a message shows, in characters.
 const SHOWN: usize = 60;
 /// Longest text of a plugin in a message, in characters.
 const MAX_TEXT: usize = 400;
-/// How the error of a configuration begins that the plugin's library cannot decode.
+/// The beginning of the error of a configuration that the plugin's library cannot decode.
 const UNDECODED: &str = "unmarshaling config:";
 
-/// Why Greenroom cannot use what a plugin answered.
+/// The reason Greenroom cannot use what a plugin answered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum PluginAnswerError {
     #[error("the plugin allows no instance: its maximum is 0")]

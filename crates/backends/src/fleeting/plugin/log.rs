@@ -21,7 +21,7 @@ const KEPT: usize = 12;
 const LONGEST_KEPT: usize = 2000;
 /// Lines of the end that a message shows.
 const SHOWN: usize = 3;
-/// How much of the end a message shows, in characters.
+/// The length of the log's end that a message shows, in characters.
 const SHOWN_LENGTH: usize = 500;
 /// Longest text, in characters.
 const MAX_TEXT: usize = 2000;
@@ -305,7 +305,7 @@ impl LineCutter {
 #[derive(Debug)]
 struct Rate {
     tokens: u32,
-    /// When the last token came back.
+    /// The time when the last token came back.
     at: Option<Instant>,
     left_out: u64,
 }

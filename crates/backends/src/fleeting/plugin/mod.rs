@@ -1,4 +1,4 @@
-//! A plugin that is started when it is called, and again after it has exited.
+//! A [`Plugin`] that is started when it is called, and again after it has exited.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -245,7 +245,7 @@ struct Backoff {
     pause: Option<StartPause>,
 }
 
-/// Why a plugin does not run, and until when it is not started.
+/// The reason a plugin does not run, and until when it is not started.
 #[derive(Debug, Clone)]
 struct StartPause {
     kind: CallErrorKind,
@@ -281,7 +281,7 @@ impl Backoff {
         *self = Self::default();
     }
 
-    /// Why the plugin may not be started now, and how long that lasts.
+    /// Returns why the plugin may not be started now, and how long that lasts.
     fn waits(&self, now: Instant) -> Option<(&StartPause, Duration)> {
         let pause = self.pause.as_ref()?;
         let left = pause.until.saturating_duration_since(now);

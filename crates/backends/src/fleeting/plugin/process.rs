@@ -36,7 +36,7 @@ const COOKIE: (&str, &str) = ("FLEETING_INSTANCE_GROUP_PLUGIN", "4c6410b1-cb78-4
 const MAX_LINE: usize = 4096;
 /// A certificate is longer than this.
 const NO_CERTIFICATE: usize = 50;
-/// How much of a wrong line a message shows, in characters.
+/// The length of a wrong line that a message shows, in characters.
 const SHOWN: usize = 100;
 /// Longest path, in bytes: a socket's path has at most 107, and plugins add a name of up to 17.
 const MAX_DIR: usize = 90;
@@ -53,7 +53,7 @@ pub(super) struct PluginProcess {
     ended: watch::Receiver<Option<PluginEnd>>,
 }
 
-/// The end of a plugin's process. Its text follows the plugin's name in a sentence.
+/// The end of a [`PluginProcess`]. Its text follows the plugin's name in a sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PluginEnd {
     Program(ProgramEnd),
@@ -63,11 +63,11 @@ pub(super) enum PluginEnd {
     Unresponsive,
     /// The plugin no longer serves its socket. Its end has not been reported.
     Disconnected,
-    /// Its report was lost.
+    /// The report of the process's end was lost.
     Unknown,
 }
 
-/// Why a plugin's process serves no socket.
+/// The reason a [`PluginProcess`] serves no socket.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PluginStartError {
     #[error(transparent)]
@@ -202,7 +202,7 @@ async fn end(mut guard: GuardProcess, streams: [JoinHandle<()>; 2], directory: &
     }
 }
 
-/// Why a plugin's first line names no usable socket. Texts of the plugin's are cleaned.
+/// The reason a plugin's first line names no usable socket. Texts of the plugin's are cleaned.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum HandshakeError {
     #[error("it printed an empty line instead of its address")]
@@ -265,7 +265,7 @@ fn shown(field: &str) -> String {
     clean_line(field.as_bytes(), SHOWN)
 }
 
-/// Why there is no directory for a plugin's socket.
+/// The reason there is no directory for a plugin's socket.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SocketDirError {
     #[error(transparent)]

@@ -1,4 +1,4 @@
-//! A started plugin and its calls.
+//! A started plugin and its calls: [`RunningPlugin`].
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -24,9 +24,9 @@ use greenroom_core::text::with_causes;
 
 const INIT: &str = "/proto.InstanceGroup/Init";
 const UPDATE: &str = "/proto.InstanceGroup/Update";
-/// How long a plugin may take to exit after its connection has failed, or after it was asked to exit.
+/// The time limit for a plugin to exit after its connection has failed, or after it was asked to exit.
 const EXITING: Duration = Duration::from_secs(2);
-/// How long the guard process may take to end the plugin.
+/// The time limit for the guard process ([`plugin_guard`](crate::fleeting::plugin_guard)) to end the plugin.
 const KILLING: Duration = Duration::from_secs(10);
 
 /// A process that has accepted its configuration.
@@ -42,7 +42,7 @@ pub(super) struct RunningPlugin {
     health_limit: Duration,
 }
 
-/// Why a call has no answer.
+/// The reason a call of a [`RunningPlugin`] has no answer.
 pub(super) enum CallFailure {
     /// The plugin answered with an error.
     Answered(Status),
@@ -52,7 +52,7 @@ pub(super) enum CallFailure {
     Lost(CallError),
 }
 
-/// Why no process has accepted its configuration.
+/// The reason no process has accepted its configuration.
 pub(super) struct StartFailure {
     pub(super) error: CallError,
     /// True if the plugin's `Init` answered with an error.

@@ -1,4 +1,4 @@
-//! What a plugin is started with.
+//! The settings with which a plugin is started: [`PluginSettings`].
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ pub struct PluginSettings {
     pub pool: PoolName,
     /// Greenroom's own program, which runs as the guard process.
     pub guard: PathBuf,
-    /// Where the plugin's program is: an absolute path. Called for each start, so that a newer version is found.
+    /// Finds the plugin's program, an absolute path. Called for each start, so that a newer version is found.
     pub program: Rc<dyn Fn() -> Result<PathBuf, LocateError>>,
     /// The operator's table for the plugin: an object, or null.
     pub config: Value,
@@ -35,7 +35,7 @@ pub struct PluginSettings {
     pub pauses: Pauses,
 }
 
-/// How instances are to be reached. Plugins put it on what they create, or give it back.
+/// The way instances are to be reached. Plugins put it on what they create, or give it back.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ConnectorSettings {
     pub os: String,
@@ -73,7 +73,7 @@ impl Default for ConnectorSettings {
 /// Limits of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadlines {
-    /// From the start to the plugin's line with its socket.
+    /// The time limit from the start to the plugin's line with its socket.
     pub handshake: Duration,
     pub init: Duration,
     pub update: Duration,
@@ -82,9 +82,9 @@ pub struct Deadlines {
     pub decrease: Duration,
     pub connect_info: Duration,
     pub heartbeat: Duration,
-    /// Also of `resume`.
+    /// The time limit of `suspend` and `resume`.
     pub suspend: Duration,
-    /// Of the check of a plugin that exceeded a limit.
+    /// The time limit for the check of a plugin that exceeded a limit.
     pub health: Duration,
 }
 
@@ -124,7 +124,7 @@ impl Default for Pauses {
     }
 }
 
-/// Why no plugin can work with connector settings.
+/// The reason no plugin can work with [`ConnectorSettings`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectorError {
     #[error("Greenroom connects to instances by SSH only, not by WinRM: set `protocol = \"ssh\"`")]
@@ -169,7 +169,7 @@ fn nanoseconds(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Without the credentials.
+/// Shows the settings without the credentials.
 impl std::fmt::Debug for ConnectorSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ConnectorSettings")
@@ -179,7 +179,7 @@ impl std::fmt::Debug for ConnectorSettings {
     }
 }
 
-/// Without the configuration.
+/// Shows the settings without the configuration.
 impl std::fmt::Debug for PluginSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PluginSettings").field("pool", &self.pool).finish_non_exhaustive()

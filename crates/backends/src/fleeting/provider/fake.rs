@@ -47,7 +47,7 @@ pub(super) struct FakeGroup {
 /// The failure of a call.
 pub(super) struct CallFault {
     call: &'static str,
-    /// How many machines the call makes nevertheless.
+    /// The number of machines that the call makes nevertheless.
     made: u32,
     kind: CallErrorKind,
 }
@@ -206,7 +206,7 @@ pub(super) struct FakeSite {
     pub(super) state: tempfile::TempDir,
     pub(super) clock: Rc<ManualClock>,
     pub(super) cloud: Rc<FakeGroup>,
-    /// How many plugins were made.
+    /// The number of plugins that were made.
     pub(super) plugins: Rc<Cell<u32>>,
 }
 

@@ -35,14 +35,14 @@ mod key_tests;
 #[cfg(test)]
 mod tests;
 
-/// How long a list waits for a slow call of the plugin. Then it is the last update, with its time.
+/// The time for which a list waits for a slow call of the plugin. Then it is the last update, with its time.
 const BUSY: Duration = Duration::from_secs(30);
 /// The maximum age of an update for the address of an instance that runs, and of one that does not run yet.
 const ADDRESS_AGE: Duration = Duration::from_secs(10);
 const WAIT_AGE: Duration = Duration::from_secs(2);
-/// How long an address and a login are used before the plugin is asked for them once more.
+/// The time for which an address and a login are used before the plugin is asked for them once more.
 const CONNECT_AGE: Duration = Duration::from_mins(5);
-/// How long before their end credentials are refreshed.
+/// The time before their end at which credentials are refreshed.
 const REFRESH: Duration = Duration::from_mins(15);
 
 /// One pool's instances in a plugin's group.
@@ -55,7 +55,7 @@ pub(super) struct Fleeting {
     /// The addresses and logins of instances.
     pub(super) known: RefCell<BTreeMap<InstanceId, KnownConnection>>,
     pub(super) own_keys: OwnKeys,
-    /// Set if the plugin makes keys of its own.
+    /// The maker of keys, if the plugin makes keys of its own.
     pub(super) maker: RefCell<Option<KeyMaker>>,
     pub(super) denials: RefCell<BTreeMap<InstanceId, Denials>>,
 }
@@ -64,10 +64,10 @@ pub(super) struct Fleeting {
 #[derive(Debug, Clone)]
 pub(super) struct KnownConnection {
     id: String,
-    /// Without a host key.
+    /// The endpoint without a host key.
     endpoint: Endpoint,
     since: Stamp,
-    /// When the credentials end, in seconds since 1970.
+    /// The time when the credentials end, in seconds since 1970.
     expires: Option<i64>,
     pub(super) offered: Offered,
 }

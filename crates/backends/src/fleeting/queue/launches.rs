@@ -1,4 +1,4 @@
-//! Launches: all that wait share one `Increase`.
+//! Launches in a [`PluginQueue`]: all that wait share one `Increase`.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -173,7 +173,7 @@ impl PluginQueue {
     }
 }
 
-/// How far a launch without a machine is; `None`: it has one, or had one, or is unknown.
+/// Returns the progress of a launch without a machine; `None`: it has one, or had one, or is unknown.
 fn progress(book: &Book, instance: &InstanceId) -> Option<LaunchProgress> {
     match book.entry(instance) {
         Some(BookEntry::Intent(intent)) => Some(intent.progress),

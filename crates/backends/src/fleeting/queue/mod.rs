@@ -30,12 +30,12 @@ mod launches;
 /// Makes the plugin when it is first needed.
 pub type MakeGroup = Rc<dyn Fn() -> Result<Rc<dyn InstanceGroup>, ProviderError>>;
 
-/// How a pool's queue decides.
+/// The rules by which a pool's [`PluginQueue`] decides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueRules {
-    /// How long a launched machine may take to appear in an update.
+    /// The time limit for a launched machine to appear in an update.
     pub appears_within: Duration,
-    /// Whether machines that no launch requested may serve launches.
+    /// True if machines that no launch requested may serve launches.
     pub adopt: bool,
 }
 
@@ -59,11 +59,11 @@ pub struct PluginQueue {
     removals: Cell<u64>,
     /// The last update: when it began, or why it failed.
     updated: RefCell<Option<Result<Stamp, ProviderError>>>,
-    /// When the last good update began.
+    /// The time when the last good update began.
     last_good: Cell<Option<Stamp>>,
     /// The answers to launches that are over.
     launched: RefCell<BTreeMap<InstanceId, Result<(), ProviderError>>>,
-    /// Why the last removal failed.
+    /// The reason the last removal failed.
     removal_failure: RefCell<Option<ProviderError>>,
     calls: Cell<ApiCalls>,
     /// The next update is by a new process of the plugin.
@@ -187,7 +187,7 @@ impl PluginQueue {
         self.change(|book| read(book))
     }
 
-    /// Changes the book of the present group. Nothing is on disk before `store`.
+    /// Changes the book of the present group. Nothing is on disk before [`store`](Self::store).
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut Book) -> T) -> T {
         let group = self.info.borrow().as_ref().map(|info| info.id.clone()).unwrap_or_default();
         change(self.books.borrow_mut().entry(group).or_default())
@@ -306,7 +306,7 @@ impl PluginQueue {
 
 type Operation = Shared<LocalBoxFuture<'static, ()>>;
 
-/// At most one operation.
+/// A queue that runs at most one operation.
 #[derive(Default)]
 pub struct Serial {
     present: RefCell<Option<Operation>>,

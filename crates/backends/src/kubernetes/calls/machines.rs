@@ -110,7 +110,7 @@ pub(super) fn launched_by(pod: &Pod) -> Option<&str> {
     pod.metadata.annotations.as_ref()?.get(LAUNCH).map(String::as_str)
 }
 
-/// Whether its SSH server listens where only a port-forward arrives.
+/// Returns true if the pod's SSH server listens where only a port-forward arrives.
 pub(super) fn is_forwarded(pod: &Pod) -> bool {
     let way = pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(VIA));
     way.is_some_and(|way| way == PORT_FORWARD)
@@ -138,7 +138,7 @@ const FIRST: u32 = 4096;
 /// The beginning of the line with the host key.
 const HOST_KEY: &str = "greenroom-host-key ";
 
-/// The pod with this identifier; `NotFound` if another has its name.
+/// The pod with this identifier; [`ErrorClass::NotFound`] if another has its name.
 pub(super) async fn pod_of(api: &Kubernetes, machine: &PodId) -> Result<Pod, ProviderError> {
     let pod: Pod =
         api.connection.call(&ApiCall::get(api.path(&format!("pods/{}", machine.name)))).await?.read()?;

@@ -175,7 +175,7 @@ fn policy_name(policy: PullPolicy) -> &'static str {
     }
 }
 
-/// Whether a pod was launched for a job.
+/// Returns true if a pod was launched for a job.
 pub(super) fn is_ordered(pod: &Pod) -> bool {
     text(pod).is_some()
 }

@@ -145,7 +145,7 @@ pub(super) fn events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec((change, a_moment()).prop_map(|(change, at)| change.at(at)), 1..120)
 }
 
-/// How many uses each launched instance began with; the state no longer has the number.
+/// Number of uses that each launched instance began with; the state no longer has the number.
 fn uses_at_first(first: &mut BTreeMap<InstanceId, Option<u32>>, change: &Change) {
     if let Change::LaunchIntended { instance, uses_left, .. } = change {
         first.insert(instance.clone(), *uses_left);

@@ -1,4 +1,4 @@
-//! What a pool allows, and what a job gets.
+//! Tests of what a pool allows, and of what a job gets.
 
 use PullPolicy::{Always, IfNotPresent, Never};
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! Which job gets which instance.
+//! Tests of which job gets which instance.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Which offering a launch takes, and what a refusal costs.
+//! Tests of which offering a launch takes, and what a refusal costs.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! When a launch may be tried again.
+//! Tests of when a launch may be tried again.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What `prepare`, `cleanup` and operators' commands decide in their own transactions.
+//! Tests of what `prepare`, `cleanup` and operators' commands decide in their own transactions.
 
 use std::sync::Arc;
 use std::time::Duration;

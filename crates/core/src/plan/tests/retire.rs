@@ -1,4 +1,4 @@
-//! Which idle instances are drained.
+//! Tests of which idle instances are drained.
 
 use crate::notation::{NOW, does, instance, notes, render, span, table, world};
 use crate::time::{BootId, Stamp};

@@ -1,4 +1,4 @@
-//! How many are launched.
+//! Tests of how many instances are launched.
 
 use std::time::Duration;
 

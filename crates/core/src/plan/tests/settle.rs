@@ -14,7 +14,7 @@ use crate::notation::{World, cleaned, endpoint, render, world};
 use crate::plan::{Effect, Plan, checks, request, warm};
 use crate::report::WaitingOn;
 
-/// How many passes may act before the plan must have settled.
+/// Number of passes that may act before the plan must have settled.
 const PASSES: usize = 40;
 
 impl World {

@@ -1,4 +1,4 @@
-//! Which images are pulled in advance, where and when, and which instance a job with images gets.
+//! Tests of which images are pulled in advance, where and when, and which instance a job with images gets.
 
 use crate::event::Change;
 use crate::ids::AttemptName;
@@ -193,7 +193,7 @@ fn what_the_keeper_pulled_is_recorded_where_the_instance_still_serves() {
     }
 }
 
-/// What the job of attempt `a7` saw becomes of the record.
+/// The record of an instance's images after the job of attempt `a7` saw these.
 fn by_job(text: &str, seen: &SeenImages) -> String {
     let world = world(text);
     render_events(&warm::seen_by_job(&world.state, &AttemptName::new("a7"), seen, NOW))

@@ -1,4 +1,4 @@
-//! What waiting jobs wait for.
+//! Tests of what waiting jobs wait for.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ fn each_reason_is_given_where_it_is_the_reason() {
     );
 }
 
-/// What jobs wait for while the keeper's last try to reach `id` met this.
+/// The reasons why jobs wait while the keeper's last try to reach `id` met this.
 fn waits_while(text: &str, id: &str, cause: Cause) -> String {
     let mut world = world(text);
     let obstacle = Obstacle { cause, at: "a:22".to_owned(), detail: "why".to_owned() };

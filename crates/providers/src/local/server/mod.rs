@@ -111,7 +111,7 @@ impl ServingProcess {
     }
 }
 
-/// This process's executable, even if it has been replaced on disk.
+/// Returns this process's executable, even if it has been replaced on disk.
 fn own_program() -> PathBuf {
     PathBuf::from("/proc/self/exe")
 }
@@ -229,7 +229,7 @@ async fn accept(guest: Arc<Guest>, listener: TcpListener, server: SshServer) {
     }
 }
 
-/// Used if this process's environment has no `PATH`.
+/// The search path that is used if this process's environment has no `PATH`.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The instance, from the inside.

@@ -21,7 +21,7 @@ use crate::local::doctor::find_sshd;
 use crate::local::processes::COOKIE;
 use crate::supervised::supervisor::{self, note};
 
-/// Why the SSH server of an instance cannot start.
+/// The reason the SSH server of an instance cannot start.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SshServerError {
     #[error("{}: {error}", path.display())]

@@ -13,7 +13,7 @@ use tokio::time::error::Elapsed;
 
 use super::EgressError;
 
-/// How long a name may take to resolve.
+/// The time limit for the resolution of one name in [`resolve`].
 const LOOK_UP: Duration = Duration::from_secs(20);
 
 /// The widest network: the largest private one. A wider one would turn off the rules.
@@ -127,7 +127,7 @@ pub(super) struct Targets {
     pub(super) others: Vec<Target>,
 }
 
-/// Why a name of `allow` has no address.
+/// The reason a name of `allow` has no address: an error of [`resolve`].
 #[derive(Debug, thiserror::Error)]
 pub(in crate::qemu) enum ResolveError {
     #[error(transparent)]

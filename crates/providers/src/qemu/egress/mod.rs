@@ -34,13 +34,13 @@ const NFT: &str = "nft";
 /// The folders in which Debian has `nft`, and which a service's PATH may lack.
 const SYSTEM_DIRS: [&str; 2] = ["/usr/sbin", "/sbin"];
 
-/// How long `nft` may take. It needs some milliseconds, more on a busy host.
+/// The time limit for `nft`. It needs some milliseconds, more on a busy host.
 const NFT_WITHIN: Duration = Duration::from_secs(30);
 
 /// Interval at which a supervisor checks that its machine's rules still exist.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long processes of a machine may take to exit after its supervisor.
+/// The time that processes of a machine may take to exit after its supervisor.
 const EXIT_WITHIN: Duration = Duration::from_secs(5);
 
 /// The keys of `network = "internet"`.
@@ -56,7 +56,7 @@ impl Internet {
     }
 }
 
-/// Why the network rules of a machine cannot be set.
+/// The reason the network rules of a machine cannot be set.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum EgressError {
     #[error("`network = \"internet\"` requires `nft`, which is not installed: `apt-get install nftables`")]
@@ -80,7 +80,7 @@ pub(super) fn check(settings: &Settings) -> Result<(), EgressError> {
     settings.network.internet().map_or(Ok(()), |_| nft().map(drop))
 }
 
-/// Why a pool with these settings is invalid for a user other than root.
+/// The reason a pool with these settings is invalid for a user other than root.
 pub(super) const NOT_ROOT: &str = "`network = \"internet\"` requires that Greenroom runs as root: it sets rules of the runner host's firewall";
 
 /// The path of `nft`.

@@ -21,7 +21,7 @@ const FOLDER: &str = "/run/greenroom/guests";
 /// Number of user IDs in a range.
 pub(in crate::qemu) const COUNT: u32 = 1024;
 
-/// How long other processes may hold the folder's lock.
+/// The time for which other processes may hold the folder's lock.
 const LOCK_WITHIN: Duration = Duration::from_secs(20);
 
 /// The folder, locked.
@@ -140,7 +140,7 @@ fn busy() -> io::Result<BTreeSet<u32>> {
     Ok(uids)
 }
 
-/// Why a range of user IDs cannot be used: a fact about one of them.
+/// The reason a range of user IDs cannot be used, found by [`conflict`]: a fact about one of them.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum UidConflict {
     #[error("that of user `{0}`, too")]

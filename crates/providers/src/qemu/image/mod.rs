@@ -34,7 +34,7 @@ pub struct Image {
     pub manifest: Manifest,
 }
 
-/// Why an image cannot be opened.
+/// The reason an [`Image`] cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// Nothing was built under that name.
@@ -86,7 +86,7 @@ impl Problem {
 }
 
 impl Image {
-    /// Opens an image by its name. Only the manifest is read; `check` covers the rest.
+    /// Opens an image by its name. Only the manifest is read; [`check`](Self::check) covers the rest.
     pub fn open(images: &Path, name: &str) -> Result<Self, ImageError> {
         if !is_name(name) {
             return Err(ImageError::Name(name.to_owned()));
@@ -148,7 +148,7 @@ impl Image {
     }
 
     /// Reads all files and compares their digest with the manifest's. `None`: the image is unchanged, or a file is
-    /// missing, which `check` reports.
+    /// missing, which [`check`](Self::check) reports.
     pub fn compare(&self) -> Result<Option<Problem>, ImageError> {
         let found = match content_digest(&self.kernel(), &self.initrd(), &self.rootfs()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -183,7 +183,7 @@ fn starts_as_elf(path: &Path) -> io::Result<bool> {
 /// The format that Greenroom writes, and the newest that it reads.
 pub const FORMAT: u32 = 1;
 
-/// How much of an operating system runs in the guest.
+/// The extent of the operating system that runs in the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Flavour {
@@ -217,7 +217,7 @@ pub struct Manifest {
     pub digest: String,
     /// Size of the disk as the guest sees it, in bytes.
     pub disk_bytes: u64,
-    /// Whether the image contains `gitlab-runner`, for cache and artifacts.
+    /// True if the image contains `gitlab-runner`, for cache and artifacts.
     pub helper: bool,
     /// The version that `gitlab-runner --version` reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -225,7 +225,7 @@ pub struct Manifest {
     /// The engine that runs jobs in containers: `podman 4.3.1`. `None`: the image has no engine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<String>,
-    /// Whether its machines can use an image store.
+    /// True if machines of the image can use an image store.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub image_store: bool,
     /// The user that logs in over SSH.

@@ -15,7 +15,7 @@ const UNFINISHED: &str = ".new-";
 const REMOVING: &str = ".old-";
 const LOCK: &str = ".lock";
 
-/// Why an operation on the folder failed.
+/// The reason an operation of [`Images`] failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("another `greenroom image build` is running in {}", .0.display())]
@@ -48,7 +48,7 @@ pub(super) struct UnfinishedImage {
     images: Images,
     name: String,
     pub(super) folder: PathBuf,
-    /// Held until the last process that has it exits.
+    /// The lock of the build, held until the last process that has it exits.
     pub(super) lock: fs::File,
 }
 

@@ -13,7 +13,7 @@ use crate::qemu::image::store::{lock, names};
 const WORK: &str = ".new-";
 const LOCK: &str = ".lock-";
 
-/// How often a store may be replaced while a machine opens it.
+/// The number of times a store may be replaced while a machine opens it.
 const TRIES: u32 = 3;
 
 /// A folder with one folder for each store.
@@ -35,7 +35,7 @@ pub(super) struct UnfinishedStore {
     stores: Stores,
     name: String,
     pub(super) folder: PathBuf,
-    /// Held until the last process that has it exits.
+    /// The lock of the build, held until the last process that has it exits.
     pub(super) lock: fs::File,
 }
 

@@ -32,7 +32,7 @@ pub struct Store {
     pub manifest: Manifest,
 }
 
-/// Why a store cannot be opened or built.
+/// The reason a [`Store`] cannot be opened or built.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageStoreError {
     #[error("building an image store requires root, because images have files of many users")]
@@ -77,7 +77,7 @@ pub enum ImageStoreError {
     Io(#[from] io::Error),
 }
 
-/// Why no machine may use a store.
+/// The damage because of which no machine may use a [`Store`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
     #[error("its file {} is missing", .0.display())]
@@ -179,9 +179,9 @@ pub struct Manifest {
     pub digest: String,
     /// Length of the data.
     pub bytes: u64,
-    /// When the content last changed.
+    /// The time when the content last changed.
     pub built: jiff::Timestamp,
-    /// When the images were last compared with their source.
+    /// The time when the images were last compared with their source.
     pub refreshed: jiff::Timestamp,
     /// The tool that wrote the engine's storage: `skopeo 1.9.3`.
     pub tool: String,
@@ -197,7 +197,7 @@ pub struct StoredImage {
     pub name: String,
     /// The digest of the image's manifest at the source: `sha256:…`.
     pub digest: String,
-    /// When the store got this digest.
+    /// The time when the store got this digest.
     pub since: jiff::Timestamp,
 }
 

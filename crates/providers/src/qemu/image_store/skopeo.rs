@@ -14,9 +14,9 @@ use greenroom_core::text::clean_line;
 use super::{ImageStoreError, Source, manifest_digest};
 use crate::qemu::image::build::{Tool, ToolError};
 
-/// How long one image may take.
+/// The time limit for one image.
 const LIMIT: &str = "1h";
-/// How often it tries again if the registry cannot be reached.
+/// The number of times skopeo tries again if the registry cannot be reached.
 const RETRIES: &str = "2";
 /// The runner host's settings.
 const REGISTRIES: &str = "/etc/containers/registries.conf";

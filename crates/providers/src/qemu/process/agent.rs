@@ -18,14 +18,14 @@ use super::channel::Lines;
 /// The longest line of the protocol, in bytes.
 const LONGEST: usize = 16 * 1024;
 
-/// How much of a script comes in one line, in bytes.
+/// The number of bytes of a script that come in one line.
 const PART: usize = 8 * 1024;
 
-/// How many lines of a script's output are kept, and how many bytes of them.
+/// The limits for a script's output: lines that are kept, and bytes of them.
 const MOST_LINES: usize = 10_000;
 const MOST_OUTPUT: usize = 1 << 20;
 
-/// Why a guest runs no script.
+/// The reason a guest runs no script.
 const OLD_IMAGE: &str = "the image of virtual machines is too old: build it again";
 
 /// Fresh randomness for each guest, in bytes.

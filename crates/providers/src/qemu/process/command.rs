@@ -29,7 +29,7 @@ pub(in crate::qemu) struct Hardware {
     pub(in crate::qemu) memory: u64,
 }
 
-/// How the guest uses a memory file.
+/// The way the guest uses a memory file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::qemu) enum Sharing {
     /// The guest writes into the file.

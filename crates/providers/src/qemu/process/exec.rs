@@ -40,7 +40,7 @@ impl PassedDescriptor {
     }
 }
 
-/// Why QEMU cannot be run with these settings.
+/// The reason there is no [`QemuProgram`] for these settings.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::qemu) enum ProgramError {
     #[error("{} is not installed: `apt-get install qemu-system-x86`", .0.display())]

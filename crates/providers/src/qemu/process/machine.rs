@@ -27,21 +27,21 @@ use crate::qemu::launch::DiskError;
 use crate::supervised::instance_dir::{CONSOLE_TAIL, InstanceDir};
 use crate::supervised::supervisor::note;
 
-/// How long QEMU may take from its start to its greeting. It needs a tenth of a second, more on a busy host.
+/// The time limit from QEMU's start to its greeting. It needs a tenth of a second, more on a busy host.
 const GREETING: Duration = Duration::from_secs(20);
 
-/// How long QEMU may take to exit after it has closed its side of the connection.
+/// The time limit for QEMU to exit after it has closed its side of the connection.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a machine that closed a connection may take to report how it ended.
+/// The time limit for a machine that closed a connection to report how it ended.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How a machine ended, such as `shut itself down`.
+/// The way a [`Machine`] ended, such as `shut itself down`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::qemu) enum Ending {
     PoweredOff,
     Rebooted,
-    /// With the guest kernel's message.
+    /// The guest's kernel panicked, with this message.
     Panicked(String),
     /// KVM failed on it.
     KvmFailed,
@@ -82,7 +82,7 @@ impl fmt::Display for Ending {
     }
 }
 
-/// Why a machine did not boot, or could not be frozen.
+/// The reason a [`Machine`] did not boot, or could not be frozen.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::qemu) enum BootError {
     #[error("the virtual machine {0}")]
@@ -119,7 +119,7 @@ pub(in crate::qemu) struct Machine {
     started: QemuProcess,
     pub(super) qmp: Qmp,
     console: Console,
-    /// How it ended, by QEMU's events.
+    /// The machine's end, by QEMU's events.
     reported: Option<Ending>,
     /// The kernel's count of processes that it killed for lack of memory, at the start of this one.
     out_of_memory: u64,
@@ -287,7 +287,7 @@ impl Console {
         Ok(Self(Rc::new(RefCell::new(ConsoleFile { file, line: Vec::new(), panic: None }))))
     }
 
-    /// Why the guest's kernel panicked, if it did.
+    /// Returns why the guest's kernel panicked, if it did.
     pub(super) fn panic(&self) -> Option<String> {
         self.0.borrow().panic.clone()
     }

@@ -42,7 +42,7 @@ pub fn main(arguments: &[OsString]) -> ExitCode {
     }
 }
 
-/// How long an address may take to answer before the next one is tried. The kernel would wait for two minutes.
+/// The time limit for an address to answer before the next one is tried. The kernel would wait for two minutes.
 const PROXY_WITHIN: Duration = Duration::from_secs(5);
 
 /// `instance qemu proxy HOST:PORT`, the helper of `network = "proxy"`: QEMU starts one for each connection of the guest, with the

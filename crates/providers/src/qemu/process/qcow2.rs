@@ -51,7 +51,7 @@ pub(super) fn new_layer(path: &Path, bytes: u64) -> io::Result<OwnedFd> {
     Ok(file.into_file().into())
 }
 
-/// Why a machine cannot boot from a file.
+/// The reason a machine cannot boot from a file, found by [`virtual_size`].
 #[derive(Debug, thiserror::Error)]
 pub(in crate::qemu) enum Qcow2Error {
     #[error("{} is not a qcow2 file", .0.display())]

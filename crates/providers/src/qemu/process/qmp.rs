@@ -32,7 +32,7 @@ pub(super) struct Qmp {
     lines: Lines<OwnedReadHalf>,
     writer: OwnedWriteHalf,
     last_id: u64,
-    /// Not returned yet.
+    /// The events that have not been returned yet.
     events: VecDeque<Event>,
 }
 

@@ -16,7 +16,7 @@ const MAGIC: usize = 0x202;
 const PAYLOAD_OFFSET: usize = 0x248;
 const PAYLOAD_LENGTH: usize = 0x24c;
 
-/// Why a kernel cannot be used.
+/// The reason a kernel cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
     #[error("it does not follow the x86 boot protocol 2.08 or later")]
@@ -79,7 +79,7 @@ const NEEDED: [&str; 6] = ["virtio_pci", "virtio_blk", "virtio_net", "virtio_con
 /// The folder of the modules in the archive.
 const MODULES: &str = "lib/modules";
 
-/// Why the initrd cannot be created.
+/// The reason the initrd cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum InitrdError {
     #[error("the kernel has no module `{0}` and cannot run in a virtual machine")]

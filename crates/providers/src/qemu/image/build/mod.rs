@@ -47,7 +47,7 @@ pub struct Request {
     pub packages: Vec<String>,
     /// Size of the disk as the guest sees it, in bytes.
     pub disk_bytes: u64,
-    /// Whether jobs can run in containers.
+    /// True if jobs can run in containers.
     pub containers: bool,
     pub helper: Option<Helper>,
 }
@@ -76,7 +76,7 @@ pub enum Progress {
     Done(Step),
 }
 
-/// Why a build failed.
+/// The reason [`build`](build()) failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     #[error("building an image requires root, because packages are unpacked with their owners")]

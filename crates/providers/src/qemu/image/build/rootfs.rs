@@ -267,7 +267,7 @@ impl Rootfs {
         Ok(())
     }
 
-    /// Called when the disk has been made from it.
+    /// Removes the folder when the disk has been made from it.
     pub(super) fn remove(self) -> io::Result<()> {
         fs::remove_file(self.log)?;
         fs::remove_dir_all(self.path)

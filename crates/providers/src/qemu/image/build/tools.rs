@@ -26,7 +26,7 @@ pub enum Tool {
 }
 
 impl Tool {
-    /// Those that an image of a virtual machine is built with.
+    /// The tools that build an image of a virtual machine.
     pub(super) const OF_IMAGES: [Self; 6] =
         [Self::Mmdebstrap, Self::Mke2fs, Self::Gzip, Self::Lz4, Self::Xz, Self::Zstd];
 
@@ -76,7 +76,7 @@ impl fmt::Display for Tool {
     }
 }
 
-/// Why a tool failed.
+/// The reason a [`Tool`] failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ToolError {
     /// The build has not started.
@@ -140,7 +140,7 @@ pub(super) fn filter(tool: Tool, bytes: &[u8]) -> Result<Vec<u8>, ToolError> {
     }
 }
 
-/// How many lines of a failed tool are shown.
+/// The number of lines of a failed tool that are shown.
 const SHOWN: usize = 12;
 
 /// The error of a failed tool, with the last lines of its output.

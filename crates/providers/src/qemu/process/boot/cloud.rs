@@ -28,7 +28,7 @@ use crate::qemu::process::qcow2::{new_layer, virtual_size};
 /// Interval between connections to a guest that does not answer yet.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long a server may take to send its banner. QEMU accepts connections before a server in the guest listens.
+/// The time limit for a server to send its banner. QEMU accepts connections before a server in the guest listens.
 const BANNER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The guest writes this into the agent's port when all effects of cloud-init are in place.

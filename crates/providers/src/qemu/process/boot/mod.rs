@@ -37,7 +37,7 @@ pub(super) struct MachineSite {
     pub(super) dir: InstanceDir,
     pub(super) spec: Spec,
     pub(super) console: Console,
-    /// When its supervisor started.
+    /// The time when the machine's supervisor started.
     pub(super) begun: Instant,
 }
 
@@ -47,7 +47,7 @@ struct BootAttempt<'a> {
     site: &'a MachineSite,
     /// For templates, which belong to all machines.
     runner: &'a QemuProgram,
-    /// For this machine.
+    /// The program that runs this machine.
     own: &'a QemuProgram,
     guard: Option<&'a Guard>,
     hardware: Hardware,
@@ -59,17 +59,17 @@ struct BootAttempt<'a> {
 #[derive(Debug)]
 struct BootedGuest {
     tier: &'static str,
-    /// Why it is not the requested tier.
+    /// The reason the machine does not boot in the requested tier.
     because: Option<ResumeError>,
     user: String,
-    /// Kept open: a guest that finds its port closed may retry without pause.
+    /// The guest's agent, kept open: a guest that finds its port closed may retry without pause.
     agent: Option<Agent>,
     store: MountedStore,
     /// Images of containers that it has from its template.
     images: Vec<FoundImage>,
     /// A sentence for each one that the template lacks.
     without: Vec<String>,
-    /// Kept open: the template's holder counts this clone as long as it is.
+    /// The connection to the template's holder, which counts this clone as long as it is open.
     holder: Option<UnixStream>,
 }
 
@@ -285,7 +285,7 @@ struct AttachedStore {
     file: fs::File,
 }
 
-/// Why a machine boots without the image store that its pool names.
+/// The reason a machine boots without the image store that its pool names.
 #[derive(Debug, thiserror::Error)]
 enum NoStore {
     #[error("image `{image}` has no support for image stores")]

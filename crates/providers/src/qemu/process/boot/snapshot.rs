@@ -120,7 +120,7 @@ impl BootAttempt<'_> {
     }
 }
 
-/// How often a holder may exit while a request reaches it.
+/// The number of times a holder may exit while a request reaches it.
 const TRIES: u32 = 5;
 
 /// A template to resume from.
@@ -130,18 +130,18 @@ struct LentTemplate {
     memory: OwnedFd,
     /// The rest of the template.
     files: TemplateFiles,
-    /// Kept open: meanwhile the holder keeps the memory.
+    /// The connection to the holder, which keeps the memory as long as it is open.
     holder: UnixStream,
 }
 
-/// Why no clone of a template runs.
+/// The reason no clone of a template runs.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ResumeError {
     #[error("no template within {} s", .0.as_secs())]
     Late(Duration),
     #[error("the holder of the template exits repeatedly")]
     HolderExits,
-    /// With the holder's message.
+    /// The holder refused, with this message.
     #[error("{0}")]
     Refused(String),
     #[error(transparent)]

@@ -26,7 +26,7 @@ use crate::qemu::settings::{Accel, Network};
 use crate::supervised::launch::random;
 use crate::supervised::supervisor::{failpoint, note};
 
-/// How long QEMU may take to write the state of the devices, which is less than a megabyte.
+/// The time limit for QEMU to write the state of the devices, which is less than a megabyte.
 const FREEZE: Duration = Duration::from_secs(30);
 
 /// A template's memory, which no process uses any more.
@@ -158,7 +158,7 @@ pub(in crate::qemu::process) fn capabilities() -> Value {
     json!({ "capabilities": [on("x-ignore-shared"), on("events")] })
 }
 
-/// How long a template keeps its images before they are pulled again.
+/// The time for which a template keeps its images before they are pulled again.
 const FRESH: Duration = Duration::from_hours(24);
 
 /// Time after which images are pulled again if some of them may come soon.
@@ -203,7 +203,7 @@ impl TemplateRecord {
         Self { due: Some(in_ms(RETRY)), without: vec![format!("without its images: {why}")], ..self }
     }
 
-    /// How long until its images are pulled again.
+    /// Returns the time until the template's images are pulled again.
     pub(super) fn is_due_in(&self) -> Duration {
         let left = self.due.map_or(0, |due| due.saturating_sub(in_ms(Duration::ZERO)));
         // A clock that was wrong then must not put it off for long.

@@ -32,7 +32,7 @@ use crate::supervised::supervisor::{self, Signals, failpoint, note};
 /// The holder's socket, in the template's directory.
 const SOCKET: &str = "holder";
 
-/// How long the build of a template is not retried after a failure.
+/// The time for which the build of a template is not retried after a failure.
 const RETRY_AFTER: Duration = Duration::from_mins(2);
 
 /// The first byte of an answer: a descriptor comes with it, or a message.
@@ -93,7 +93,7 @@ struct HeldTemplate {
     done: TemplateRecord,
 }
 
-/// Why there is no template to hand out.
+/// The reason there is no template to hand out.
 #[derive(Debug, thiserror::Error)]
 enum HoldError {
     #[error(transparent)]
@@ -180,14 +180,14 @@ async fn renewed(
 #[derive(Debug)]
 struct CloneUsers {
     count: u32,
-    /// When the count changed last.
+    /// The time when the count changed last.
     since: Instant,
-    /// How long the memory is kept after the last clone has ended.
+    /// The time for which the memory is kept after the last clone has ended.
     kept: Duration,
 }
 
 impl CloneUsers {
-    /// When to exit, if nothing changes; with users: when to check again.
+    /// Returns when to exit, if nothing changes; with users: when to check again.
     fn idle_until(&self) -> Instant {
         if self.count == 0 { self.since + self.kept } else { Instant::now() + self.kept }
     }

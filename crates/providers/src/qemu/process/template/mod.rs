@@ -65,10 +65,10 @@ pub(super) struct Recipe {
     pub(super) runner: QemuProgram,
     /// Greenroom's executable.
     pub(super) program: PathBuf,
-    /// How long its boot may take.
+    /// The time limit for the template's boot.
     #[serde(with = "millis")]
     pub(super) limit: Duration,
-    /// How long its memory is kept after its last clone has ended.
+    /// The time for which the template's memory is kept after its last clone has ended.
     #[serde(with = "millis")]
     pub(super) kept: Duration,
     /// `None`: it gets no images of containers.
@@ -106,7 +106,7 @@ pub(super) struct TemplateRecord {
     pub(super) images: Vec<FoundImage>,
     /// A sentence for each image that it lacks.
     pub(super) without: Vec<String>,
-    /// When its images are pulled again, in milliseconds since 1970.
+    /// The time when the template's images are pulled again, in milliseconds since 1970.
     due: Option<i64>,
 }
 
