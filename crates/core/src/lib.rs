@@ -40,6 +40,7 @@ pub mod policy;
 pub mod pool;
 pub mod report;
 pub mod schedule;
+pub mod shell_text;
 pub mod start;
 pub mod text;
 pub mod time;
