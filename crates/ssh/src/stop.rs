@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use greenroom_core::container::engine::EnginePlace;
 use greenroom_core::container::name::EngineContainer;
+use greenroom_core::shell_text::one_line;
 use greenroom_core::text::clean_line;
 use greenroom_core::time::Pretty;
 use greenroom_ports::connector::{ConnectError, Output, StageEnd};
@@ -163,44 +164,27 @@ impl Marker for StopHandle {
 
 impl StopHandle {
     /// A command for the guest that sends TERM once to every process of the stage and, after `grace`, KILL until two
-    /// scans in a row find none. Gives up `killing` later, so that the command itself does not stay behind.
-    ///
-    /// Prefers `/proc`, which shows zombies: where no init reaps orphans they stay forever, and `pkill` counts them. A
-    /// process chooses its name, line breaks and parentheses included, so only what follows the last one counts. A
-    /// process whose first thread has ended looks like a zombie, but has other threads.
-    /// The process group of that number is included for servers that create no session. Time comes from the guest's own
-    /// clock, in hundredths of a second, because rounds take longer on a busy guest.
+    /// scans in a row find none. Gives up `killing` later, so that the command itself does not stay behind. Time comes from the
+    /// guest's own clock, in hundredths of a second.
     pub(super) fn command(&self, grace: Duration, killing: Duration) -> String {
         let Self { session, container } = self;
         let Additions { functions, seek, inside, spared, monitor, late } =
             container.as_ref().map(container::additions).unwrap_or_default();
         let kill_at = grace.as_millis() / 10;
         let over_at = (grace + killing).as_millis() / 10;
-        let command = format!(
-            "exec 2>/dev/null; s={session}; {functions}\
-             if [ -r /proc/self/stat ]; then \
-               sweep() {{ k=$1; n=1; {seek}\
-                 for f in /proc/[0-9]*/stat; do \
-                   x=; while read -r l; do x=$l; done <\"$f\"; [ -n \"$x\" ] || continue; \
-                   p=${{f#/proc/}}; p=${{p%/stat}}; set -- ${{x##*) }}; \
-                   case $1 in Z|X) [ \"${{18}}\" -gt 1 ] || continue;; esac; \
-                   if [ \"$3\" = $s ] || [ \"$4\" = $s ]{inside}; then n=0; [ $k = 0 ]{spared} || kill -$k $p; fi; \
-                 done; {monitor}return $n; }}; \
-             else \
-               sweep() {{ if [ $1 = 0 ]; then pgrep -s $s >/dev/null; else pkill -$1 -s $s; fi; [ $? != 1 ]; }}; \
-             fi; \
-             if [ -r /proc/uptime ]; then \
-               now() {{ read -r u x </proc/uptime; t=$((${{u%.*}} * 100 + 1${{u#*.}})); }}; \
-             else \
-               now() {{ t=$(($(date +%s) * 100)); }}; \
-             fi; \
-             now; b=$t; sweep TERM; w=0; e=0; {late}\
-             while [ $e -lt 2 ]; do \
-               sleep 0.02 || sleep 1; now; \
-               [ $((t - b)) -lt {kill_at} ] || w=KILL; [ $((t - b)) -lt {over_at} ] || exit 1; \
-               if sweep $w; then e=0; else e=$((e + 1)); fi; \
-             done; exit 0"
+        let sweeps = one_line(
+            include_str!("stop.sh"),
+            &[
+                ("KILL_AT", &kill_at.to_string()),
+                ("OVER_AT", &over_at.to_string()),
+                ("SEEK", seek),
+                ("INSIDE", inside),
+                ("SPARED", spared),
+                ("MONITOR", monitor),
+                ("LATE", late),
+            ],
         );
+        let command = format!("exec 2>/dev/null; s={session}; {functions}{sweeps}");
         shell(&match container {
             Some(container) => EnginePlace::of(&container.name).runs("", &command),
             None => command,
@@ -213,22 +197,7 @@ impl StopHandle {
     /// one in its session, else one that has left it and has lost its parent, with the same connection in its environment.
     pub(super) fn holder(&self) -> String {
         let session = self.session;
-        shell(&format!(
-            "exec 2>/dev/null; s={session}; \
-             [ -r /proc/self/stat ] || {{ \
-               p=$(pgrep -s $s | head -n 1); [ -n \"$p\" ] && echo \"held $p $(ps -o comm= -p $p)\"; exit; }}; \
-             holds() {{ for d in 1 2; do [ ! -p /proc/$1/fd/$d ] && [ ! -S /proc/$1/fd/$d ] || return 0; done; return 1; }}; \
-             named() {{ n=; read -r n </proc/$1/comm; echo \"held $1 $n\"; exit; }}; \
-             for w in own left; do \
-               for f in /proc/[0-9]*/stat; do \
-                 x=; while read -r l; do x=$l; done <\"$f\"; p=${{f#/proc/}}; p=${{p%/stat}}; set -- ${{x##*) }}; \
-                 [ -n \"$4\" ] && holds $p || continue; \
-                 if [ $w = own ]; then [ \"$4\" = $s ] && named $p; continue; fi; \
-                 [ \"$2\" = 1 ] && [ -n \"$SSH_CONNECTION\" ] && \
-                   tr '\\0' '\\n' </proc/$p/environ | grep -qxF \"SSH_CONNECTION=$SSH_CONNECTION\" && named $p; \
-               done; \
-             done"
-        ))
+        shell(&format!("exec 2>/dev/null; s={session}; {}", one_line(include_str!("holder.sh"), &[])))
     }
 }
 
