@@ -13,12 +13,12 @@
 //! * the mark, in the environment of every process that it starts
 //! * a separate directory for temporary files
 //!
-//! Link and file need no space on a full disk. The shell makes the file itself: the guest would need more time to start
-//! a program for it than for the rest of the trace.
+//! Link and file need no space on a full disk.
 //!
 //! A stage that cannot leave its trace does not run, because cleaning would miss it.
 
 use greenroom_core::execution::{Shell, StageShell};
+use greenroom_core::shell_text::one_line;
 use greenroom_core::text::{Secret, clean_line, quoted};
 use greenroom_ports::connector::{ConnectError, Mark, Reader, Stage, StageEnd, Trace};
 use greenroom_system::random_hex;
@@ -168,31 +168,16 @@ pub(super) fn before(stage: &Stage, reader: &Reader) -> String {
 /// Shell commands for `/bin/sh`, to run before the interpreter takes its place.
 pub(super) fn prelude(trace: Option<&Trace>) -> String {
     let Some(Trace { mark, attempt, builds_dir }) = trace else { return String::new() };
-    let mark = mark.as_str();
-    let attempt = attempt.as_str();
     let builds = quoted(builds_dir);
-    format!(
-        "n=\"$HOME/.greenroom/{mark}\"; b={builds}; set --; \
-         [ -r /proc/$$/stat ] && read -r s </proc/$$/stat && set -- ${{s##*) }}; \
-         [ -d \"$n\" ] && [ -d \"$b.tmp\" ] || mkdir -p -m 700 \"$n\" \"$b.tmp\" 2>/dev/null; \
-         {{ [ -L \"$n/{attempt}.builds\" ] || ln -s \"$b\" \"$n/{attempt}.builds\" || [ -L \"$n/{attempt}.builds\" ]; }} && \
-           true >>\"$n/{attempt}.$$.${{20:-0}}\" || {{ \
-           echo \"greenroom: cannot record in $n what to clean after this job\" >&2; exit 97; }}; \
-         [ ! -d \"$b.tmp\" ] || {{ TMPDIR=\"$b.tmp\"; export TMPDIR; }}; \
-         GREENROOM_TRACE=/{mark}/; export GREENROOM_TRACE; "
-    )
+    let values = [("MARK", mark.as_str()), ("ATTEMPT", attempt.as_str()), ("BUILDS", builds.as_str())];
+    one_line(include_str!("trace.sh"), &values) + " "
 }
 
 /// The prelude of a stage of no job, which an administrator's logs can tell from those of jobs: shows that a trace can be left,
 /// and leaves none.
 pub(super) fn probe_prelude(mark: Option<&Mark>) -> String {
     let Some(mark) = mark else { return ": check; ".to_owned() };
-    let mark = mark.as_str();
-    format!(
-        "n=\"$HOME/.greenroom/{mark}\"; {{ [ -d \"$n\" ] || mkdir -p -m 700 \"$n\"; }} && \
-         ln -sf / \"$n/.probe.$$\" && rm -f \"$n/.probe.$$\" || {{ \
-           echo \"greenroom: cannot record in $n what to clean after a job\" >&2; exit 97; }}; "
-    )
+    one_line(include_str!("probe.sh"), &[("MARK", mark.as_str())]) + " "
 }
 
 #[cfg(test)]
