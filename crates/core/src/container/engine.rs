@@ -3,9 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::name::ContainerName;
+use crate::shell_text::one_line;
 use crate::text::{clean_line, quoted};
 
-/// An engine. What differs between them stands in `engine::container::dialect` and `connector::ssh::container`.
+/// An engine. What differs between them stands in `greenroom_engine::container::dialect` and `greenroom_ssh::container`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ContainerEngine {
@@ -55,24 +56,10 @@ impl ContainerEngine {
 /// The environment that an engine of the account of jobs needs. Sets `d`.
 const ACCOUNT: &str = "d=\"$HOME/.greenroom/run\"; XDG_RUNTIME_DIR=$d; PATH=$d/bin:$PATH:/usr/sbin:/sbin; \
                        export XDG_RUNTIME_DIR PATH; unset DBUS_SESSION_BUS_ADDRESS CONTAINER_HOST CONTAINERS_CONF; ";
-/// Makes the engine's directory, and the program that all later calls find instead of the engine's own. A login of the account
-/// that has used the engine since the last cleaning left its own paths in the engine's database, which may be gone by now. The
-/// database has no images.
-const MAKE: &str = "mkdir -p \"$d/bin\" && chmod 700 \"$d\" && ( flock 9; \
-                    if p=$(command -v podman) && [ \"$p\" != \"$d/bin/podman\" ]; then \
-                    o=\"${XDG_DATA_HOME:-$HOME/.local/share}/containers/storage\"; \
-                    pgrep -u \"$(id -u)\" -x conmon >/dev/null || rm -rf \"$o/libpod\" \"$o/db.sql\"; \
-                    printf '#!/bin/sh\\nexec %s --cgroup-manager=cgroupfs \"$@\"\\n' \"$p\" >\"$d/bin/podman.$$\" && \
-                    chmod 755 \"$d/bin/podman.$$\" && mv \"$d/bin/podman.$$\" \"$d/bin/podman\"; fi ) 9>>\"$d/lock\"; ";
-/// Something else than the engine may have killed its processes, such as the end of a session. Podman takes its containers for
-/// running then, and each call fails. Without what a boot of the host removes, the containers have ended. The first
-/// call begins Podman's process anew, which must not hold the streams of a stage.
-const REVIVE: &str = "lost() { v=; { read -r v <\"$d/libpod/tmp/pause.pid\"; } 2>/dev/null; [ -n \"$v\" ] && [ ! -d \"/proc/$v\" ]; }; \
-                      if lost; then ( flock 9; lost || exit; set +f; \
-                      for f in \"$d\"/containers/*/*/userdata/conmon.pid; do v=; { read -r v <\"$f\"; } 2>/dev/null; \
-                      [ -z \"$v\" ] || [ ! -d \"/proc/$v\" ] || exit; done; \
-                      rm -rf \"$d/libpod\" \"$d/containers\" \"$d/netns\" \"$d/crun\" \"/dev/shm/libpod_rootless_lock_$(id -u)\"; \
-                      podman ps </dev/null >/dev/null 2>&1 9>&- ) 9>>\"$d/lock\"; fi; ";
+/// Makes the engine's directory, and the program that all later calls find instead of the engine's own.
+const MAKE: &str = include_str!("make_engine.sh");
+/// Makes the engine usable after something else has killed its processes.
+const REVIVE: &str = include_str!("revive_engine.sh");
 
 /// Reads a script as root.
 const AS_ROOT: &str = "if [ \"$(id -u)\" = 0 ]; then exec sh; else exec sudo -n sh; fi";
@@ -109,15 +96,15 @@ impl EnginePlace {
     pub fn prepares(self) -> String {
         match self {
             Self::Root => String::new(),
-            Self::Account => format!("{ACCOUNT}{MAKE}{REVIVE}"),
+            Self::Account => format!("{ACCOUNT}{} {}", one_line(MAKE, &[]), self.revives()),
         }
     }
 
     /// The commands that go before a call of the engine that `runs`.
-    pub fn revives(self) -> &'static str {
+    pub fn revives(self) -> String {
         match self {
-            Self::Root => "",
-            Self::Account => REVIVE,
+            Self::Root => String::new(),
+            Self::Account => one_line(REVIVE, &[]) + " ",
         }
     }
 
