@@ -23,10 +23,12 @@ pub(crate) const WITHIN: Duration = Duration::from_mins(3);
 /// The longest text of what kept the check from its result, in characters.
 const LINE: usize = 300;
 
+/// What the keeper's check prints.
+const CHECK: &str = include_str!("check.sh");
+
 /// The script of the check, for who runs the engine.
 ///
-/// `started`: first looks whether this container has run since its last start, which says enough. Podman's file with its
-/// process goes before each start. Docker keeps the error of a start that failed.
+/// `started`: first looks whether this container has run since its last start, which says enough.
 fn script(
     name: &ContainerName,
     engine: ContainerEngine,
@@ -35,25 +37,13 @@ fn script(
 ) -> String {
     let rootless = if name.is_rootless() { "yes" } else { "" };
     let network = if kind == CheckKind::Network { "network" } else { "host" };
-    let look = started.map(|container| match engine {
-        ContainerEngine::Podman => {
-            let dir = EnginePlace::of(container).dir();
-            format!("[ ! -s \"{dir}/{container}.pid\" ] || {{ echo ran; return; }}; ")
-        }
-        ContainerEngine::Docker => format!(
-            "case $(limited docker inspect --format '{{{{.State.StartedAt}}}}{{{{.State.Error}}}}' {container} 2>/dev/null) in \
-             0001* | '') ;; *Z) echo ran; return ;; esac; "
-        ),
-    });
+    let container = started.map(ToString::to_string).unwrap_or_default();
     format!(
-        "name={name} engine={} rootless={rootless} limit={}\n\
-         PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\nexport PATH LC_ALL=C\n\
-         {SOUND}\
-         check() {{ {}if sound {network}; then echo sound; else echo \"unsound $unsound\"; fi; }}\n\
-         check </dev/null\n",
+        "name={name} engine={} rootless={rootless} limit={} network={network} started={container} shared=\"{}\"\n\
+         {SOUND}{CHECK}",
         engine.program(),
         limit.as_secs().max(1),
-        look.unwrap_or_default(),
+        EnginePlace::of(started.unwrap_or(name)).dir(),
     )
 }
 

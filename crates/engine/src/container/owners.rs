@@ -48,19 +48,9 @@ fn new_owner(container: &JobContainer, login: &str, kind: StageKind) -> Option<N
     (login != "root" && !kind.before_container).then_some(NewOwner::Login)
 }
 
-/// Looks first, because a change makes git read all files again. Files may vanish meanwhile. No symbolic link is
-/// followed.
+/// The script `owners.sh` for a directory.
 fn script(dir: &str, owner: NewOwner) -> String {
-    format!(
-        "d={} {owner} n=0\n\
-         differs() {{ [ -n \"$(find \"$d\" \\( ! -user \"$u\" -o ! -group \"$g\" \\) -print -quit 2>/dev/null)\" ]; }}\n\
-         while [ -d \"$d\" ] && differs; do\n\
-         [ $((n += 1)) -le 3 ] || exit 1\n\
-         chown -R -h -P \"$u:$g\" \"$d\"\n\
-         done\n\
-         exit 0\n",
-        quoted(dir)
-    )
+    format!("d={} {owner}\n{}", quoted(dir), include_str!("owners.sh"))
 }
 
 impl Engine {
