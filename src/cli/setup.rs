@@ -195,16 +195,7 @@ impl Setup for FileSetup {
 const READY_COMMAND: &str = "ready_command";
 
 /// Checks, without starting anything, whether an account can run containers.
-const ROOTLESS: &str = "\
-for p in podman newuidmap newgidmap; do
-  (PATH=$PATH:/usr/sbin:/sbin; command -v $p) >/dev/null || {
-    echo \"jobs in containers need $p, which is not installed: run greenroom doctor\"; exit 1; }
-done
-for f in /etc/subuid /etc/subgid; do
-  grep -qs -e \"^$(id -un):\" -e \"^$(id -u):\" $f || {
-    echo \"jobs in containers need subordinate ids of $(id -un) in $f: run greenroom doctor\"; exit 1; }
-done
-";
+const ROOTLESS: &str = include_str!("rootless.sh");
 
 /// The provider and the policy of a pool.
 pub(super) fn build(

@@ -96,15 +96,7 @@ pub struct PublicPull {
 
 /// The default of [`PoolSetup::ready_command`] in clouds, whose machines may accept logins before they are set up. Errors
 /// that cloud-init recovered from (status 2) are no reason to replace the machine: the next one would have them, too.
-pub const CLOUD_INIT: &str = "\
-command -v cloud-init >/dev/null 2>&1 || exit 0
-cloud-init status --wait >/dev/null 2>&1
-case $? in
-  0 | 2) exit 0 ;;
-esac
-cloud-init status --long 2>&1
-exit 1
-";
+pub const CLOUD_INIT: &str = include_str!("cloud_init.sh");
 
 /// The argument of cleaning scripts that leaves the cache as it is.
 pub const KEEP_CACHE: &str = "--keep-cache";
