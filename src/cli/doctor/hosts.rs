@@ -7,6 +7,7 @@ use futures_util::future::join_all;
 use greenroom_core::endpoint::Endpoint;
 use greenroom_core::execution::{Shell, StageShell};
 use greenroom_core::ids::PoolName;
+use greenroom_core::shell_text::one_line;
 use greenroom_core::text::{clean_line, quoted};
 use greenroom_core::time::Pretty;
 use greenroom_ports::connector::{ConnectError, Connector as _, RemoteCommand, StageEnd, Step};
@@ -171,19 +172,11 @@ fn unclean(host: &NamedHost, pool: &PoolName, root: &RootCleaning, problem: &str
     code::HOST_CLEAN_USER.found(what, remedy)
 }
 
-/// A script for `/bin/sh` that prints what the host has, one word per line. Changes nothing.
+/// The script `host.sh`, on one line.
 fn question(needs: &Needs<'_>) -> String {
-    let builds = quoted(needs.builds);
-    let cache = quoted(needs.cache);
+    let (builds, cache) = (quoted(needs.builds), quoted(needs.cache));
     let shells = Shell::NAMES.join(" ");
-    format!(
-        "echo runs-sh; echo \"path-$PATH\"; [ -r /proc/self/stat ] && echo has-proc; pgrep -s $$ >/dev/null 2>&1; \
-         [ $? -lt 2 ] && command -v pkill >/dev/null 2>&1 && echo has-pkill; \
-         for c in {shells} git git-lfs gitlab-runner; do command -v $c >/dev/null 2>&1 && echo has-$c; done; \
-         d={builds}; while [ ! -e \"$d\" ]; do d=$(dirname \"$d\"); done; [ -d \"$d\" ] && [ -w \"$d\" ] && \
-         echo writes-builds; \
-         for e in {builds}/*.unremovable.* {cache}/*.unremovable.*; do [ ! -e \"$e\" ] || {{ echo has-unremovable; break; }}; done; df -Pk \"$d\" | {{ read -r x; read -r x x x f x; echo free-$f; }}"
-    )
+    one_line(include_str!("host.sh"), &[("BUILDS", &builds), ("CACHE", &cache), ("SHELLS", &shells)])
 }
 
 fn unusable(host: &NamedHost, pool: &PoolName, error: &ConnectError) -> Finding {
