@@ -384,19 +384,7 @@ const IMAGE_STORE: &str = "var/lib/greenroom/image-store";
 
 /// Run before the snapshot: it leaves the engine's storage, and in memory what a job's first container would have to
 /// wait for.
-const WARM_UP: &str = "\
-#!/bin/sh
-# Written by greenroom when the image was built.
-set -e
-name=greenroom-warm-up
-tar -chf - /bin/sh $(ldd /bin/sh | grep -o '/[^ ]*') | podman import - $name
-podman network create --disable-dns $name
-podman create --interactive --name $name --log-driver none --network $name localhost/$name /bin/sh
-echo 'exit 0' | podman start --attach --interactive $name
-podman rm $name
-podman network rm $name
-podman rmi localhost/$name
-";
+const WARM_UP: &str = include_str!("warm_up.sh");
 
 /// Units of the engine that only cost time: every container belongs to one job of this boot.
 pub(super) const ENGINE_UNITS: &[&str] =
