@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use greenroom_core::text::quoted;
 use greenroom_ports::provider::LaunchRequest;
 use serde_json::json;
 
@@ -42,40 +43,17 @@ fn cloud_config(request: &LaunchRequest, user: &str, lifetime: Option<Duration>)
     format!("#cloud-config\n{config}\n")
 }
 
+/// The script `user_data.sh`, with its values before it.
 fn script(request: &LaunchRequest, user: &str, lifetime: Option<Duration>) -> String {
     let keys = &request.keys;
-    let private = keys.host_key.trim();
-    let public = keys.host_key_public.trim();
-    let authorized = keys.authorized_key.trim();
+    let private = quoted(keys.host_key.trim());
+    let public = quoted(keys.host_key_public.trim());
+    let authorized = quoted(keys.authorized_key.trim());
     let end = lifetime.map(|lifetime| power_off_after(lifetime) + "\n").unwrap_or_default();
     format!(
-        r#"#!/bin/sh
-set -u
-{end}umask 077
-mkdir -p /etc/ssh
-rm -f /etc/ssh/ssh_host_*_key /etc/ssh/ssh_host_*_key.pub
-cat >/etc/ssh/ssh_host_ed25519_key <<'END_OF_KEY'
-{private}
-END_OF_KEY
-echo '{public}' >/etc/ssh/ssh_host_ed25519_key.pub
-chmod 644 /etc/ssh/ssh_host_ed25519_key.pub
-if ! id {user} >/dev/null 2>&1; then
-  useradd --create-home --shell /bin/bash {user} || adduser -D -s /bin/sh {user}
-  # No password fits, but the account is not locked: an sshd without PAM would let nobody in.
-  usermod -p '*' {user} || echo '{user}:*' | chpasswd -e
-fi
-home=$(getent passwd {user} | cut -d: -f6)
-mkdir -p "$home/.ssh"
-echo '{authorized}' >>"$home/.ssh/authorized_keys"
-chmod 700 "$home/.ssh"
-chmod 600 "$home/.ssh/authorized_keys"
-chown -R {user}: "$home/.ssh"
-if [ {user} != root ] && [ -d /etc/sudoers.d ]; then
-  echo '{user} ALL=(ALL) NOPASSWD:ALL' >/etc/sudoers.d/90-greenroom
-  chmod 440 /etc/sudoers.d/90-greenroom
-fi
-systemctl try-restart ssh.service sshd.service 2>/dev/null || rc-service sshd restart 2>/dev/null || true
-"#
+        "#!/bin/sh\nset -u\n{end}private={private}\npublic={public}\nuser={}\nauthorized={authorized}\n{}",
+        quoted(user),
+        include_str!("user_data.sh"),
     )
 }
 
