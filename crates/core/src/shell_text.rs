@@ -15,7 +15,7 @@ pub fn one_line(file: &str, values: &[(&str, &str)]) -> String {
     filled(&lines.collect::<Vec<_>>().join(" "), values)
 }
 
-/// Values are not searched for the names of others.
+/// A text with its values. Values are not searched for the names of others.
 fn filled(text: &str, values: &[(&str, &str)]) -> String {
     let mut filled = String::with_capacity(text.len());
     let mut rest = text;

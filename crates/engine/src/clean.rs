@@ -7,7 +7,8 @@ use greenroom_core::ids::InstanceId;
 use greenroom_core::instance::{DrainReason, Instance, Phase};
 use greenroom_core::plan::request;
 use greenroom_ports::connector::{ConnectError, Mark, RemoteCommand, StageEnd};
-use greenroom_ports::setup::{KEEP_CACHE, PoolSetup};
+use greenroom_ports::dialect;
+use greenroom_ports::setup::PoolSetup;
 use greenroom_ports::tail::Tail;
 
 use super::effect::{CommandResult, EffectResult, failed_as};
@@ -32,7 +33,7 @@ impl Engine {
             // The script has shown that the host runs commands.
             (Some(CommandResult::Passed), None) => CommandResult::Passed,
             (Some(CommandResult::Passed) | None, command) => {
-                let command = command.as_deref().unwrap_or("true");
+                let command = command.as_deref().unwrap_or_else(|| dialect::of(&endpoint).check());
                 let timing = &setup.policy.timing;
                 self.command(id, command, "", timing.clean_timeout, timing).await?
             }
@@ -102,13 +103,13 @@ impl Engine {
         let Some(cleaning) = &setup.cleaning else { return Ok((None, none())) };
         let keeps_cache = host.domain.is_some() && !setup.policy.clean_unbinds;
         let owner = self.host.leadership.identity().await?.owner;
-        let with_mark = format!("exec /bin/sh -s -- {}", Mark::new(&owner, &self.pool, &host.id).as_str());
+        let mark = Mark::new(&owner, &self.pool, &host.id);
+        let reader = dialect::of(endpoint).clean(&mark, keeps_cache);
         let timing = &setup.policy.timing;
         let within = timing.clean_timeout;
         let start_within = timing.connect_timeout;
         let Some(root) = cleaning.by_root.get(&host.id) else {
-            let command = if keeps_cache { format!("{with_mark} {KEEP_CACHE}") } else { with_mark };
-            let result = self.command(&host.id, &command, &cleaning.by_account, within, timing).await?;
+            let result = self.command(&host.id, &reader, &cleaning.by_account, within, timing).await?;
             return Ok((Some(result), none()));
         };
         let as_root = Endpoint { user: root.user.clone(), ..endpoint.clone() };
@@ -117,8 +118,7 @@ impl Engine {
         let (result, left) = match self.command_at(&host.id, &as_root, command).await {
             Ok(CommandResult::Passed) => {
                 // Cleaning has ended the login that the link uses.
-                let text = if keeps_cache { format!("{with_mark} {KEEP_CACHE}") } else { with_mark };
-                let proof = RemoteCommand { text: &text, input: &cleaning.proof, ..command };
+                let proof = RemoteCommand { text: &reader, input: &cleaning.proof, ..command };
                 self.prove(&host.id, endpoint, proof).await
             }
             Ok(other) => (other, none()),

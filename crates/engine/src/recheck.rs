@@ -6,8 +6,8 @@ use greenroom_core::ids::InstanceId;
 use greenroom_core::instance::{DrainReason, Instance};
 use greenroom_core::plan::{Effect, checks, request};
 use greenroom_core::pool::PoolState;
-use greenroom_core::text::quoted;
 use greenroom_ports::connector::{ConnectError, RemoteCommand};
+use greenroom_ports::dialect;
 use greenroom_ports::setup::PoolSetup;
 
 use super::container::leftovers;
@@ -90,7 +90,9 @@ impl Engine {
         let timing = &setup.policy.timing;
         let within = timing.ready_timeout;
         let start_within = timing.connect_timeout;
-        let text = format!("exec /bin/sh -s -- {} {KIB} {INODES}", quoted(&setup.recheck.builds_dir));
+        let dialect = dialect::of(endpoint);
+        let builds = dialect.quote(&setup.recheck.builds_dir);
+        let text = dialect.read_script(&format!("{builds} {KIB} {INODES}"));
         let own = RemoteCommand { text: &text, input: SCRIPT, within, start_within, shared: true };
         match self.command_on(id, endpoint, own).await? {
             CommandResult::Passed => {}

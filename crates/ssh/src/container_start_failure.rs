@@ -4,8 +4,8 @@
 
 use greenroom_core::text::clean_line;
 use greenroom_ports::connector::StageEnd;
+use greenroom_ports::dialect::NOT_STARTED;
 
-use super::container::NOT_STARTED;
 use super::script_ack::NOT_READ;
 
 /// The cause of a container's end before a shell read the script, with its sentence.

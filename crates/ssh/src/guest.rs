@@ -14,6 +14,7 @@ use std::time::Duration;
 use greenroom_core::text::{clean_line, clean_text};
 use greenroom_core::time::Pretty;
 use greenroom_ports::connector::{ConnectError, Output, StageEnd, Stream};
+use greenroom_ports::dialect::StopHandle;
 use russh::client::Msg;
 use russh::{ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
 use tokio::sync::Notify;
@@ -24,7 +25,7 @@ use super::marker_scan::MarkerScan;
 use super::remote::{self, Acknowledged, Marked};
 use super::script_ack::{AwaitedShell, ExitLines, ShellMarks};
 use super::session::Session;
-use super::stop::{QUIET, StopHandle};
+use super::stop::QUIET;
 
 /// Why reading a stage's output ended.
 pub(super) enum OutputEnd {

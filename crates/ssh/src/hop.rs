@@ -16,6 +16,7 @@ use greenroom_core::endpoint::{Forward, place};
 use greenroom_core::text::clean_line;
 use greenroom_core::time::Pretty;
 use greenroom_ports::connector::ConnectError;
+use greenroom_ports::dialect::GuestDialect;
 use greenroom_ports::forward::{COMMAND, LONGEST, OPEN, Refusal, Request};
 use greenroom_system::process::allowed_variables;
 use russh::client::{self, Handle};
@@ -43,6 +44,8 @@ pub(super) struct Route<'a> {
     pub(super) jump: Option<Hop<'a>>,
     /// The port-forward that leads to the host.
     pub(super) forward: Option<&'a Forward>,
+    /// The dialect of the host.
+    pub(super) dialect: &'static dyn GuestDialect,
     pub(super) settings: &'a SshSettings,
 }
 

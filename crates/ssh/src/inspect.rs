@@ -9,16 +9,16 @@ use greenroom_core::execution::Shell;
 use greenroom_core::ids::InstanceId;
 use greenroom_core::text::clean_text;
 use greenroom_ports::connector::ConnectError;
+use greenroom_ports::dialect;
 use greenroom_ports::host_keys::{HostKeys, PresentedKey};
 use russh::keys::{HashAlg, PublicKey};
 use tokio::time::{Instant, timeout};
 
 use super::hop::Route;
 use super::login::Credential;
-use super::login_profile::Login;
 use super::progress::Progress;
 use super::session::Session;
-use super::{Ssh, hops, remote};
+use super::{Ssh, hops};
 
 /// One for a stage and one to stop it. The standby shell for the next stage starts when the current stage has ended.
 const SESSIONS_OF_A_JOB: u32 = 2;
@@ -62,7 +62,8 @@ impl Ssh {
     /// to.
     pub async fn host_key(&self, at: &Endpoint, within: Duration) -> Result<HostKey, ConnectError> {
         let (host, jump) = hops(at, Credential::None)?;
-        let way = Route { host, jump, forward: at.forward.as_deref(), settings: &self.settings };
+        let forward = at.forward.as_deref();
+        let way = Route { host, jump, forward, dialect: dialect::of(at), settings: &self.settings };
         let progress = Progress::default();
         let fetched = timeout(within, Box::pin(way.presented_key(&progress))).await;
         let key = fetched.map_err(|_| progress.timed_out(within))??;
@@ -79,7 +80,8 @@ impl Ssh {
         (shell, script): (Shell, &str),
         within: Duration,
     ) -> Result<String, ConnectError> {
-        let command = remote::shell(&Login::new(shell)?.plain(script));
+        let dialect = dialect::of(at);
+        let command = dialect.command_line(&dialect.in_login_shell(shell, script));
         let session = self.connect(id, at, within).await?;
         let answer = timeout(within, session.brief(&command)).await;
         let answer = answer.unwrap_or_else(|_| Err(session.timed_out(within)));
@@ -93,7 +95,7 @@ impl Ssh {
         Ok(())
     }
 
-    /// Logs in as `jobs` concurrent jobs would, and runs a script with `/bin/sh` on one of the connections. `within`
+    /// Logs in as `jobs` concurrent jobs would, and runs a script on one of the connections. `within`
     /// limits each step.
     pub async fn inspect(
         &self,
@@ -106,13 +108,14 @@ impl Ssh {
         let session = self.connect(id, at, within).await?;
         let begun = Instant::now();
         let late = |_| session.timed_out(within);
-        timeout(within, session.brief("true")).await.map_err(late)??;
+        timeout(within, session.brief(session.dialect().check())).await.map_err(late)??;
         let shell = begun.elapsed();
         session.close().await;
         // A server may count a session for a moment after its end, so each step uses a connection that had none.
         let session = self.connect(id, at, within).await?;
         let late = |_| session.timed_out(within);
-        let (_, output) = timeout(within, session.brief(&remote::shell(script))).await.map_err(late)??;
+        let command = session.dialect().command_line(script);
+        let (_, output) = timeout(within, session.brief(&command)).await.map_err(late)??;
         session.close().await;
         let session = self.connect(id, at, within).await?;
         let sessions = sessions(&session, within).await;

@@ -4,12 +4,10 @@
 //! sends anything else, limits every wait and every buffer, refuses channels that the instance opens, and cleans the
 //! instance's text before it reaches a message.
 //!
-//! Guests are POSIX systems with `/bin/sh`, `sleep`, and either `/proc` or `pkill`. They need no profile, no `setsid`
-//! and no particular login shell.
+//! The commands for a guest come from its [`dialect`]. A guest needs no profile, no `setsid` and no particular login shell.
 
 mod accepted;
 mod client;
-mod container;
 mod container_start_failure;
 mod dial;
 mod guest;
@@ -43,6 +41,7 @@ use greenroom_core::time::millis;
 use greenroom_ports::connector::{
     ConnectError, Connector, Mark, Output, RemoteCommand, Stage, StageEnd, Stop,
 };
+use greenroom_ports::dialect;
 use greenroom_ports::provider::InstanceKeys;
 use greenroom_ports::tail::Tail;
 use greenroom_system::threads::disk::BlockingPool;
@@ -155,7 +154,7 @@ impl Ssh {
         mut stop: Stop<'_>,
     ) -> Result<StageEnd, ConnectError> {
         let start_within = stage.start_within;
-        let work = StageWork::script(stage, output.marks(), &self.settings)?;
+        let work = StageWork::script(stage, dialect::of(at), output.marks(), &self.settings)?;
         let session = tokio::select! {
             biased;
             () = &mut stop => return Ok(StageEnd::Stopped),
@@ -174,7 +173,7 @@ impl Ssh {
         (shell, mark): (StageShell, Option<&Mark>),
         within: Duration,
     ) -> Result<(), ConnectError> {
-        let work = StageWork::probe(shell, mark, within, &self.settings)?;
+        let work = StageWork::probe((shell, mark), dialect::of(at), within, &self.settings)?;
         let session = self.connect(id, at, within).await?;
         // An empty script ends by itself: a shell that does not end has begun, too.
         let mut stop: Stop<'_> = Box::pin(tokio::time::sleep(within * 2));
@@ -187,11 +186,12 @@ impl Ssh {
     fn way<'a>(&'a self, id: &InstanceId, endpoint: &'a Endpoint) -> Result<Route<'a>, ConnectError> {
         let credential = Credential::find(endpoint.key.as_ref(), &self.keys, id)?;
         let (host, jump) = hops(endpoint, credential)?;
-        Ok(Route { host, jump, forward: endpoint.forward.as_deref(), settings: &self.settings })
+        let forward = endpoint.forward.as_deref();
+        Ok(Route { host, jump, forward, dialect: dialect::of(endpoint), settings: &self.settings })
     }
 }
 
-/// Checks that the command `true` exited with 0.
+/// Checks that the command of a check exited with 0.
 fn passed(session: &Session<'_>, user: &str, answer: (StageEnd, Vec<u8>)) -> Result<(), ConnectError> {
     let (end, output) = answer;
     if end == StageEnd::Exited(0) {
@@ -235,7 +235,7 @@ impl Connector for Ssh {
         let begun = Instant::now();
         let session = self.connect(id, at, within).await?;
         let left = within.saturating_sub(begun.elapsed());
-        let answer = tokio::time::timeout(left, session.brief("true")).await;
+        let answer = tokio::time::timeout(left, session.brief(session.dialect().check())).await;
         let result = match answer {
             Err(_) => Err(session.timed_out(within)),
             Ok(answer) => answer.and_then(|answer| passed(&session, &at.user, answer)),
@@ -252,7 +252,7 @@ impl Connector for Ssh {
         output: &mut dyn Output,
         stop: Stop<'_>,
     ) -> Result<StageEnd, ConnectError> {
-        let mut acknowledged = AcknowledgedOutput::new(&mut stage, output)?;
+        let mut acknowledged = AcknowledgedOutput::new(&mut stage, dialect::of(at), output)?;
         let end = self.run_as_it_is(id, at, stage, &mut acknowledged, stop).await;
         acknowledged.end(at.place(), end).await
     }
@@ -277,7 +277,7 @@ impl Connector for Ssh {
         let deadline = Instant::now() + command.within;
         let session = self.connect(id, at, self.settings.start_within(&command)).await?;
         let mut stop: Stop<'_> = Box::pin(tokio::time::sleep_until(deadline));
-        let work = StageWork::command(command, COMMAND_GRACE, &self.settings)?;
+        let work = StageWork::command(command, dialect::of(at), COMMAND_GRACE, &self.settings)?;
         let result = stage::run(&session, work, output, &mut stop).await;
         session.close().await;
         result

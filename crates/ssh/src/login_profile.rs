@@ -1,20 +1,17 @@
 //! Reads the login profile before a stage, once for the stages of a job.
 //!
-//! A login shell reads `/etc/profile` and the account's own profile, with its three streams at `/dev/null`: it takes
-//! nothing of a script, and prints nothing into a job. `/bin/sh` takes its place and prints the environment between
-//! marks. The stage's shell is no login shell, so `~/.bash_logout` does not run. Later stages of the job get that
-//! environment without a login shell: on standard input, because other accounts can read the arguments of a process.
+//! A login shell prints its environment between marks. Later stages of the job get that environment without a login shell.
 
-use greenroom_core::execution::Shell;
-use greenroom_core::text::{Secret, quoted};
+use greenroom_core::text::Secret;
 use greenroom_ports::connector::ConnectError;
+use greenroom_ports::dialect::GuestDialect;
 
-use super::remote::{random_mark, shell};
+use super::remote::random_mark;
 
 /// A login shell that goes before a command.
 #[derive(Debug)]
 pub(super) struct Login {
-    program: &'static str,
+    dialect: &'static dyn GuestDialect,
     /// Printed as a line of standard error before the profile, after it, and after the environment.
     mark: String,
 }
@@ -31,29 +28,12 @@ pub(super) enum LoginProgress {
 }
 
 impl Login {
-    pub(super) fn new(kind: Shell) -> Result<Self, ConnectError> {
-        let program = match kind {
-            Shell::Bash => "bash",
-            Shell::Sh | Shell::Pwsh => "sh",
-        };
-        Ok(Self { program, mark: random_mark("login")? })
+    pub(super) fn new(dialect: &'static dyn GuestDialect) -> Result<Self, ConnectError> {
+        Ok(Self { dialect, mark: random_mark("login")? })
     }
 
-    /// A command line that runs `command`, in the syntax of `/bin/sh`, in the environment of a login shell.
-    pub(super) fn command(&self, command: &str) -> String {
-        let mark = &self.mark;
-        // Each line of the environment's text is a command of `/bin/sh`.
-        let report = format!(
-            "{{ echo {mark}; export -p; printf 'umask '; umask; printf 'ulimit -Sn '; ulimit -Sn; echo {mark}; }} >&2; "
-        );
-        shell(&format!("echo {mark} >&2; {}", self.plain(&format!("{report}{command}"))))
-    }
-
-    /// Commands of `/bin/sh` that run `command` in the environment of a login shell, without marks.
-    pub(super) fn plain(&self, command: &str) -> String {
-        let after = format!("exec <&7 >&8 2>&9 7<&- 8>&- 9>&-; exec /bin/sh -c {}", quoted(command));
-        let program = self.program;
-        format!("exec 7<&0 8>&1 9>&2 </dev/null >/dev/null 2>&1; exec {program} -l -c {}", quoted(&after))
+    pub(super) fn mark(&self) -> &str {
+        &self.mark
     }
 
     pub(super) fn reached(&self, printed: &[u8]) -> LoginProgress {
@@ -67,7 +47,10 @@ impl Login {
     /// The environment, from what was printed.
     pub(super) fn environment(&self, printed: &[u8]) -> Option<LoginEnvironment> {
         match self.parts(printed).as_slice() {
-            [_, _, commands, _] => Some(LoginEnvironment::new(std::str::from_utf8(commands).ok()?)),
+            [_, _, commands, _] => {
+                let line = self.dialect.environment_line(std::str::from_utf8(commands).ok()?);
+                Some(LoginEnvironment(Secret::new(line)))
+            }
             _ => None,
         }
     }
@@ -93,20 +76,11 @@ impl Login {
     }
 }
 
-/// The environment of a login shell: one line of input for [`LoginEnvironment::READ`]. Its values may be secrets.
+/// The environment of a login shell: one line of input for a later shell. Its values may be secrets.
 #[derive(Debug)]
 pub(super) struct LoginEnvironment(Secret<String>);
 
 impl LoginEnvironment {
-    /// Commands of `/bin/sh` that read the line and evaluate it. They read nothing after it.
-    pub(super) const READ: &str = "IFS= read -r greenroom_login && eval \"$(printf %b \"$greenroom_login\")\"; \
-                                   unset greenroom_login; ";
-
-    /// `commands`: what sets it, in the syntax of `/bin/sh`.
-    fn new(commands: &str) -> Self {
-        Self(Secret::new(commands.replace('\\', "\\\\").replace('\n', "\\n") + "\n"))
-    }
-
     pub(super) fn line(&self) -> &str {
         self.0.expose()
     }
@@ -116,6 +90,10 @@ impl LoginEnvironment {
 mod tests {
     use std::io::Write as _;
     use std::process::{Command, Output, Stdio};
+
+    use greenroom_core::execution::Shell;
+    use greenroom_ports::connector::Reader;
+    use greenroom_ports::dialect::{Posix, Profile, Start};
 
     use super::*;
 
@@ -141,25 +119,29 @@ mod tests {
         std::fs::write(home.path().join(".profile"), PROFILE).unwrap();
         let show = "echo \"$PATH\"; printf '%s|' \"$ODD\" \"$NOT\"; umask";
         for kind in [Shell::Bash, Shell::Sh] {
-            let login = Login::new(kind).unwrap();
-            let first = run(&login.command(show), "", home.path());
+            let reader = Reader::Shell(kind.into());
+            let start = |profile| Posix.start(&reader, &Start { before: "", mark: "session-", profile });
+            let login = Login::new(&Posix).unwrap();
+            let first = run(&start(Profile::Read { mark: login.mark() }), &format!("{show}\n"), home.path());
             let printed = String::from_utf8_lossy(&first.stdout).into_owned();
             assert!(printed.ends_with("it's!\n$(two) \\ lines||0027\n"), "{kind}: {printed}");
             assert!(printed.lines().next().unwrap().ends_with(":/opt/tools/bin"), "{kind}: {printed}");
             assert_eq!(login.reached(&first.stderr), LoginProgress::End);
-            assert_eq!(login.shown(&first.stderr), b"", "{kind}");
+            let is_handle = |shown: &[u8]| shown.starts_with(b"session-") && shown.ends_with(b"\n");
+            assert!(is_handle(&login.shown(&first.stderr)), "{kind}");
             let environment = login.environment(&first.stderr).unwrap();
-            let input = format!("{}the next line\n", environment.line());
-            assert_eq!(input.lines().count(), 2, "{kind}: {input}");
-            let later = run(&format!("{}{show}; cat", LoginEnvironment::READ), &input, home.path());
+            let input = format!("{}{show}\necho the next line\n", environment.line());
+            assert_eq!(input.lines().count(), 3, "{kind}: {input}");
+            let later = run(&start(Profile::Known), &input, home.path());
             let expected = [first.stdout, b"the next line\n".to_vec()].concat();
-            assert_eq!((later.stdout, later.stderr), (expected, Vec::new()), "{kind}: {input}");
+            assert_eq!(later.stdout, expected, "{kind}: {input}");
+            assert!(is_handle(&later.stderr) && later.stderr.iter().filter(|b| **b == b'\n').count() == 1);
         }
     }
 
     #[test]
     fn how_far_a_login_has_come_is_known_and_an_incomplete_environment_is_none() {
-        let login = Login { program: "sh", mark: "M".to_owned() };
+        let login = Login { dialect: &Posix, mark: "M".to_owned() };
         for (printed, reached, shown) in [
             ("", LoginProgress::Nothing, ""),
             ("Welcome\n", LoginProgress::Nothing, "Welcome\n"),

@@ -1,30 +1,19 @@
-//! Commands for a guest's shell.
+//! Commands for a guest's shell, with the marks by which the guest shows that it carries them out.
 //!
-//! A stage runs as `exec /bin/sh -c 'echo MARK$$ >&2; exec bash'`, which every login shell understands. The mark is
-//! random, so neither a profile's output nor a script can imitate the word after it, the stage's stop handle.
+//! A stage first prints a mark. It is random, so neither a profile's output nor a script can imitate the word after it, the
+//! stage's stop handle.
 //!
 //! The shell then gets a first line, and acknowledges it by another random mark, which it has to put together. The
 //! script follows only after that: what a profile or `BASH_ENV` leaves behind may read its standard input, or may not
 //! be the shell at all.
-//!
-//! On a host that other jobs use afterwards, a stage first leaves a trace for cleaning:
-//! * a symbolic link `~/.greenroom/MARK/ATTEMPT.builds` to the attempt's builds directory; only the first stage makes it
-//! * its session, as an empty file `ATTEMPT.SESSION.START` beside the link
-//! * the mark, in the environment of every process that it starts
-//! * a separate directory for temporary files
-//!
-//! Link and file need no space on a full disk.
-//!
-//! A stage that cannot leave its trace does not run, because cleaning would miss it.
 
 use greenroom_core::execution::{Shell, StageShell};
-use greenroom_core::shell_text::one_line;
-use greenroom_core::text::{Secret, clean_line, quoted};
-use greenroom_ports::connector::{ConnectError, Mark, Reader, Stage, StageEnd, Trace};
+use greenroom_core::text::{Secret, clean_line};
+use greenroom_ports::connector::{ConnectError, Reader, StageEnd};
+use greenroom_ports::dialect::{BASH, GuestDialect, Profile, Start};
 use greenroom_system::random_hex;
 use russh::Sig;
 
-use super::container;
 use super::login_profile::{Login, LoginEnvironment};
 use super::marker_scan::Marker;
 use super::stage::LocalError;
@@ -52,12 +41,13 @@ pub(super) struct FirstLine {
 }
 
 impl FirstLine {
-    fn new(is_for: Shell, environment: Option<&LoginEnvironment>) -> Result<Self, ConnectError> {
+    fn new(
+        dialect: &dyn GuestDialect,
+        is_for: Shell,
+        environment: Option<&LoginEnvironment>,
+    ) -> Result<Self, ConnectError> {
         let mark = random_mark("shell")?;
-        let (begin, rest) = mark.split_at(mark.len() / 2);
-        let environment = environment.map_or("", LoginEnvironment::line);
-        // What only repeats its input does not print the mark.
-        let text = format!("{environment}echo {begin}\"\"{rest}${{BASH_VERSION:+bash}}\n");
+        let text = dialect.first_line(&mark, environment.map_or("", LoginEnvironment::line));
         Ok(Self { text: Secret::new(text), mark, is_for })
     }
 
@@ -74,65 +64,52 @@ pub(super) struct Acknowledged {
 }
 
 impl Marker for Acknowledged {
-    const LONGEST: usize = 4;
+    const LONGEST: usize = BASH.len();
 
     fn parse(word: &[u8]) -> Option<Self> {
         match word.strip_suffix(b"\r").unwrap_or(word) {
-            b"bash" => Some(Self { is_bash: true }),
             b"" => Some(Self { is_bash: false }),
-            _ => None,
+            word => (word == BASH.as_bytes()).then_some(Self { is_bash: true }),
         }
     }
 }
 
 impl Marked {
-    /// A command that reads a script from standard input. `before`: shell commands to run first. `environment`: that of an earlier
+    /// A command that reads a script from standard input. `before`: commands to run first. `environment`: that of an earlier
     /// login shell, which then needs no other one.
     pub(super) fn reader(
+        dialect: &'static dyn GuestDialect,
         reader: &Reader,
         before: &str,
         environment: Option<&LoginEnvironment>,
     ) -> Result<Self, ConnectError> {
-        let StageShell { shell: kind, login_shell, separate_stderr } = match reader {
-            Reader::Shell(shell) => *shell,
-            Reader::Container(container) => {
-                return Self::new(before, &format!("$$.{container}"), &container::start(container));
-            }
-        };
-        let program = match kind {
-            Shell::Bash => "bash",
-            Shell::Sh => "sh",
-            Shell::Pwsh => {
-                "pwsh -NoProfile -NoLogo -NonInteractive -InputFormat text -OutputFormat text \
-                 -ExecutionPolicy Bypass -Command -"
-            }
-        };
-        let joined = if separate_stderr { "" } else { " 2>&1" };
         let mark = random_mark("session")?;
-        // PowerShell starts without a profile, and gets no first line that the environment could come before.
-        let has_first_line = kind != Shell::Pwsh;
-        let known = environment.filter(|_| login_shell && has_first_line);
-        let handle = format!("echo {mark}$$ >&2; ");
-        let command = match known {
-            // After the handle, because a profile may start something else, which must not read it.
-            Some(_) => format!("{handle}{}{before}exec {program}{joined}", LoginEnvironment::READ),
-            None => format!("{before}{handle}exec {program}{joined}"),
+        let shell = match reader {
+            Reader::Shell(shell) => Some(*shell),
+            Reader::Container(_) => None,
         };
-        let login = if login_shell && known.is_none() { Some(Login::new(kind)?) } else { None };
-        let command = login.as_ref().map_or_else(|| shell(&command), |login| login.command(&command));
-        let first_line = if has_first_line { Some(FirstLine::new(kind, known)?) } else { None };
+        let reads_profile = shell.is_some_and(|shell| shell.login_shell);
+        // PowerShell starts without a profile, and gets no first line that the environment could come before.
+        let first_line_of = shell.map(|StageShell { shell, .. }| shell).filter(|shell| *shell != Shell::Pwsh);
+        let known = environment.filter(|_| reads_profile && first_line_of.is_some());
+        let login = if reads_profile && known.is_none() { Some(Login::new(dialect)?) } else { None };
+        let profile = match (&login, known) {
+            (Some(login), _) => Profile::Read { mark: login.mark() },
+            (None, Some(_)) => Profile::Known,
+            (None, None) => Profile::Unread,
+        };
+        let command = dialect.start(reader, &Start { before, mark: &mark, profile });
+        let first_line = match first_line_of {
+            Some(shell) => Some(FirstLine::new(dialect, shell, known)?),
+            None => None,
+        };
         Ok(Self { command, mark, first_line, login })
     }
 
-    /// An operator's command, in the syntax of `/bin/sh`.
-    pub(super) fn command(command: &str) -> Result<Self, ConnectError> {
-        Self::new("", "$$", command)
-    }
-
-    /// `handle`: the stop handle, as the shell expands it.
-    fn new(before: &str, handle: &str, command: &str) -> Result<Self, ConnectError> {
+    /// An operator's command, in the syntax of the dialect.
+    pub(super) fn command(dialect: &dyn GuestDialect, text: &str) -> Result<Self, ConnectError> {
         let mark = random_mark("session")?;
-        let command = shell(&format!("{before}echo {mark}{handle} >&2; {command}"));
+        let command = dialect.start_command(text, &mark);
         Ok(Self { command, mark, first_line: None, login: None })
     }
 }
@@ -151,41 +128,15 @@ pub(super) fn signalled(signal: &Sig) -> StageEnd {
     })
 }
 
-/// A command line that hands `script` to `/bin/sh`, whatever the login shell is.
-pub(super) fn shell(script: &str) -> String {
-    format!("exec /bin/sh -c {}", quoted(script))
-}
-
-/// Shell commands for `/bin/sh`, to run before a stage's reader, or before that of a later stage.
-pub(super) fn before(stage: &Stage, reader: &Reader) -> String {
-    let limit = match reader {
-        Reader::Container(_) => container::limit(stage.container_start),
-        Reader::Shell(_) => String::new(),
-    };
-    prelude(stage.trace.as_ref()) + &limit
-}
-
-/// Shell commands for `/bin/sh`, to run before the interpreter takes its place.
-pub(super) fn prelude(trace: Option<&Trace>) -> String {
-    let Some(Trace { mark, attempt, builds_dir }) = trace else { return String::new() };
-    let builds = quoted(builds_dir);
-    let values = [("MARK", mark.as_str()), ("ATTEMPT", attempt.as_str()), ("BUILDS", builds.as_str())];
-    one_line(include_str!("trace.sh"), &values) + " "
-}
-
-/// The prelude of a stage of no job, which an administrator's logs can tell from those of jobs: shows that a trace can be left,
-/// and leaves none.
-pub(super) fn probe_prelude(mark: Option<&Mark>) -> String {
-    let Some(mark) = mark else { return ": check; ".to_owned() };
-    one_line(include_str!("probe.sh"), &[("MARK", mark.as_str())]) + " "
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
     use std::process::{Command, Output};
+    use std::time::Duration;
 
     use greenroom_core::ids::{AttemptName, InstanceId, OwnerId, PoolName};
+    use greenroom_ports::connector::{Mark, Trace};
+    use greenroom_ports::dialect::Posix;
     use greenroom_testkit::shells::shells;
     use proptest::prelude::*;
 
@@ -194,7 +145,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_quoted_text_reaches_the_command_as_it_is(text in "[ -~\n]{0,60}") {
-            let out = Command::new("/bin/sh").arg("-c").arg(format!("printf %s {}", quoted(&text))).output().unwrap();
+            let out = Command::new("/bin/sh").arg("-c").arg(format!("printf %s {}", Posix.quote(&text))).output().unwrap();
             prop_assert_eq!(String::from_utf8(out.stdout).unwrap(), text);
         }
     }
@@ -206,7 +157,9 @@ mod tests {
             attempt: AttemptName::new("x1"),
             builds_dir: home.join("it's/builds/x1").display().to_string(),
         };
-        let script = format!("{}echo $$ $TMPDIR $GREENROOM_TRACE", prelude(Some(&trace)));
+        let reader = Reader::Shell(Shell::Bash.into());
+        let before = Posix.before(&reader, Some(&trace), Duration::ZERO);
+        let script = format!("{before}echo $$ $TMPDIR $GREENROOM_TRACE");
         let program = std::env::split_paths(&std::env::var_os("PATH").unwrap())
             .map(|dir| dir.join(sh[0]))
             .find(|program| program.exists());

@@ -19,6 +19,7 @@ use async_trait::async_trait;
 use greenroom_core::execution::{Shell, StageShell};
 use greenroom_core::time::Pretty;
 use greenroom_ports::connector::{ConnectError, Output, Reader, Stage, StageEnd, Stream};
+use greenroom_ports::dialect::{ContainerMarks, GuestDialect};
 use greenroom_ports::tail::Tail;
 use rustix::fs::{MemfdFlags, memfd_create};
 use tokio::sync::Notify;
@@ -48,19 +49,6 @@ impl Marker for Escapes {
             _ => None,
         }
     }
-}
-
-/// The line by which a shell shows that it reads a script, and later its exit status. It changes neither `$?` nor a
-/// variable, and a trap of the script's own replaces its trap.
-fn acknowledging(mark: &str, exit: &ExitMark) -> String {
-    let (begin, rest) = mark.split_at(mark.len() / 2);
-    let echo = |known| format!("echo {begin}\"\"{rest}{known} >&2");
-    let ExitMark { mark, joined } = exit;
-    // First of all, so that the mark and the status come on one stream, in this order.
-    let (apart, join) =
-        if *joined { (String::new(), "exec 2>&1; ") } else { (format!("echo \"{mark}$x\" >&2; "), "") };
-    let exit = format!("x=$?; {apart}echo \"{mark}$x\" 2>/dev/null");
-    format!("{join}case $'x' in x) {};; *) {};; esac; trap '{exit}' EXIT\n", echo('1'), echo('0'))
 }
 
 /// The mark of the lines that a shell in a container prints when it exits.
@@ -201,7 +189,11 @@ struct ContainerScript {
 
 impl<'a> AcknowledgedOutput<'a> {
     /// Puts before a stage's script what it needs there.
-    pub(super) fn new(stage: &mut Stage, output: &'a mut dyn Output) -> Result<Self, ConnectError> {
+    pub(super) fn new(
+        stage: &mut Stage,
+        dialect: &dyn GuestDialect,
+        output: &'a mut dyn Output,
+    ) -> Result<Self, ConnectError> {
         let mut before = String::new();
         let is_pwsh = matches!(&stage.reader, Reader::Shell(StageShell { shell: Shell::Pwsh, .. }));
         let mut marks = None;
@@ -211,11 +203,12 @@ impl<'a> AcknowledgedOutput<'a> {
             let exit = ExitMark { mark: exit, joined: !stage.separate_stderr };
             let ready = random_mark("shell")?;
             // The first line: `stage` sends it alone.
-            before.push_str(&acknowledging(&ready, &exit));
+            let shown = ContainerMarks { ready: &ready, exit: &exit.mark, joined: exit.joined };
+            before.push_str(&dialect.first_line_in_container(&shown));
             marks = Some(ShellMarks { ready, exit });
         }
         if stage.open_umask && !is_pwsh {
-            before.push_str("umask 0000\n");
+            before.push_str(dialect.open_umask());
         }
         if before.is_empty() {
             return Ok(Self { output, container: None });
@@ -357,12 +350,17 @@ mod tests {
     use std::process::{Command, Output as Ended, Stdio};
 
     use greenroom_core::container::name::ContainerName;
+    use greenroom_ports::dialect::Posix;
     use greenroom_testkit::shells::shells;
 
     use super::*;
 
     const MARK: &str = "greenroom-shell-0123456789abcdef-";
     const EXIT: &str = "\u{1e}greenroom-exit-";
+
+    fn acknowledging(ready: &str, ExitMark { mark, joined }: &ExitMark) -> String {
+        Posix.first_line_in_container(&ContainerMarks { ready, exit: mark, joined: *joined })
+    }
 
     fn exit_mark(joined: bool) -> ExitMark {
         ExitMark { mark: EXIT.to_owned(), joined }
@@ -492,7 +490,7 @@ mod tests {
         {
             let mut stage = stage("id\n", reader, open);
             let mut sink = Tail::default();
-            AcknowledgedOutput::new(&mut stage, &mut sink).unwrap();
+            AcknowledgedOutput::new(&mut stage, &Posix, &mut sink).unwrap();
             assert_eq!(text(&mut stage.script), expected);
         }
     }
@@ -505,7 +503,7 @@ mod tests {
     ) -> (Result<StageEnd, ConnectError>, String) {
         let mut stage = in_container(script);
         let mut sink = Tail::default();
-        let mut acknowledged = AcknowledgedOutput::new(&mut stage, &mut sink).unwrap();
+        let mut acknowledged = AcknowledgedOutput::new(&mut stage, &Posix, &mut sink).unwrap();
         let first = text(&mut stage.script);
         let first = first.strip_suffix(script).unwrap();
         let mark = first.split("echo ").nth(1).unwrap().split("1 >&2").next().unwrap().replace("\"\"", "");

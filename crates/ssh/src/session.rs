@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use greenroom_ports::connector::{ConnectError, StageEnd, Step};
+use greenroom_ports::dialect::GuestDialect;
 use russh::client::{Handle, Msg};
 use russh::{Channel, ChannelMsg, Disconnect, Error};
 use tokio::sync::Notify;
@@ -73,6 +74,11 @@ impl<'a> Session<'a> {
     /// The instance's address, for messages.
     pub(super) fn at(&self) -> &str {
         &self.at
+    }
+
+    /// The dialect of the instance.
+    pub(super) fn dialect(&self) -> &'static dyn GuestDialect {
+        self.way.dialect
     }
 
     /// The error of a lost connection. `sent`: whether any part of the script was sent.

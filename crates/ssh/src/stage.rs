@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use greenroom_core::execution::StageShell;
 use greenroom_ports::connector::{ConnectError, Mark, Output, Reader, RemoteCommand, Stage, StageEnd, Stop};
+use greenroom_ports::dialect::GuestDialect;
 use russh::ChannelWriteHalf;
 use russh::client::Msg;
 use tokio::sync::Notify;
@@ -20,7 +21,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::guest::{Guest, OutputEnd, Preamble};
 use super::login_profile::LoginEnvironment;
-use super::remote::{Marked, before, probe_prelude};
+use super::remote::Marked;
 use super::script_ack::{ShellMarks, never_read};
 use super::session::Session;
 use super::{SshSettings, stop};
@@ -79,10 +80,12 @@ pub(super) struct Run {
 impl StageWork {
     pub(super) fn script(
         stage: Stage,
+        dialect: &'static dyn GuestDialect,
         marks: Option<ShellMarks>,
         settings: &SshSettings,
     ) -> Result<Self, ConnectError> {
-        let marked = Marked::reader(&stage.reader, &before(&stage, &stage.reader), None)?;
+        let before = dialect.before(&stage.reader, stage.trace.as_ref(), stage.container_start);
+        let marked = Marked::reader(dialect, &stage.reader, &before, None)?;
         let Stage { script, start_within, stop_grace, .. } = stage;
         let mut work = Self::new(marked, Input::File(script), stop_grace, start_within, settings);
         work.run.marks = marks;
@@ -91,21 +94,22 @@ impl StageWork {
 
     /// An empty script for a shell, after what comes before a job's.
     pub(super) fn probe(
-        shell: StageShell,
-        mark: Option<&Mark>,
+        (shell, mark): (StageShell, Option<&Mark>),
+        dialect: &'static dyn GuestDialect,
         within: Duration,
         settings: &SshSettings,
     ) -> Result<Self, ConnectError> {
-        let marked = Marked::reader(&Reader::Shell(shell), &probe_prelude(mark), None)?;
+        let marked = Marked::reader(dialect, &Reader::Shell(shell), &dialect.before_probe(mark), None)?;
         Ok(Self::new(marked, Input::Text([].into()), PROBE_GRACE, within, settings))
     }
 
     pub(super) fn command(
         command: RemoteCommand<'_>,
+        dialect: &dyn GuestDialect,
         grace: Duration,
         settings: &SshSettings,
     ) -> Result<Self, ConnectError> {
-        let marked = Marked::command(command.text)?;
+        let marked = Marked::command(dialect, command.text)?;
         let input = Input::Text(command.input.as_bytes().into());
         Ok(Self::new(marked, input, grace, settings.start_within(&command), settings))
     }

@@ -1,29 +1,22 @@
 //! Stops a running stage, or names what still holds its output.
 //!
-//! sshd starts each command in a session of its own, so the number of a stage's first process is its session's number.
-//! A container's processes are in none of it: they are found by the container's name. Together these are the stage's
-//! [`StopHandle`], which the guest reports before it reads the script.
+//! The guest reports a stage's [`StopHandle`] before it reads the script. The guest's dialect makes commands of it.
 //!
 //! While a stage is stopped, its output is discarded: unread output stalls the connection, and the second channel with it.
 
-use std::fmt;
 use std::future::pending;
 use std::time::Duration;
 
-use greenroom_core::container::engine::EnginePlace;
-use greenroom_core::container::name::EngineContainer;
-use greenroom_core::shell_text::one_line;
 use greenroom_core::text::clean_line;
 use greenroom_core::time::Pretty;
 use greenroom_ports::connector::{ConnectError, Output, StageEnd};
+use greenroom_ports::dialect::StopHandle;
 use russh::client::Msg;
 use russh::{ChannelWriteHalf, Sig};
 use tokio::time::Instant;
 
-use super::container::{self, Additions};
 use super::guest::Guest;
 use super::marker_scan::Marker;
-use super::remote::shell;
 use super::session::Session;
 
 /// KILL usually takes effect immediately. A process that waits for a disk takes longer, and a guest with a hundred busy
@@ -103,7 +96,8 @@ async fn send(session: &Session<'_>, handle: &StopHandle, grace: Duration) -> St
     let until = kill_at + KILLING;
     loop {
         let now = Instant::now();
-        let command = handle.command(kill_at.saturating_duration_since(now), KILLING);
+        let grace = kill_at.saturating_duration_since(now);
+        let command = session.dialect().stop(handle, grace, KILLING);
         match tokio::time::timeout_at(until, session.brief(&command)).await {
             Ok(Ok((StageEnd::Exited(0), _))) => return StopResult::Gone,
             Ok(Err(_)) => return StopResult::Unknown,
@@ -133,80 +127,11 @@ async fn by_signal(
     false
 }
 
-/// Stops one stage, and everything that it started.
-///
-/// The guest gives it as its first word, before it reads the script. A link notes it for the link after it. Only this
-/// file knows what is in it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct StopHandle {
-    /// The stage's session in the guest.
-    session: u32,
-    /// The container that the stage runs in.
-    container: Option<EngineContainer>,
-}
-
 impl Marker for StopHandle {
-    /// A session, a dot, and a container.
-    const LONGEST: usize = 10 + 1 + EngineContainer::LONGEST;
+    const LONGEST: usize = Self::LONGEST;
 
-    /// Rejects 0 and 1, which are never a stage's session, whatever the guest reports.
     fn parse(word: &[u8]) -> Option<Self> {
-        let word = std::str::from_utf8(word.strip_suffix(b"\r").unwrap_or(word)).ok()?;
-        let (session, container) = match word.split_once('.') {
-            Some((session, container)) => (session, Some(EngineContainer::parse(container)?)),
-            None => (word, None),
-        };
-        let digits = Some(session).filter(|n| n.bytes().all(|b| b.is_ascii_digit()))?;
-        let session = digits.parse().ok().filter(|session| *session > 1)?;
-        Some(Self { session, container })
-    }
-}
-
-impl StopHandle {
-    /// A command for the guest that sends TERM once to every process of the stage and, after `grace`, KILL until two
-    /// scans in a row find none. Gives up `killing` later, so that the command itself does not stay behind. Time comes from the
-    /// guest's own clock, in hundredths of a second.
-    pub(super) fn command(&self, grace: Duration, killing: Duration) -> String {
-        let Self { session, container } = self;
-        let Additions { functions, seek, inside, spared, monitor, late } =
-            container.as_ref().map(container::additions).unwrap_or_default();
-        let kill_at = grace.as_millis() / 10;
-        let over_at = (grace + killing).as_millis() / 10;
-        let sweeps = one_line(
-            include_str!("stop.sh"),
-            &[
-                ("KILL_AT", &kill_at.to_string()),
-                ("OVER_AT", &over_at.to_string()),
-                ("SEEK", seek),
-                ("INSIDE", inside),
-                ("SPARED", spared),
-                ("MONITOR", monitor),
-                ("LATE", late),
-            ],
-        );
-        let command = format!("exec 2>/dev/null; s={session}; {functions}{sweeps}");
-        shell(&match container {
-            Some(container) => EnginePlace::of(&container.name).runs("", &command),
-            None => command,
-        })
-    }
-}
-
-impl StopHandle {
-    /// A command for the guest that prints `held PID NAME` for a process of the stage that has its output open: first of all
-    /// one in its session, else one that has left it and has lost its parent, with the same connection in its environment.
-    pub(super) fn holder(&self) -> String {
-        let session = self.session;
-        shell(&format!("exec 2>/dev/null; s={session}; {}", one_line(include_str!("holder.sh"), &[])))
-    }
-}
-
-impl fmt::Display for StopHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.container {
-            Some(container) => write!(f, "{}.{container}", self.session),
-            None => self.session.fmt(f),
-        }
+        Self::parse(word)
     }
 }
 
@@ -249,7 +174,7 @@ async fn find_background(
     guest: &mut Guest,
     handle: &StopHandle,
 ) -> Option<BackgroundProcess> {
-    let command = handle.holder();
+    let command = session.dialect().holder(handle);
     let discarding = async {
         while guest.discard_one().await {}
         pending().await
@@ -276,6 +201,7 @@ mod tests {
     use std::process::{Child, Command, ExitStatus, Stdio};
     use std::time::Instant;
 
+    use greenroom_ports::dialect::{GuestDialect as _, Posix};
     use greenroom_testkit::shells::shells;
 
     use super::*;
@@ -308,8 +234,8 @@ mod tests {
     /// Stops a victim as a guest whose `/bin/sh` is `sh`; returns the victim's exit status.
     fn stopped(sh: &[&str], proc: &str, script: &str, grace: Duration) -> ExitStatus {
         let (mut victim, handle) = victim(script);
-        let command = handle
-            .command(grace, Duration::from_secs(20))
+        let command = Posix
+            .stop(&handle, grace, Duration::from_secs(20))
             .replace("exec /bin/sh", &format!("exec {}", sh.join(" ")))
             .replace("/proc/", proc);
         let mut stopping = Command::new("/bin/sh").arg("-c").arg(command).spawn().unwrap();
@@ -324,37 +250,8 @@ mod tests {
         });
         let end = victim.wait().unwrap();
         assert!(stopped.join().unwrap(), "{sh:?} {proc}");
-        assert_eq!(living_of(handle.session), Vec::<String>::new(), "{sh:?} {proc}");
+        assert_eq!(living_of(handle.session()), Vec::<String>::new(), "{sh:?} {proc}");
         end
-    }
-
-    #[test]
-    fn a_handle_is_read_as_it_was_written_and_nothing_else_is_one() {
-        for word in ["2", "4711", "4294967295", "4711.greenroom-a1", "4711.a.b", "4711.docker/a"] {
-            assert_eq!(StopHandle::parse(word.as_bytes()).unwrap().to_string(), word);
-            assert_eq!(StopHandle::parse(format!("{word}\r").as_bytes()).unwrap().to_string(), word);
-        }
-        for word in [
-            "",
-            "0",
-            "1",
-            "-1",
-            "+2",
-            "4294967296",
-            "4711.",
-            ".a",
-            "4711.a;b",
-            "4711.-a",
-            "4711 a",
-            "a.4711",
-            "4711.x/a",
-        ] {
-            assert_eq!(StopHandle::parse(word.as_bytes()), None, "{word}");
-        }
-        let name = "x".repeat(greenroom_core::container::name::ContainerName::LONGEST);
-        let longest = format!("{}.podman/{name}", u32::MAX);
-        assert_eq!(longest.len(), StopHandle::LONGEST);
-        assert!(StopHandle::parse(longest.as_bytes()).is_some());
     }
 
     #[test]
@@ -377,7 +274,7 @@ mod tests {
             // Its first process holds nothing, and another one of the session does.
             let script = "echo $$; exec sh -c 'sleep 301 & exec >/dev/null 2>&1; exec sleep 302'";
             let (mut victim, handle) = victim(script);
-            let command = handle.holder().replace("exec /bin/sh", &format!("exec {}", sh.join(" ")));
+            let command = Posix.holder(&handle).replace("exec /bin/sh", &format!("exec {}", sh.join(" ")));
             let said = || Command::new("/bin/sh").args(["-c", &command]).output().unwrap().stdout;
             let expected = |said: &str| said.starts_with("held ") && said.ends_with(" sleep\n");
             let begun = Instant::now();
@@ -386,7 +283,7 @@ mod tests {
                 last = String::from_utf8(said()).unwrap();
             }
             assert!(expected(&last), "{sh:?}: {last}");
-            let stopping = handle.command(Duration::ZERO, Duration::from_secs(20));
+            let stopping = Posix.stop(&handle, Duration::ZERO, Duration::from_secs(20));
             assert!(Command::new("/bin/sh").arg("-c").arg(stopping).status().unwrap().success());
             victim.wait().unwrap();
         }

@@ -6,7 +6,7 @@ use super::name::ContainerName;
 use crate::shell_text::one_line;
 use crate::text::{clean_line, quoted};
 
-/// An engine. What differs between them stands in `greenroom_engine::container::dialect` and `greenroom_ssh::container`.
+/// An engine. What differs between them stands in `greenroom_engine::container::dialect` and `greenroom_ports::dialect`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ContainerEngine {

@@ -23,7 +23,7 @@ pub(crate) const WITHIN: Duration = Duration::from_mins(3);
 /// The longest text of what kept the check from its result, in characters.
 const LINE: usize = 300;
 
-/// What the keeper's check prints.
+/// The part of the script that prints the result.
 const CHECK: &str = include_str!("check.sh");
 
 /// The script of the check, for who runs the engine.

@@ -19,9 +19,9 @@ const HUB_LOGIN: &str = "https://index.docker.io/v1/";
 
 /// One engine's part of the script.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Dialect(pub(super) ContainerEngine);
+pub(super) struct EngineDialect(pub(super) ContainerEngine);
 
-impl Dialect {
+impl EngineDialect {
     /// The functions and variables that `prepare.sh` needs.
     pub(super) fn functions(self, containers: &[&ContainerSpec], job: &ContainerJob) -> String {
         match self.0 {

@@ -5,7 +5,7 @@ use greenroom_core::container::name::ContainerName;
 use greenroom_core::container::spec::{ContainerJob, ContainerSpec};
 use greenroom_core::text::{clean_line, quoted};
 
-use super::dialect::Dialect;
+use super::dialect::EngineDialect;
 
 /// The longest name of a variable in a sentence, in characters.
 const NAME: usize = 100;
@@ -205,7 +205,7 @@ pub(super) fn lost(job: &ContainerJob) -> Vec<String> {
 /// The options that job and pool choose for a container.
 pub(super) fn of(job: &ContainerJob, container: &ContainerSpec) -> Vec<String> {
     let options = &job.options;
-    let dialect = Dialect(job.engine);
+    let dialect = EngineDialect(job.engine);
     let mut words = Vec::new();
     let mut put = |option: &str, value: &str| words.push(format!("{option} {}", quoted(value)));
     if let Some(entrypoint) = &container.entrypoint {

@@ -12,7 +12,7 @@ use greenroom_core::text::quoted;
 
 use super::check::SOUND;
 use super::debug::{MOST, RECENT};
-use super::dialect::{Dialect, DockerFiles, file};
+use super::dialect::{DockerFiles, EngineDialect, file};
 use super::leftovers::ENDING;
 use super::options::{self, Carrier, carrier};
 
@@ -121,7 +121,7 @@ fn written(
     }
     text.push_str(RECENT);
     text.push_str(SOUND);
-    text.push_str(&Dialect(job.engine).functions(&containers, job));
+    text.push_str(&EngineDialect(job.engine).functions(&containers, job));
     text.push_str(TAKEN_OVER);
     text.push_str(ENDING);
     text.push_str(include_str!("prepare.sh"));
@@ -156,7 +156,7 @@ fn files(text: &mut String, name: &ContainerName, job: &ContainerJob, containers
     };
     for (number, container) in containers.iter().enumerate() {
         if let Some(login) = &container.login {
-            for line in Dialect(job.engine).login(number, &container.image, login) {
+            for line in EngineDialect(job.engine).login(number, &container.image, login) {
                 add(&line);
             }
         }
@@ -170,7 +170,7 @@ fn files(text: &mut String, name: &ContainerName, job: &ContainerJob, containers
             add(&line);
         }
     }
-    for line in Dialect(job.engine).registries(job) {
+    for line in EngineDialect(job.engine).registries(job) {
         add(&line);
     }
 }
@@ -232,7 +232,7 @@ fn creation(
             .filter(|(key, value)| carrier(job.engine, key, value) == Carrier::Environment)
     };
     let own = if number == 0 { name.to_string() } else { format!("{name}-{number}") };
-    let dialect = Dialect(job.engine);
+    let dialect = EngineDialect(job.engine);
     let mut words = vec![dialect.creation(&own, number == 0)];
     words.push(format!("--env-file \"$work/{number}.env\""));
     if name.is_rootless() {

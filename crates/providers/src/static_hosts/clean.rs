@@ -6,6 +6,7 @@ use greenroom_core::container::engine::EnginePlace;
 use greenroom_core::ids::{InstanceId, PoolName};
 use greenroom_core::text::quoted;
 use greenroom_keys::problem::Problems;
+use greenroom_ports::dialect::{GuestDialect as _, Posix, RootAccess};
 use greenroom_ports::setup::{Cleaning, KEEP_CACHE, RootCleaning, SudoRule};
 
 use super::settings::{Host, Settings};
@@ -15,6 +16,8 @@ use crate::registration::CleanDirs;
 const SKELETONS: &str = "/var/lib/greenroom-homes";
 /// The script of an account that needs `sudo`, without the name of the account that it cleans.
 const PROGRAM: &str = "/usr/local/sbin/greenroom-clean";
+/// The argument of the script that only checks whether cleaning is possible.
+const CHECK: &str = "--check";
 
 /// Greenroom's own part of cleaning; `None`: the table turns it off.
 pub(super) fn cleaning(
@@ -63,27 +66,20 @@ fn root_cleaning(user: &str, host: &Host, dirs: &CleanDirs<'_>) -> RootCleaning 
     ];
     // The values are part of the script, not arguments: with `sudo`, the rule then fixes what can be cleaned.
     let script = format!("{}\n{}", variables.join("\n"), include_str!("clean_root.sh"));
+    let program = (user != "root").then(|| format!("{PROGRAM}-{account}"));
+    let access = match &program {
+        Some(program) => RootAccess::Sudo { program, host: &host.name },
+        None => RootAccess::Login,
+    };
+    let command = |argument| Posix.clean_as_root(access, argument);
+    let (clean, clean_keeping_cache, check) = (command(""), command(KEEP_CACHE), command(CHECK));
     let user = user.to_owned();
-    if user == "root" {
-        // Root needs nothing installed: the script comes over the connection, in the version of this program.
-        let clean = "exec /bin/sh -s".to_owned();
-        let clean_keeping_cache = format!("{clean} -- {KEEP_CACHE}");
-        let check = format!("{clean} -- --check");
-        return RootCleaning { user, clean, clean_keeping_cache, check, script, sudo: None };
-    }
-    let program = format!("{PROGRAM}-{account}");
-    // A script of another version, or for other directories, would clean something else.
-    let clean = format!(
-        "cmp -s - {program} || {{ echo {program} is missing or differs: \
-         install what greenroom doctor --clean-script {} prints; exit 1; }}; exec sudo -n {program}",
-        host.name
-    );
-    let clean_keeping_cache = format!("{clean} {KEEP_CACHE}");
-    let check = format!("{clean} --check");
-    // Exact arguments: `sudo` would otherwise allow any. `""` allows none.
-    let line =
-        format!("{user} ALL=(root) NOPASSWD: {program} \"\", {program} {KEEP_CACHE}, {program} --check");
-    RootCleaning { user, clean, clean_keeping_cache, check, script, sudo: Some(SudoRule { program, line }) }
+    let sudo = program.map(|program| {
+        let line =
+            format!("{user} ALL=(root) NOPASSWD: {program} \"\", {program} {KEEP_CACHE}, {program} {CHECK}");
+        SudoRule { program, line }
+    });
+    RootCleaning { user, clean, clean_keeping_cache, check, script, sudo }
 }
 
 #[cfg(test)]

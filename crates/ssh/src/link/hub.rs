@@ -122,7 +122,7 @@ impl<'a> Hub<'a> {
 
     async fn stop_left_running(&self, session: &Session<'_>) {
         let Some(left) = self.slot_lock.left_running() else { return };
-        let command = left.command(LEFT_GRACE, LEFT_KILLING);
+        let command = session.dialect().stop(&left, LEFT_GRACE, LEFT_KILLING);
         let within = LEFT_GRACE + LEFT_KILLING * 2;
         // If the connection broke meanwhile, nothing was stopped, and the next link tries again. Processes that survive
         // end with the instance at the latest.

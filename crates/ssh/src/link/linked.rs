@@ -20,13 +20,13 @@ use greenroom_core::metadata::MetadataAnswers;
 use greenroom_ports::connector::{
     ConnectError, Connector, FirstStage, Mark, Output, Reader, RemoteCommand, Stage, StageEnd, Stop, Stream,
 };
+use greenroom_ports::dialect;
 use greenroom_ports::provider::InstanceKeys;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::pipe::{SpliceFlags, splice};
 use tokio::net::unix::pipe;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::super::remote::{before, prelude};
 use super::super::script_ack::AcknowledgedOutput;
 use super::super::stage::LocalError;
 use super::super::{COMMAND_GRACE, Ssh, dial, stop};
@@ -133,8 +133,12 @@ impl Connector for Linked {
         output: &mut dyn Output,
         mut stop: Stop<'_>,
     ) -> Result<StageEnd, ConnectError> {
-        let mut acknowledged = AcknowledgedOutput::new(&mut stage, output)?;
-        let interpreter = |reader: Reader| Interpreter { before: before(&stage, &reader), reader };
+        let dialect = dialect::of(at);
+        let mut acknowledged = AcknowledgedOutput::new(&mut stage, dialect, output)?;
+        let interpreter = |reader: Reader| {
+            let before = dialect.before(&reader, stage.trace.as_ref(), stage.container_start);
+            Interpreter { reader, before }
+        };
         let marks = acknowledged.marks();
         let ask = || LinkRequest::Stage {
             at: at.clone(),
@@ -222,9 +226,10 @@ impl Linked {
         while tries < MOST_TRIES {
             tries += 1;
             let left = within.saturating_sub(begun.elapsed());
-            let interpreter = |first: &FirstStage| Interpreter {
-                reader: Reader::Shell(first.shell),
-                before: prelude(first.trace.as_ref()),
+            let interpreter = |first: &FirstStage| {
+                let reader = Reader::Shell(first.shell);
+                let before = dialect::of(at).before(&reader, first.trace.as_ref(), Duration::ZERO);
+                Interpreter { reader, before }
             };
             let ask = LinkRequest::Check { at: at.clone(), within: left, next: first.map(interpreter) };
             let Ok(mut line) = self.links.call(self.target(id, at, left), ask, &[]).await else { break };

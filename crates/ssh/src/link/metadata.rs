@@ -13,7 +13,6 @@ use russh::client::Msg;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use super::super::remote::shell;
 use super::super::session::Session;
 
 const SCRIPT: &str = include_str!("metadata.sh");
@@ -85,8 +84,9 @@ impl MetadataLog {
         output: &mut ScriptOutput,
     ) -> ScriptEnd {
         let Ok(mut channel) = session.channel().await else { return ScriptEnd::ForGood };
+        let command = session.dialect().command_line(&script(service));
         let over = tokio::select! {
-            over = self.follow(&mut channel, service, output) => over,
+            over = self.follow(&mut channel, &command, output) => over,
             () = session.refuses() => ScriptEnd::ForGood,
         };
         // The script ends with its input.
@@ -97,10 +97,10 @@ impl MetadataLog {
     async fn follow(
         &self,
         channel: &mut russh::Channel<Msg>,
-        service: MetadataService,
+        command: &str,
         output: &mut ScriptOutput,
     ) -> ScriptEnd {
-        if channel.exec(true, command(service)).await.is_err() {
+        if channel.exec(true, command).await.is_err() {
             return ScriptEnd::ForGood;
         }
         while let Some(message) = channel.wait().await {
@@ -144,11 +144,6 @@ impl MetadataLog {
             }
         }
     }
-}
-
-/// The command line that runs the script, whatever the login shell is.
-fn command(service: MetadataService) -> String {
-    shell(&script(service))
 }
 
 fn script(service: MetadataService) -> String {

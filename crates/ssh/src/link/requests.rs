@@ -131,7 +131,7 @@ impl Hub<'_> {
         }
         let patience = Instant::now() + REFUSED_FOR;
         while !self.shells.settled().await {
-            match session.brief("true").await {
+            match session.brief(session.dialect().check()).await {
                 // A shell that has started meanwhile may have the only session.
                 Err(error) if is_refusal(&error) && Instant::now() < patience => sleep(REFUSED_AGAIN).await,
                 answer => return passed(session, &at.user, answer?),

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use greenroom_core::execution::Shell;
 use greenroom_ports::connector::{ConnectError, Reader};
+use greenroom_ports::dialect::{GuestDialect, StopHandle};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -24,7 +25,6 @@ use super::super::login_profile::LoginEnvironment;
 use super::super::remote::Marked;
 use super::super::session::{Session, is_refusal};
 use super::super::stage::{self, Begun};
-use super::super::stop::StopHandle;
 use super::protocol::Interpreter;
 
 /// Delay before a dead standby shell is replaced; doubled after each further death.
@@ -47,10 +47,16 @@ pub(super) enum GuestProgram {
 
 impl GuestProgram {
     /// `environment`: that of a login shell, if it is known.
-    fn marked(&self, environment: Option<&LoginEnvironment>) -> Result<Marked, ConnectError> {
+    fn marked(
+        &self,
+        dialect: &'static dyn GuestDialect,
+        environment: Option<&LoginEnvironment>,
+    ) -> Result<Marked, ConnectError> {
         match self {
-            Self::Interpreter(Interpreter { reader, before }) => Marked::reader(reader, before, environment),
-            Self::Command(text) => Marked::command(text),
+            Self::Interpreter(Interpreter { reader, before }) => {
+                Marked::reader(dialect, reader, before, environment)
+            }
+            Self::Command(text) => Marked::command(dialect, text),
         }
     }
 
@@ -98,7 +104,7 @@ impl StandbyShell {
         environment: &RefCell<Option<LoginEnvironment>>,
     ) -> Result<Self, NoShell> {
         let mut preamble = Preamble::default();
-        let marked = program.marked(environment.borrow().as_ref());
+        let marked = program.marked(session.dialect(), environment.borrow().as_ref());
         let begun = match marked {
             Ok(marked) => stage::start(session, &marked, within, &mut preamble).await,
             Err(error) => Err(error),

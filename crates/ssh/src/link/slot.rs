@@ -14,11 +14,9 @@ use std::{fmt, io};
 
 use greenroom_core::time::{BootId, Stamp};
 use greenroom_ports::clock::Clock;
+use greenroom_ports::dialect::StopHandle;
 use greenroom_system::socket_dir::{SocketDir, send_wake_up};
 use greenroom_system::threads::flock;
-
-use super::super::marker_scan::Marker;
-use super::super::stop::StopHandle;
 
 /// Room for one job on an instance.
 #[derive(Debug, Clone)]

@@ -16,8 +16,10 @@ use greenroom_core::container::name::{ContainerName, EngineContainer};
 use greenroom_core::shell_text::one_line;
 use greenroom_core::text::quoted;
 
+use crate::dialect::NOT_STARTED;
+
 /// The parts of a stage's commands that differ between the engines.
-struct Dialect {
+struct EngineCommands {
     /// The end of the name of the engine's file, which has the number of the container's first process (`pid`) or of the
     /// container itself (`id`).
     file: &'static str,
@@ -33,7 +35,7 @@ struct Dialect {
     after: &'static str,
 }
 
-const PODMAN: Dialect = Dialect {
+const PODMAN: EngineCommands = EngineCommands {
     file: "pid",
     seek: include_str!("container/seek_podman.sh"),
     before: "rm -f \"$g\";",
@@ -42,7 +44,7 @@ const PODMAN: Dialect = Dialect {
     after: "",
 };
 
-const DOCKER: Dialect = Dialect {
+const DOCKER: EngineCommands = EngineCommands {
     file: "id",
     seek: include_str!("container/seek_docker.sh"),
     before: include_str!("container/before_docker.sh"),
@@ -51,7 +53,7 @@ const DOCKER: Dialect = Dialect {
     after: include_str!("container/after_docker.sh"),
 };
 
-fn dialect(engine: ContainerEngine) -> &'static Dialect {
+fn commands(engine: ContainerEngine) -> &'static EngineCommands {
     match engine {
         ContainerEngine::Podman => &PODMAN,
         ContainerEngine::Docker => &DOCKER,
@@ -60,7 +62,7 @@ fn dialect(engine: ContainerEngine) -> &'static Dialect {
 
 /// The shell functions of `container/functions.sh`, for this container.
 fn functions(container: &EngineContainer) -> String {
-    let Dialect { file, seek, .. } = dialect(container.engine);
+    let EngineCommands { file, seek, .. } = commands(container.engine);
     let dir = EnginePlace::of(&container.name).dir();
     let functions = one_line(include_str!("container/functions.sh"), &[("SEEK", &one_line(seek, &[]))]);
     format!("g=\"{dir}/{}.{file}\"; {functions} ", container.name)
@@ -102,9 +104,6 @@ pub(super) fn additions(container: &EngineContainer) -> Additions {
     }
 }
 
-/// The message of the guard when it ends a start.
-pub(super) const NOT_STARTED: &str = "the container engine did not start the container within";
-
 /// Shell commands that go before a start: its limit.
 pub(super) fn limit(within: Duration) -> String {
     format!("w={}; ", within.as_secs().max(1))
@@ -112,7 +111,7 @@ pub(super) fn limit(within: Duration) -> String {
 
 /// Watches a start: `container/guard.sh`.
 fn guard(container: &EngineContainer) -> String {
-    let Dialect { over, after, .. } = dialect(container.engine);
+    let EngineCommands { over, after, .. } = commands(container.engine);
     one_line(
         include_str!("container/guard.sh"),
         &[
@@ -132,7 +131,7 @@ fn guard(container: &EngineContainer) -> String {
 /// a container that still runs. So the client and Podman's monitor hold a lock until the engine knows that the container has
 /// ended, and a start kills the container that it finds, if that is older.
 pub(super) fn start(container: &EngineContainer) -> String {
-    let (Dialect { before, start, .. }, name) = (dialect(container.engine), &container.name);
+    let (EngineCommands { before, start, .. }, name) = (commands(container.engine), &container.name);
     let place = EnginePlace::of(name);
     let starts = one_line(
         include_str!("container/start.sh"),
