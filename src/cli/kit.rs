@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use anstyle::AnsiColor;
 use fs_err as fs;
-use greenroom_backends::program::kit::{CheckReport, CheckResult, KitReport};
 use greenroom_core::text::hex;
+use greenroom_providers::conformance::report::{CheckReport, CheckResult, KitReport};
 use greenroom_ssh::{Ssh, SshSettings};
 
 use super::error::CliError;
@@ -170,7 +170,8 @@ fn summary(report: &KitReport, subject: &str) -> String {
 mod tests {
     use std::time::Duration;
 
-    use greenroom_backends::program::kit::{Check, CheckGroup, CheckOutcome, CheckVerdict, check, named};
+    use greenroom_providers::conformance::report::{Check, CheckGroup, CheckOutcome, check, named};
+    use greenroom_providers::conformance::verdict::CheckVerdict;
 
     use super::*;
 

@@ -1,12 +1,13 @@
 //! A whole Greenroom for tests: the real programs on a state directory of their own, and the contract of every provider.
 //!
 //! [`place`] runs jobs and commands, [`setting`] is its configuration, [`processes`] finds and kills what runs there, and
-//! [`onslaught`] does so at seeded moments. [`provider`] is the contract as tests, [`here`] what fixtures of machines on this host
-//! share. A development dependency: no shipped program contains it.
+//! [`onslaught`] does so at seeded moments. [`provider`] is the contract as tests, [`kit_page`] holds conformance kits to their
+//! pages, [`here`] has what fixtures of machines on this host share. A development dependency: no shipped program contains it.
 #![expect(clippy::print_stderr, reason = "figures, and what a failed test leaves to read")]
 #![expect(clippy::panic, clippy::unwrap_used, reason = "tests fail by panicking, in what they share too")]
 
 pub mod here;
+pub mod kit_page;
 pub mod onslaught;
 pub mod place;
 pub mod processes;

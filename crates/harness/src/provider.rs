@@ -1,7 +1,9 @@
-//! The contract of every provider, written once against the trait.
+//! The contract of every provider, as tests.
 //!
-//! A provider joins with a fixture (for what the suite cannot do through the trait: inject faults, count what really
-//! exists) and one [`provider_contract!`](crate::provider_contract) line.
+//! The promises that the conformance kits judge, too, are those of [`conformance`](greenroom_providers::conformance): a test panics
+//! with the verdict. The rest needs a fixture, or only adapters promise it. A provider joins with a fixture (for what the suite
+//! cannot do through the trait: inject faults, count what really exists) and one
+//! [`provider_contract!`](crate::provider_contract) line.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -18,7 +20,10 @@ use greenroom_core::failure::ErrorClass;
 use greenroom_core::ids::{Generation, InstanceId, OwnerId, PoolName};
 use greenroom_core::inventory::{Listed, Resource, ResourceKind, Status, Tags};
 use greenroom_ports::clock::Clock;
-use greenroom_ports::provider::{InstanceKeys, LaunchRequest, Provider, ProviderError, Termination};
+use greenroom_ports::provider::{InstanceKeys, LaunchRequest, Provider, ProviderError};
+use greenroom_providers::conformance::ends::{CallForOne, TerminateStep};
+use greenroom_providers::conformance::verdict::{CheckVerdict, Judged};
+use greenroom_providers::conformance::{Limits, Subject, SubjectKind, Watch};
 use greenroom_ssh::{Ssh, SshSettings};
 use greenroom_testkit::pace::Pace;
 use greenroom_testkit::skipped::skipped;
@@ -128,6 +133,20 @@ pub async fn until<T>(what: &str, within: Duration, mut look: impl AsyncFnMut() 
 }
 
 const GENERATION: &str = "c0ffee";
+/// Limit from the request of a termination until the provider shows the instance as gone.
+const END: Duration = Duration::from_secs(30);
+
+/// The value of a promise that is kept; panics with the verdict on a broken one.
+#[track_caller]
+pub fn kept<T>(judged: Judged<T>) -> T {
+    judged.unwrap_or_else(|verdict| panic!("{}", verdict.text()))
+}
+
+/// A provider as the conformance suite judges it. An adapter shows instances immediately.
+fn subject<'a>(provider: &'a dyn Provider, watch: &'a Watch, boot: Duration) -> Subject<'a> {
+    let limits = Limits { appears: Duration::ZERO, boot, end: END };
+    Subject { provider, kind: SubjectKind::Adapter, limits, watch }
+}
 
 pub fn request(fixture: &dyn Fixture, number: u32) -> LaunchRequest {
     let pool = fixture.pool();
@@ -166,9 +185,7 @@ fn faulty(fixture: &dyn Fixture, fault: &Behaviour) -> Option<Rc<dyn Provider>> 
 }
 
 pub async fn listed(provider: &dyn Provider, pool: &PoolName) -> Vec<Listed> {
-    let listing = provider.list(pool).await.unwrap();
-    assert!(listing.complete);
-    listing.instances
+    kept(subject(provider, &Watch::default(), Duration::ZERO).list(pool).await).instances
 }
 
 pub async fn status(provider: &dyn Provider, pool: &PoolName, id: &InstanceId) -> Option<Status> {
@@ -185,31 +202,22 @@ pub async fn running(fixture: &dyn Fixture, provider: &dyn Provider, id: &Instan
         }
     });
     let endpoint = endpoint.await;
-    let pool = fixture.pool();
-    until("running", fixture.boot_deadline(), async || {
-        let seen = status(provider, &pool, id).await;
-        assert_ne!(seen, Some(Status::Stopping));
-        (seen == Some(Status::Running)).then_some(())
-    })
-    .await;
+    let boot = fixture.boot_deadline();
+    let watch = Watch::default();
+    let running = subject(provider, &watch, boot).becomes(&fixture.pool(), id, Status::Running, boot).await;
+    kept(running);
     endpoint
 }
 
 /// Requests a termination; true if the provider shows the instance as gone, or does not find it.
 pub async fn is_gone(provider: &dyn Provider, id: &InstanceId) -> bool {
-    match provider.terminate(id).await {
-        Ok(answer) => answer == Termination::Gone,
-        Err(error) => {
-            assert_eq!(error.class(), &ErrorClass::NotFound, "{error}");
-            true
-        }
-    }
+    let step = subject(provider, &Watch::default(), Duration::ZERO).terminate(id).await;
+    kept(step) != TerminateStep::Stopping
 }
 
 /// Terminates until the instance is gone, and until nothing is running.
 pub async fn gone(fixture: &dyn Fixture, provider: &dyn Provider, id: &InstanceId) {
-    let is_gone = async || is_gone(provider, id).await.then_some(());
-    until("gone", Duration::from_secs(30), is_gone).await;
+    kept(subject(provider, &Watch::default(), fixture.boot_deadline()).goes(id).await);
     let name = id.as_str();
     until("dead", Duration::from_secs(5), async || (!fixture.living().contains(name)).then_some(())).await;
 }
@@ -241,11 +249,12 @@ pub fn class<T: std::fmt::Debug>(answer: Result<T, ProviderError>) -> ErrorClass
 }
 
 pub async fn a_launched_instance_is_listed_and_answers(fixture: &dyn Fixture) {
-    let provider = good(fixture);
+    let (provider, watch) = (good(fixture), Watch::default());
+    let subject = subject(&*provider, &watch, fixture.boot_deadline());
     let request = request(fixture, 1);
-    provider.launch(&request).await.unwrap();
-    let seen = status(&*provider, &fixture.pool(), &request.instance).await;
-    assert!(matches!(seen, Some(Status::Starting | Status::Running)), "{seen:?}");
+    kept(subject.launch(&request).await);
+    let seen = kept(subject.is_listed(&request).await);
+    assert_eq!(seen.id, request.instance);
     let endpoint = running(fixture, &*provider, &request.instance).await;
     assert_eq!(endpoint.host_key, fixture.host_key(&request));
     assert!(!endpoint.user.is_empty());
@@ -273,7 +282,8 @@ pub async fn the_same_token_never_makes_a_second_instance(fixture: &dyn Fixture)
     let (a, b, c) = tokio::join!(one.launch(&request), other.launch(&request), one.launch(&request));
     [a, b, c].into_iter().for_each(Result::unwrap);
     running(fixture, &*one, &request.instance).await;
-    good(fixture).launch(&request).await.unwrap();
+    let watch = Watch::default();
+    kept(subject(&*good(fixture), &watch, fixture.boot_deadline()).is_repeatable(&request).await);
     assert_eq!(listed(&*one, &fixture.pool()).await.len(), 1);
     assert_eq!(fixture.living(), BTreeSet::from([request.instance.to_string()]));
 }
@@ -324,31 +334,36 @@ pub async fn a_list_says_when_it_began_and_is_sorted(fixture: &dyn Fixture) {
 }
 
 pub async fn terminate_goes_on_until_nothing_is_found(fixture: &dyn Fixture) {
-    let provider = good(fixture);
-    let kept = request(fixture, 1);
+    let (provider, watch) = (good(fixture), Watch::default());
+    let subject = subject(&*provider, &watch, fixture.boot_deadline());
+    let spared = request(fixture, 1);
     let ended = request(fixture, 2);
-    for request in [&kept, &ended] {
-        provider.launch(request).await.unwrap();
+    for request in [&spared, &ended] {
+        kept(subject.launch(request).await);
         running(fixture, &*provider, &request.instance).await;
     }
     let begun = Instant::now();
     let pace = Pace::watch();
-    provider.terminate(&ended.instance).await.unwrap();
+    let step = kept(subject.terminate(&ended.instance).await);
     let took = begun.elapsed();
+    assert_ne!(step, TerminateStep::NotFound);
     assert!(took < pace.stretched(Duration::from_secs(1)), "terminate waits: {took:?}");
-    let seen = status(&*provider, &fixture.pool(), &ended.instance).await;
+    let pool = fixture.pool();
+    let seen = status(&*provider, &pool, &ended.instance).await;
     assert!(matches!(seen, None | Some(Status::Stopping)), "{seen:?}");
     gone(fixture, &*provider, &ended.instance).await;
-    assert_eq!(class(provider.endpoint(&ended.instance).await), ErrorClass::NotFound);
-    assert_eq!(status(&*provider, &fixture.pool(), &kept.instance).await, Some(Status::Running));
+    kept(subject.refuses_unknown(CallForOne::Endpoint, &ended.instance).await);
+    kept(subject.spares(std::iter::once((&pool, &spared.instance))).await);
+    assert_eq!(status(&*provider, &pool, &spared.instance).await, Some(Status::Running));
 }
 
 pub async fn what_does_not_exist_is_not_found(fixture: &dyn Fixture) {
-    let provider = good(fixture);
+    let (provider, watch) = (good(fixture), Watch::default());
+    let subject = subject(&*provider, &watch, fixture.boot_deadline());
     for id in [request(fixture, 77).instance, InstanceId::new("../up"), InstanceId::new("")] {
-        assert!(is_gone(&*provider, &id).await, "{id}");
-        assert_eq!(class(provider.endpoint(&id).await), ErrorClass::NotFound, "{id}");
-        assert_eq!(class(provider.console(&id).await), ErrorClass::NotFound, "{id}");
+        for call in [CallForOne::Terminate, CallForOne::Endpoint, CallForOne::Console] {
+            kept(subject.refuses_unknown(call, &id).await);
+        }
     }
 }
 
@@ -381,8 +396,11 @@ pub async fn an_instance_can_be_terminated_while_it_boots(fixture: &dyn Fixture)
 
 pub async fn a_full_provider_refuses_with_a_definite_class(fixture: &dyn Fixture) {
     let Some(provider) = faulty(fixture, &Behaviour::Full) else { return };
-    let refused = class(provider.launch(&request(fixture, 1)).await);
+    let request = request(fixture, 1);
+    let refused = class(provider.launch(&request).await);
     assert!(matches!(refused, ErrorClass::NoCapacity { .. } | ErrorClass::Quota), "{refused}");
+    let watch = Watch::default();
+    kept(subject(&*provider, &watch, fixture.boot_deadline()).created_nothing(&request).await);
     assert_eq!(listed(&*provider, &fixture.pool()).await, []);
     assert_eq!(fixture.living(), BTreeSet::new());
 }
@@ -407,6 +425,8 @@ pub async fn every_refusal_is_definite_and_leaves_nothing(fixture: &dyn Fixture)
             let over = async || fixture.clock().now().reached(at).then_some(());
             until("the moment before which nothing shall be asked", Duration::from_mins(1), over).await;
         }
+        let watch = Watch::default();
+        kept(subject(&*provider, &watch, fixture.boot_deadline()).created_nothing(&first).await);
         assert_eq!(listed(&*provider, &fixture.pool()).await, []);
         // The next attempt has a token of its own.
         let next = LaunchRequest { token: format!("{}-2", first.instance), ..first };
@@ -420,7 +440,8 @@ pub async fn a_lost_answer_is_unknown_and_the_same_token_finds_the_instance(fixt
     let Some(provider) = faulty(fixture, &Behaviour::LosesAnswer) else { return };
     let request = request(fixture, 1);
     assert_eq!(class(provider.launch(&request).await), ErrorClass::Unknown);
-    provider.launch(&request).await.unwrap();
+    let watch = Watch::default();
+    kept(subject(&*provider, &watch, fixture.boot_deadline()).is_repeatable(&request).await);
     running(fixture, &*provider, &request.instance).await;
     assert_eq!(fixture.living().len(), 1);
 }
@@ -438,10 +459,10 @@ async fn answers_a_forward(fixture: &dyn Fixture, endpoint: &Endpoint) {
 }
 
 pub async fn ten_launches_at_once_make_ten_instances(fixture: &dyn Fixture) {
-    let provider = good(fixture);
+    let (provider, watch) = (good(fixture), Watch::default());
     let requests: Vec<_> = (1..=10).map(|number| request(fixture, number)).collect();
-    let answers = futures_util::future::join_all(requests.iter().map(|one| provider.launch(one))).await;
-    answers.into_iter().for_each(Result::unwrap);
+    let all: Vec<_> = requests.iter().collect();
+    kept(subject(&*provider, &watch, fixture.boot_deadline()).launch_all(&all).await);
     let mut addresses = BTreeSet::new();
     for request in &requests {
         let endpoint = running(fixture, &*provider, &request.instance).await;
@@ -514,15 +535,19 @@ pub async fn the_console_tells_of_the_boot(fixture: &dyn Fixture) {
     let request = request(fixture, 1);
     provider.launch(&request).await.unwrap();
     running(fixture, &*provider, &request.instance).await;
+    let watch = Watch::default();
+    let subject = subject(&*provider, &watch, fixture.boot_deadline());
     // A cloud shows it with an arbitrary delay.
-    let text = until("a console", fixture.boot_deadline(), async || {
-        let text = provider.console(&request.instance).await.unwrap();
-        (!text.is_empty()).then_some(text)
+    until("a console", fixture.boot_deadline(), async || {
+        match subject.console(&request, &request.instance).await {
+            Err(CheckVerdict::Warned(_)) => None,
+            judged => {
+                kept(judged);
+                Some(())
+            }
+        }
     })
     .await;
-    assert!(text.len() <= 64 * 1024, "{} bytes", text.len());
-    let secret = request.keys.host_key.lines().nth(1).unwrap();
-    assert!(!text.contains(secret), "the host key is on the console");
 }
 
 pub async fn resources_are_everything_of_the_pool_and_are_deleted_one_by_one(fixture: &dyn Fixture) {

@@ -2,10 +2,11 @@
 //!
 //! [`registration`] and [`first_pool`] are the second part: `greenroom-backends` has more providers of that kind.
 //! [`local`] and [`qemu`] have instances on the runner host, each with a process that supervises it: [`supervised`] is
-//! their common part. [`static_hosts`] are machines of the operator's.
+//! their common part. [`static_hosts`] are machines of the operator's. [`conformance`] judges providers, here and in other crates.
 
 #![forbid(unsafe_code)]
 
+pub mod conformance;
 pub mod first_pool;
 pub mod local;
 pub mod mistakes;

@@ -135,7 +135,7 @@ mod tests {
             let later = run(&start(Profile::Known), &input, home.path());
             let expected = [first.stdout, b"the next line\n".to_vec()].concat();
             assert_eq!(later.stdout, expected, "{kind}: {input}");
-            assert!(is_handle(&later.stderr) && later.stderr.iter().filter(|b| **b == b'\n').count() == 1);
+            assert!(is_handle(&later.stderr) && later.stderr.split(|b| *b == b'\n').count() == 2);
         }
     }
 

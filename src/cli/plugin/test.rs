@@ -7,7 +7,8 @@ use std::time::Duration;
 use fs_err as fs;
 use greenroom_backends::fleeting::group::GroupInfo;
 use greenroom_backends::fleeting::kit::{Kit, KitError, KitSite, Limits, MACHINES};
-use greenroom_backends::program::kit::{CheckGroup, CheckVerdict, KitReport};
+use greenroom_providers::conformance::report::{CheckGroup, KitReport};
+use greenroom_providers::conformance::verdict::CheckVerdict;
 
 use super::args::TestOptions;
 use super::places;

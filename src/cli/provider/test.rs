@@ -14,9 +14,9 @@ use greenroom_backends::external::process::ProtocolProgram;
 use greenroom_backends::external::protocol::Verb;
 use greenroom_backends::external::protocol::answers::CapabilitiesAnswer;
 use greenroom_backends::program::environment::ProgramEnvironment;
-use greenroom_backends::program::kit::{CheckGroup, KitReport};
 use greenroom_backends::{as_json, authorities, program};
 use greenroom_keys::value_error::ValueError;
+use greenroom_providers::conformance::report::{CheckGroup, KitReport};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 

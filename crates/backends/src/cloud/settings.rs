@@ -38,7 +38,6 @@ pub struct Common {
     pub offerings: Vec<Offering>,
     /// The Linux user that logs in.
     pub user: String,
-    ///
     pub ssh_port: u16,
     pub address: AddressKind,
     pub user_data: UserData,

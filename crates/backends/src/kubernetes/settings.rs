@@ -18,8 +18,6 @@ use super::orders::{self, Orders};
 use super::placement::{self, Placement, image, name};
 use crate::cloud::settings::{AS_ABOVE, Common, SSH_PORT, USER, UserData};
 
-/// Default of `schedule_within`.
-
 /// Values of `via`.
 pub(super) const ADDRESS: &str = "address";
 pub(super) const PORT_FORWARD: &str = "port-forward";

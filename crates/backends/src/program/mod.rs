@@ -4,6 +4,5 @@ pub mod call;
 pub mod child;
 pub mod environment;
 pub mod guard;
-pub mod kit;
 
 pub use call::{CallEnd, EndedCall, Program};

@@ -133,7 +133,6 @@ pub(super) struct Host {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Server {
     pub(super) address: String,
-    ///
     pub(super) port: u16,
     pub(super) user: String,
     pub(super) key: LoginKey,

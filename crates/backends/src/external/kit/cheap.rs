@@ -1,18 +1,22 @@
 //! The checks that make no machine; `doctor` makes those that only read.
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use greenroom_core::ids::PoolName;
+use greenroom_core::ids::{InstanceId, PoolName};
 use greenroom_ports::finding::{Finding, Severity};
+use greenroom_providers::conformance::ends::CallForOne;
+use greenroom_providers::conformance::report::{CheckGroup, CheckOutcome};
+use greenroom_providers::conformance::verdict::{CheckVerdict, Judged, failed, skipped};
+use greenroom_providers::conformance::{Limits, Subject, SubjectKind, Watch};
 use serde_json::{Value, json};
 
+use super::port::ProgramPort;
 use super::program::{ProgramReply, ProgramUnderTest};
 use super::{KitSession, read, unusable};
 use crate::cloud::tags;
 use crate::external::protocol::VERSION;
 use crate::external::protocol::answers::{CapabilitiesAnswer, ExamineAnswer, ListAnswer, ResourcesAnswer};
-use crate::program::kit::{CheckGroup, CheckOutcome, CheckVerdict, Judged, failed, skipped};
 
 /// A version that no program has.
 const NO_VERSION: u32 = 999;
@@ -20,6 +24,10 @@ const NO_VERSION: u32 = 999;
 const NO_SETTING: &str = "greenroom_kit_no_such_setting";
 /// Concurrent calls of `list`.
 const CONCURRENT: usize = 3;
+/// A machine that does not exist.
+pub(super) const NO_MACHINE: &str = "greenroom-kit-no-such-machine";
+/// A volume that does not exist.
+const NO_VOLUME: &str = "greenroom-kit-no-such-volume";
 /// A pool that no operator has.
 const NO_POOL: &str = "greenroom-kit-none";
 
@@ -39,12 +47,6 @@ pub async fn check(session: &KitSession<'_>, pool: &str, reach: CheapReach) -> J
     check_empty(session, pool, &known, reach).await;
     check_unknown(session, pool, &known, reach).await;
     Ok(known)
-}
-
-/// Fields of a machine that does not exist.
-pub fn no_machine() -> serde_json::Value {
-    let name = "greenroom-kit-no-such-machine";
-    json!({ "machine": name, "instance": name, "name": name })
 }
 
 /// Ends a check of an optional verb that the program does not have.
@@ -176,38 +178,36 @@ async fn examine(session: &KitSession<'_>, pool: &str, known: &CapabilitiesAnswe
     read::<ExamineAnswer>("examine", &answer).map(|_| ())
 }
 
+/// The calls for what does not exist, which a program has to refuse.
+const UNKNOWN: [(&str, CallForOne); 4] = [
+    ("endpoint-unknown", CallForOne::Endpoint),
+    ("console-unknown", CallForOne::Console),
+    ("terminate-unknown", CallForOne::Terminate),
+    ("delete-unknown", CallForOne::Delete),
+];
+
 async fn check_unknown(session: &KitSession<'_>, pool: &str, known: &CapabilitiesAnswer, reach: CheapReach) {
-    session.outcomes.check("endpoint-unknown", optional_verb(session, pool, known, "endpoint")).await;
-    session.outcomes.check("console-unknown", optional_verb(session, pool, known, "console")).await;
-    session.outcomes.check("terminate-unknown", terminate(session, pool, reach)).await;
-    session.outcomes.check("delete-unknown", delete(session, pool, known, reach)).await;
-}
-
-async fn optional_verb(
-    session: &KitSession<'_>,
-    pool: &str,
-    known: &CapabilitiesAnswer,
-    verb: &str,
-) -> Judged {
-    offered(known, verb)?;
-    session.refused_as_unknown(verb, pool, &no_machine()).await
-}
-
-async fn terminate(session: &KitSession<'_>, pool: &str, reach: CheapReach) -> Judged {
-    allowed(reach)?;
-    session.refused_as_unknown("terminate", pool, &no_machine()).await
-}
-
-async fn delete(
-    session: &KitSession<'_>,
-    pool: &str,
-    known: &CapabilitiesAnswer,
-    reach: CheapReach,
-) -> Judged {
-    offered(known, "delete")?;
-    allowed(reach)?;
-    let none = json!({ "kind": "volume", "id": "greenroom-kit-no-such-volume" });
-    session.refused_as_unknown("delete", pool, &none).await
+    let port = ProgramPort::new(session, known.clone(), "root", pool);
+    let watch = Watch::default();
+    let subject = Subject {
+        provider: &port,
+        kind: SubjectKind::Program(&session.outcomes),
+        limits: Limits { appears: Duration::ZERO, boot: Duration::ZERO, end: Duration::ZERO },
+        watch: &watch,
+    };
+    for (check, call) in UNKNOWN {
+        let judged = async {
+            if call != CallForOne::Terminate {
+                offered(known, call.name())?;
+            }
+            if matches!(call, CallForOne::Terminate | CallForOne::Delete) {
+                allowed(reach)?;
+            }
+            let id = if call == CallForOne::Delete { NO_VOLUME } else { NO_MACHINE };
+            subject.refuses_unknown(call, &InstanceId::new(id)).await
+        };
+        session.outcomes.check(check, judged).await;
+    }
 }
 
 /// On a pool that is in use, nothing is called that could end anything.

@@ -1,6 +1,6 @@
 //! What the kit checks: each check has a stable name, the promise behind it, and what to do if it fails.
 
-use crate::program::kit::{Check, CheckGroup, check};
+use greenroom_providers::conformance::report::{Check, CheckGroup, check};
 
 /// All checks, in the order of the report.
 pub(super) const CHECKS: &[Check] = &[
@@ -312,7 +312,7 @@ pub(super) const CHECKS: &[Check] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::program::kit::hold_to_page;
+    use greenroom_harness::kit_page::hold_to_page;
 
     #[test]
     fn the_documentation_lists_the_same_checks() {

@@ -1,23 +1,27 @@
 //! The conformance kit: whether a program keeps the promises of the protocol.
 //!
-//! It calls the program as the provider does, from outside, and judges what comes. The cheap half makes no machine.
+//! It calls the program as the provider does, from outside, and judges what comes. The cheap half makes no machine. The promises
+//! that any provider makes are those of [`conformance`](greenroom_providers::conformance), which judges the program through its
+//! plain port; the kit adds those of the protocol.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
+use greenroom_providers::conformance::report::Outcomes;
+use greenroom_providers::conformance::verdict::{CheckVerdict, Judged, failed};
 use serde_json::{Value, json};
 
 use super::protocol::answers::{self, ProtocolAnswer};
-use super::protocol::{INVALID, NOT_FOUND, VERSION};
-use crate::program::kit::{CheckVerdict, Judged, Outcomes, failed};
+use super::protocol::{INVALID, VERSION};
 
 pub mod cheap;
 mod checks;
 pub mod live;
+mod port;
 pub mod program;
 
 use checks::CHECKS;
-use program::{ProgramRefusal, ProgramReply, ProgramUnderTest, TestedCall, TestedEnd, judge, quote, short};
+use program::{ProgramReply, ProgramUnderTest, TestedCall, TestedEnd, judge, quote};
 
 /// Calls the program, and collects the outcomes.
 pub struct KitSession<'a> {
@@ -125,21 +129,6 @@ impl<'a> KitSession<'a> {
         }
     }
 
-    /// A refusal; anything else ends the check.
-    pub async fn refusal(&self, verb: &str, pool: &str, fields: &Value) -> Judged<ProgramRefusal> {
-        refused(verb, self.call(verb, pool, fields).await)
-    }
-
-    /// A refusal, because the request is of something that does not exist. An ID may be impossible in the program's cloud.
-    pub async fn refused_as_unknown(&self, verb: &str, pool: &str, fields: &Value) -> Judged {
-        let refusal = self.refusal(verb, pool, fields).await?;
-        if matches!(refusal.code, NOT_FOUND | INVALID) {
-            Ok(())
-        } else {
-            failed(format!("`{verb}` ended with {refusal}"))
-        }
-    }
-
     /// A request that has to be refused, whatever else is wrong with the program. Another code than 14 is a warning.
     pub async fn refuses(&self, verb: &str, input: Vec<u8>) -> Judged {
         if let Some(check) = self.given_up.borrow().get(verb) {
@@ -175,17 +164,6 @@ impl<'a> KitSession<'a> {
 /// The reason to skip a check whose call is judged by another one.
 pub fn unusable(verb: &str, check: &str) -> CheckVerdict {
     CheckVerdict::Skipped(format!("`{verb}` gave no usable answer, see `{check}`"))
-}
-
-/// A reply that has to be a refusal.
-pub fn refused(verb: &str, reply: ProgramReply) -> Judged<ProgramRefusal> {
-    match reply {
-        ProgramReply::Refused(refusal) => Ok(refusal),
-        ProgramReply::Answer(answer) => {
-            failed(format!("`{verb}` answered {} with exit code 0", short(&answer)))
-        }
-        ProgramReply::Unusable(check, _) => Err(unusable(verb, check)),
-    }
 }
 
 /// Reads an answer as the protocol defines it.

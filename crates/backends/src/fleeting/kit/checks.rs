@@ -1,6 +1,6 @@
 //! What the kit checks: each check has a stable name, the promise behind it, and what to do if it fails.
 
-use crate::program::kit::{Check, CheckGroup, check};
+use greenroom_providers::conformance::report::{Check, CheckGroup, check};
 
 /// All checks, in the order of the report.
 pub const CHECKS: &[Check] = &[
@@ -172,7 +172,7 @@ pub const CHECKS: &[Check] = &[
 #[cfg(test)]
 mod tests {
     use super::CHECKS;
-    use crate::program::kit::hold_to_page;
+    use greenroom_harness::kit_page::hold_to_page;
 
     #[test]
     fn the_documentation_lists_the_same_checks() {

@@ -6,12 +6,12 @@ use greenroom_core::endpoint::Endpoint;
 use greenroom_core::failure::ErrorClass;
 use greenroom_core::ids::InstanceId;
 use greenroom_ports::connector::ConnectError;
+use greenroom_providers::conformance::verdict::{CheckVerdict, Judged, failed, poll, skipped};
 
 use super::Kit;
 use crate::fleeting::group::{CallErrorKind, ConnectInfo, InstanceGroup as _};
 use crate::fleeting::login;
 use crate::fleeting::reach::{self, ReachError};
-use crate::program::kit::{CheckVerdict, Judged, failed, poll, skipped};
 use greenroom_core::text::with_causes;
 
 /// Limit of one login.
@@ -63,7 +63,7 @@ impl Kit {
 
     /// Logs in once more to an instance whose first login worked.
     pub(super) async fn logs_in(&self, id: &str) -> Judged {
-        let is_known = self.known.borrow().iter().any(|known| known.id == id && known.host_key.is_some());
+        let is_known = self.host_keys.borrow().contains_key(id);
         if self.is_locked_out.get() {
             return skipped("no login works any more, see `restart-login`");
         }
@@ -95,14 +95,14 @@ impl Kit {
     }
 
     async fn try_login(&self, id: &str) -> Judged<GuestLogin> {
-        let info = self.plugin().connect_info(id).await;
+        let info = self.port.plugin().connect_info(id).await;
         if let Err(error) = &info
             && error.kind == CallErrorKind::Refused
         {
             // Many plugins answer so until the instance has an address.
             return Ok(GuestLogin::Unknown(error.message.clone()));
         }
-        let info = self.answer("ConnectInfo", info)?;
+        let info = self.port.answer("ConnectInfo", info)?;
         let endpoint = match reach::endpoint(&self.settings, &info) {
             Ok(endpoint) => endpoint,
             Err(ReachError::NoAddress) => return Ok(GuestLogin::Unknown(format!("`{id}` has no address"))),
@@ -149,7 +149,7 @@ impl Kit {
             return failed("the credentials have expired");
         }
         // The plugin's IDs are no names of files.
-        let number = self.known.borrow().iter().position(|known| known.id == id);
+        let number = self.port.seen().iter().position(|known| known == id);
         let instance = InstanceId::new(format!("{}-{}", super::POOL, number.unwrap_or_default()));
         let key = self.logins.of(&instance, info, &self.own);
         let key = key.or_else(|error| failed(with_causes(&error)))?;
@@ -161,8 +161,7 @@ impl Kit {
         if let Some(certified) = self.trust.certified(id, &at.address) {
             return Ok(certified);
         }
-        let first =
-            self.known.borrow().iter().find(|known| known.id == id).and_then(|known| known.host_key.clone());
+        let first = self.host_keys.borrow().get(id).cloned();
         if let Some(first) = first {
             return Ok(first);
         }
@@ -173,8 +172,6 @@ impl Kit {
     }
 
     fn remember(&self, id: &str, host_key: String) {
-        if let Some(known) = self.known.borrow_mut().iter_mut().find(|known| known.id == id) {
-            known.host_key.get_or_insert(host_key);
-        }
+        self.host_keys.borrow_mut().entry(id.to_owned()).or_insert(host_key);
     }
 }

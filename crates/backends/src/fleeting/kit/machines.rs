@@ -2,11 +2,16 @@
 
 use std::time::{Duration, Instant};
 
+use greenroom_core::ids::{InstanceId, PoolName};
+use greenroom_core::inventory::{Listing, Status};
 use greenroom_core::time::Pretty;
+use greenroom_ports::provider::Provider as _;
+use greenroom_providers::conformance::subject::LIST_COMPLETE;
+use greenroom_providers::conformance::verdict::{CheckVerdict, Judged, failed, poll, skipped};
 
-use super::{Kit, KitInstance, states};
-use crate::fleeting::group::{CallErrorKind, GroupInfo, InstanceGroup as _, InstanceState, SeenInstance};
-use crate::program::kit::{CheckVerdict, Judged, failed, poll, skipped};
+use super::port::is_being_removed;
+use super::{Kit, POOL};
+use crate::fleeting::group::{CallErrorKind, GroupInfo, InstanceGroup as _};
 
 /// A removal that has no effect is requested once more after this time.
 const REPEAT: Duration = Duration::from_secs(10);
@@ -29,7 +34,7 @@ impl Kit {
         if !self.outcomes.record("increase-listed", listed, begun) {
             return None;
         }
-        let first = self.known.borrow().first()?.id.clone();
+        let first = self.port.seen().first()?.clone();
         self.outcomes.check("running", self.runs(&first)).await.then_some(first)
     }
 
@@ -42,7 +47,7 @@ impl Kit {
         if judged.is_err() {
             self.outcomes.record("increase-count", judged, begun);
         }
-        self.known.borrow().iter().skip(1).map(|known| known.id.clone()).collect()
+        self.port.seen().into_iter().skip(1).collect()
     }
 
     async fn more(&self, count: u32) -> Judged {
@@ -54,7 +59,7 @@ impl Kit {
 
     /// No more instances have appeared than were accepted, and each list was complete.
     fn check_counts(&self) {
-        let seen = self.known.borrow().len();
+        let seen = self.port.seen().len();
         let accepted = self.accepted.get();
         let judged = if seen > accepted as usize {
             failed(format!("`Increase` accepted {accepted}, and {seen} instances appeared"))
@@ -62,11 +67,11 @@ impl Kit {
             Ok(())
         };
         self.outcomes.record("increase-count", judged, Instant::now());
-        self.outcomes.record("list-complete", Ok(()), Instant::now());
+        self.outcomes.record(LIST_COMPLETE, Ok(()), Instant::now());
     }
 
     async fn increase(&self, count: u32) -> Judged<u32> {
-        let accepted = self.answer("Increase", self.plugin().increase(count).await)?;
+        let accepted = self.port.answer("Increase", self.port.plugin().increase(count).await)?;
         self.accepted.set(self.accepted.get() + accepted);
         Ok(accepted)
     }
@@ -75,55 +80,34 @@ impl Kit {
     async fn appeared(&self, count: u32) -> Judged {
         let enough = poll(self.limits.boot, async || {
             self.listed().await?;
-            Ok((self.known.borrow().len() >= count as usize).then_some(()))
+            Ok((self.port.seen().len() >= count as usize).then_some(()))
         });
         if enough.await?.is_some() {
             return Ok(());
         }
         let within = Pretty(self.limits.boot);
-        let seen = self.known.borrow().len();
+        let seen = self.port.seen().len();
         failed(format!("{seen} of {count} instances appeared within {within}"))
     }
 
     /// Waits until an instance runs.
     pub(super) async fn runs(&self, id: &str) -> Judged {
-        let mut last = None;
-        let running = poll(self.limits.boot, async || {
-            last = states(&self.listed().await?).get(id).copied();
-            match last {
-                Some(InstanceState::Running) => Ok(Some(())),
-                Some(InstanceState::Timeout) => failed(format!("the plugin has given up `{id}`")),
-                _ => Ok(None),
-            }
-        });
-        match (running.await?, last) {
-            (Some(()), _) => Ok(()),
-            (None, Some(state)) => failed(
-                format!("after {}, `{id}` is still {state:?}", Pretty(self.limits.boot)).to_lowercase(),
-            ),
-            (None, None) => failed(format!("`{id}` is not listed")),
-        }
+        self.becomes(id, Status::Running, self.limits.boot).await
+    }
+
+    async fn becomes(&self, id: &str, status: Status, within: Duration) -> Judged {
+        let (pool, id) = (PoolName::new(POOL), InstanceId::new(id));
+        self.subject().becomes(&pool, &id, status, within).await.map(drop)
     }
 
     /// The list, which has to have every instance that the kit has not removed.
-    pub(super) async fn listed(&self) -> Judged<Vec<SeenInstance>> {
-        let all = self.list().await?;
-        let mut known = self.known.borrow_mut();
-        if let Some(missing) = known.iter().find(|known| !known.ended && !has(&all, &known.id)) {
-            let came = format!("a list lacks `{}`, which an earlier one had", missing.id);
-            self.outcomes.record("list-complete", failed(came), Instant::now());
-        }
-        for seen in &all {
-            if !known.iter().any(|known| known.id == seen.id) {
-                known.push(KitInstance { id: seen.id.clone(), ended: false, host_key: None });
-            }
-        }
-        Ok(all)
+    async fn listed(&self) -> Judged<Listing> {
+        self.subject().list(&PoolName::new(POOL)).await
     }
 
     /// Kills the plugin, and lists its instances again; true if all of them are listed.
     pub(super) async fn check_restart(&self, first: &str) -> bool {
-        self.kill();
+        self.port.kill();
         let is_listed = self.outcomes.check("restart-listed", self.listed_again()).await;
         let login = async {
             if !is_listed {
@@ -137,9 +121,9 @@ impl Kit {
     }
 
     async fn listed_again(&self) -> Judged {
-        let mut missing: Vec<String> = self.known.borrow().iter().map(|known| known.id.clone()).collect();
+        let mut missing = self.port.seen();
         let all = self.list().await?;
-        missing.retain(|id| !has(&all, id));
+        missing.retain(|id| !all.contains(id));
         let Some(first) = missing.first() else { return Ok(()) };
         let came = format!("the list of the new process lacks `{first}`");
         self.forgotten.replace(missing);
@@ -148,12 +132,8 @@ impl Kit {
 
     /// The plugin's own check of an instance.
     pub(super) async fn heartbeat(&self, id: &str) -> Judged {
-        self.answer("Heartbeat", self.plugin().heartbeat(id).await)
+        self.port.answer("Heartbeat", self.port.plugin().heartbeat(id).await)
     }
-}
-
-fn has(all: &[SeenInstance], id: &str) -> bool {
-    all.iter().any(|seen| seen.id == id)
 }
 
 impl Kit {
@@ -175,28 +155,12 @@ impl Kit {
     }
 
     async fn suspended(&self, id: &str) -> Judged {
-        let ids = [id.to_owned()];
-        let accepted = self.answer("Suspend", self.plugin().suspend(&ids).await)?;
-        if accepted.is_empty() {
-            return failed("`Suspend` accepted no instance");
-        }
-        let mut last = None;
-        let done = poll(self.limits.end, async || {
-            last = states(&self.listed().await?).get(id).copied();
-            Ok((last == Some(InstanceState::Suspended)).then_some(()))
-        });
-        if done.await?.is_some() {
-            return Ok(());
-        }
-        let last = last.map_or_else(|| "not listed".to_owned(), |state| format!("{state:?}").to_lowercase());
-        failed(format!("after {}, `{id}` is {last}", Pretty(self.limits.end)))
+        self.subject().answer(self.port.suspend(&InstanceId::new(id)).await)?;
+        self.becomes(id, Status::Suspended, self.limits.end).await
     }
 
     async fn resumed(&self, id: &str) -> Judged {
-        let accepted = self.answer("Resume", self.plugin().resume(&[id.to_owned()]).await)?;
-        if accepted.is_empty() {
-            return failed("`Resume` accepted no instance");
-        }
+        self.subject().answer(self.port.resume(&InstanceId::new(id)).await)?;
         self.runs(id).await?;
         self.logs_in(id).await
     }
@@ -235,59 +199,38 @@ impl Kit {
     }
 
     async fn removed(&self, id: &str) -> Judged {
-        self.mark_ended(id);
-        let accepted = self.answer("Decrease", self.plugin().decrease(&[id.to_owned()]).await)?;
-        if accepted.is_empty() { failed("it accepted no removal") } else { Ok(()) }
+        self.subject().terminate(&InstanceId::new(id)).await.map(drop)
     }
 
     async fn again(&self, id: &str) -> Judged {
-        match self.plugin().decrease(&[id.to_owned()]).await {
-            Err(error) if error.kind == CallErrorKind::Refused => self.answer("Decrease", Ok(())),
-            answer => self.answer("Decrease", answer).map(drop),
+        match self.port.plugin().decrease(&[id.to_owned()]).await {
+            Err(error) if error.kind == CallErrorKind::Refused => self.port.answer("Decrease", Ok(())),
+            answer => self.port.answer("Decrease", answer).map(drop),
         }
     }
 
     /// Waits until no list has an instance.
     async fn gone(&self, id: &str) -> Judged {
-        let gone =
-            poll(self.limits.end, async || Ok((!states(&self.list().await?).contains_key(id)).then_some(())));
-        match gone.await? {
-            Some(()) => Ok(()),
-            None => failed(format!("`{id}` is still listed after {}", Pretty(self.limits.end))),
-        }
+        self.subject().is_unlisted(&PoolName::new(POOL), &InstanceId::new(id)).await
     }
 
     /// Every instance that was not removed still exists.
     async fn spared(&self, first: &str) -> Judged {
-        let all = self.list().await?;
-        let states = states(&all);
-        let known = self.known.borrow().clone();
-        for one in known.iter().filter(|one| !one.ended) {
-            match states.get(one.id.as_str()) {
-                Some(InstanceState::Deleting) => {
-                    return failed(format!("`{}` is being deleted, too", one.id));
-                }
-                Some(_) => {}
-                None => return failed(format!("`{}` is gone, too", one.id)),
-            }
-        }
+        let pool = PoolName::new(POOL);
+        let mut others: Vec<InstanceId> = self.port.seen().iter().map(InstanceId::new).collect();
+        others.retain(|id| !self.watch.is_ended(id));
+        self.subject().spares(others.iter().map(|id| (&pool, id))).await?;
         match self.logs_in(first).await {
             Err(verdict @ CheckVerdict::Failed(_)) => Err(verdict),
             Ok(()) | Err(_) => Ok(()),
         }
     }
 
-    fn mark_ended(&self, id: &str) {
-        if let Some(known) = self.known.borrow_mut().iter_mut().find(|known| known.id == id) {
-            known.ended = true;
-        }
-    }
-
     /// Ends every instance of the group. What is left, by ID.
     pub async fn clean_up(&self) -> Vec<String> {
         let begun = Instant::now();
-        for known in self.known.borrow_mut().iter_mut() {
-            known.ended = true;
+        for id in self.port.seen() {
+            self.watch.forget(&InstanceId::new(id));
         }
         let mut forgotten = self.remove_forgotten().await;
         let mut requested: Option<Instant> = None;
@@ -295,22 +238,20 @@ impl Kit {
         let empty = poll(self.limits.end, async || {
             // A list or a removal that fails now may work the next time.
             let Ok(all) = self.listed().await else { return Ok(None) };
-            left = all.iter().map(|seen| seen.id.clone()).collect();
+            left = all.instances.iter().map(|listed| listed.id.to_string()).collect();
             forgotten.retain(|id| !left.contains(id));
-            let open: Vec<String> = all
-                .iter()
-                .filter(|seen| seen.state != InstanceState::Deleting)
-                .map(|seen| seen.id.clone())
-                .collect();
-            if all.is_empty() {
+            let open = all.instances.iter().filter(|listed| !is_being_removed(listed));
+            let open: Vec<&InstanceId> = open.map(|listed| &listed.id).collect();
+            if left.is_empty() {
                 return Ok(Some(()));
             }
             if !open.is_empty() && requested.is_none_or(|at| at.elapsed() >= REPEAT) {
                 requested = Some(Instant::now());
                 for id in &open {
-                    self.mark_ended(id);
+                    self.watch.forget(id);
                 }
-                let _unheard = self.answer("Decrease", self.plugin().decrease(&open).await);
+                let open: Vec<String> = open.iter().map(ToString::to_string).collect();
+                let _unheard = self.port.answer("Decrease", self.port.plugin().decrease(&open).await);
             }
             Ok(None)
         });
@@ -339,7 +280,7 @@ impl Kit {
         let mut forgotten = self.forgotten.borrow().clone();
         if !forgotten.is_empty() {
             // An error is no surprise, and `restart-listed` has failed.
-            let accepted = self.plugin().decrease(&forgotten).await.unwrap_or_default();
+            let accepted = self.port.plugin().decrease(&forgotten).await.unwrap_or_default();
             forgotten.retain(|id| !accepted.contains(id));
         }
         forgotten

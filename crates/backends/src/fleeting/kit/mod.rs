@@ -1,4 +1,7 @@
 //! The conformance kit of plugins: whether a plugin keeps what Greenroom relies on.
+//!
+//! The promises that any provider makes are those of [`conformance`], which judges the group through its plain port; the kit adds
+//! those of the plugins' protocol.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -10,23 +13,27 @@ use greenroom_core::ids::PoolName;
 use greenroom_keys::problem::Problems;
 use greenroom_ports::connector::Connector;
 use greenroom_ports::host_keys::HostKeys;
-use greenroom_ports::provider::ProviderError;
+use greenroom_ports::provider::{Provider as _, ProviderError};
+use greenroom_providers::conformance::report::Outcomes;
+use greenroom_providers::conformance::verdict::{CheckVerdict, Judged, failed, skipped};
+use greenroom_providers::conformance::{self, Subject, SubjectKind, Watch};
 
-use super::group::{CallError, CallErrorKind, GroupInfo, InstanceGroup as _, InstanceState, SeenInstance};
+use super::group::{GroupInfo, InstanceGroup as _};
 use super::locate::PluginPlaces;
 use super::login::{Logins, OwnLogin};
 use super::plugin::Plugin;
 use super::provider::Fleeting;
 use super::reach::Trust;
 use super::settings::Settings;
-use crate::program::kit::{CheckVerdict, Judged, Outcomes, failed, skipped};
 
 pub mod checks;
 mod guest;
 mod machines;
+mod port;
 
 use checks::CHECKS;
 use machines::ENDS;
+use port::GroupPort;
 
 /// Instances that one run makes, if the group allows as many.
 pub const MACHINES: u32 = 3;
@@ -73,32 +80,23 @@ pub enum KitError {
 /// One run.
 pub struct Kit {
     settings: Settings,
-    make: Box<dyn Fn() -> Plugin>,
-    plugin: RefCell<Rc<Plugin>>,
+    port: GroupPort,
     logins: Logins,
     own: OwnLogin,
     trust: Trust,
     connector: Rc<dyn Connector>,
     limits: Limits,
-    pub outcomes: Outcomes,
-    /// Every instance that a list has had, in this order.
-    known: RefCell<Vec<KitInstance>>,
+    pub outcomes: Rc<Outcomes>,
+    /// The instances that lists have to show, and those whose removal the kit has requested.
+    watch: Watch,
+    /// The host keys of instances whose login has worked, by ID.
+    host_keys: RefCell<BTreeMap<String, String>>,
     /// How many instances `Increase` has accepted.
     accepted: Cell<u32>,
     /// The IDs that the plugin's lists lack since it has started again.
     forgotten: RefCell<Vec<String>>,
     /// No login works since the plugin has started again.
     is_locked_out: Cell<bool>,
-    calls: Cell<u32>,
-}
-
-/// An instance of the run.
-#[derive(Debug, Clone)]
-struct KitInstance {
-    id: String,
-    /// The kit has requested its removal.
-    ended: bool,
-    host_key: Option<String>,
 }
 
 impl std::fmt::Debug for Kit {
@@ -126,7 +124,8 @@ impl Kit {
                 places: site.places.clone(),
             },
         );
-        let make = Box::new(move || Plugin::new(how.clone()));
+        let outcomes = Rc::new(Outcomes::new(CHECKS));
+        let port = GroupPort::new(Box::new(move || Plugin::new(how.clone())), Rc::clone(&outcomes));
         let trust = Trust {
             ways: settings.host_keys.clone(),
             reader: Rc::clone(&site.reader),
@@ -135,30 +134,40 @@ impl Kit {
         };
         Ok(Self {
             settings,
-            plugin: RefCell::new(Rc::new(make())),
-            make,
+            port,
             logins,
             own,
             trust,
             connector: Rc::clone(&site.connector),
             limits,
-            outcomes: Outcomes::new(CHECKS),
-            known: RefCell::default(),
+            outcomes,
+            watch: Watch::default(),
+            host_keys: RefCell::default(),
             accepted: Cell::default(),
             forgotten: RefCell::default(),
             is_locked_out: Cell::default(),
-            calls: Cell::default(),
         })
     }
 
     /// The number of calls so far.
     pub fn calls(&self) -> u32 {
-        self.calls.get()
+        self.port.calls()
+    }
+
+    /// What the conformance suite judges.
+    fn subject(&self) -> Subject<'_> {
+        let Limits { boot, end } = self.limits;
+        Subject {
+            provider: &self.port,
+            kind: SubjectKind::Group(&self.outcomes),
+            limits: conformance::Limits { appears: boot, boot, end },
+            watch: &self.watch,
+        }
     }
 
     /// Ends the plugin's process.
     pub async fn close(&self) {
-        self.plugin().close().await;
+        self.port.plugin().close().await;
     }
 
     /// Makes all checks with instances. Whatever it makes is ended by `clean_up`, which the caller calls in any case.
@@ -183,59 +192,23 @@ impl Kit {
         }
     }
 
-    fn plugin(&self) -> Rc<Plugin> {
-        Rc::clone(&self.plugin.borrow())
-    }
-
-    /// Kills the plugin. The next call starts it again.
-    fn kill(&self) {
-        self.plugin.replace(Rc::new((self.make)()));
-    }
-
-    /// The answer to a call; anything else ends the check.
-    fn answer<T>(&self, call: &str, answer: Result<T, CallError>) -> Judged<T> {
-        self.calls.set(self.calls.get() + 1);
-        answer.or_else(|error| match error.kind {
-            CallErrorKind::Unknown => {
-                self.outcomes.violate("call-answers", CheckVerdict::Failed(error.message));
-                skipped(format!("`{call}` has no answer, see `call-answers`"))
-            }
-            CallErrorKind::Refused
-            | CallErrorKind::Configuration
-            | CallErrorKind::Unsupported
-            | CallErrorKind::NotStarted => failed(error.message),
-        })
-    }
-
-    /// The group's instances that exist. What each list must keep is judged here.
-    async fn list(&self) -> Judged<Vec<SeenInstance>> {
-        let all = self.answer("Update", self.plugin().update().await)?;
-        if let Some((id, number)) = all.iter().find_map(|seen| match seen.state {
-            InstanceState::Unknown(number) => Some((&seen.id, number)),
-            _ => None,
-        }) {
-            let came = format!("the state of `{id}` is {number}");
-            self.outcomes.violate("list-states", CheckVerdict::Failed(came));
-        }
-        Ok(all.into_iter().filter(|seen| seen.state != InstanceState::Deleted).collect())
+    /// The IDs of the group's instances. Nothing is judged by what lists had before.
+    async fn list(&self) -> Judged<Vec<String>> {
+        let list = self.subject().answer(self.port.list(&PoolName::new(POOL)).await)?;
+        Ok(list.instances.iter().map(|listed| listed.id.to_string()).collect())
     }
 
     /// The IDs of instances that exist before a run.
     pub async fn existing(&self) -> Judged<Vec<String>> {
-        Ok(self.list().await?.into_iter().map(|seen| seen.id).collect())
+        self.list().await
     }
-}
-
-/// The states of instances by ID.
-fn states(all: &[SeenInstance]) -> BTreeMap<&str, InstanceState> {
-    all.iter().map(|seen| (seen.id.as_str(), seen.state)).collect()
 }
 
 impl Kit {
     /// The group, if the plugin starts and lists it. Otherwise why nothing else can be checked.
     pub async fn check_cheap(&self) -> Judged<GroupInfo> {
         let begun = Instant::now();
-        let group = self.answer("Init", self.plugin().info().await);
+        let group = self.port.answer("Init", self.port.plugin().info().await);
         self.outcomes.record("start", group.as_ref().map(drop).map_err(Clone::clone), begun);
         let group =
             group.map_err(|_| CheckVerdict::Skipped("the plugin does not start, see `start`".to_owned()))?;
@@ -251,14 +224,14 @@ impl Kit {
     }
 
     async fn end(&self) -> Judged {
-        if self.plugin().close().await {
+        if self.port.plugin().close().await {
             return Ok(());
         }
         Err(CheckVerdict::Warned("it was killed".to_owned()))
     }
 
     async fn started_again(&self, first: &GroupInfo) -> Judged {
-        let second = self.answer("Init", self.plugin().info().await)?;
+        let second = self.port.answer("Init", self.port.plugin().info().await)?;
         if second.id == first.id {
             return Ok(());
         }

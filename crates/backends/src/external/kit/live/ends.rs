@@ -5,22 +5,22 @@ use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use greenroom_core::ids::{OwnerId, PoolName};
+use greenroom_core::ids::{InstanceId, PoolName};
 use greenroom_core::time::Pretty;
+use greenroom_providers::conformance::ends::CallForOne;
+use greenroom_providers::conformance::subject::is_alive;
+use greenroom_providers::conformance::verdict::{Judged, failed, poll, skipped};
 use serde_json::json;
 
 use super::guest::is_reached;
-use super::lists::is_alive;
-use super::{LaunchedMachine, LiveRun, OWNERS, POOLS, TestMachine};
+use super::{LaunchedMachine, LiveRun, OWNERS, POOLS};
 use crate::cloud::tags;
-use crate::external::kit::cheap::no_machine;
+use crate::external::kit::cheap::NO_MACHINE;
+use crate::external::kit::port::{TestMachine, full_name};
 use crate::external::kit::program::ProgramReply;
-use crate::external::kit::{read, unusable};
+use crate::external::kit::read;
 use crate::external::protocol::NOT_FOUND;
-use crate::external::protocol::answers::{
-    ListedState, MachineAnswer, ResourceAnswer, ResourcesAnswer, TerminateAnswer, TerminateState,
-};
-use crate::program::kit::{Judged, failed, poll, skipped};
+use crate::external::protocol::answers::{ListedState, MachineAnswer, ResourceAnswer, ResourcesAnswer};
 
 /// How long a login on a machine that is gone may take to fail.
 const REACHED_WITHIN: Duration = Duration::from_secs(5);
@@ -29,71 +29,26 @@ const DELETED_WITHIN: Duration = Duration::from_mins(2);
 /// The lifetime of the machine that has to end by itself.
 const LIFETIME: Duration = Duration::from_secs(30);
 
-/// Result of one call of `terminate`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TerminateStep {
-    Stopping,
-    Gone,
-    NotFound,
-}
-
 impl LiveRun<'_> {
     /// The terminations of the first machine, while the others run.
     pub(super) async fn check_ends(&self, first: &LaunchedMachine, others: &[LaunchedMachine]) {
         self.session.outcomes.check("terminate-unknown-live", self.unknown(first)).await;
         let begun = Instant::now();
-        let ended = self.end(first).await;
-        let is_ended = ended.is_ok();
-        self.session.outcomes.record("terminate", ended.map(drop), begun);
+        let ended = self.subject().ends(&first.machine).await;
+        let is_ended = self.session.outcomes.record("terminate", ended, begun);
         self.session.outcomes.check("terminate-ends", self.really_ended(first, is_ended)).await;
         self.session.outcomes.check("terminate-repeated", self.repeated_end(first, is_ended)).await;
         self.session.outcomes.check("terminate-spares-others", self.spared(others)).await;
-    }
-
-    /// One call of `terminate`.
-    pub(super) async fn terminate(&self, pool: &str, fields: &serde_json::Value) -> Judged<TerminateStep> {
-        match self.session.call("terminate", pool, fields).await {
-            ProgramReply::Answer(answer) => Ok(match read::<TerminateAnswer>("terminate", &answer)?.state {
-                TerminateState::Stopping => TerminateStep::Stopping,
-                TerminateState::Gone => TerminateStep::Gone,
-            }),
-            ProgramReply::Refused(refusal) if refusal.code == NOT_FOUND => Ok(TerminateStep::NotFound),
-            ProgramReply::Refused(refusal) if refusal.may_pass() => Ok(TerminateStep::Stopping),
-            ProgramReply::Refused(refusal) => failed(format!("`terminate` was refused with {refusal}")),
-            ProgramReply::Unusable(check, _) => Err(unusable("terminate", check)),
-        }
-    }
-
-    /// Terminates a machine until it is gone.
-    pub(super) async fn end(&self, made: &LaunchedMachine) -> Judged<TerminateStep> {
-        self.forget(&made.machine);
-        let fields = made.launch.known(&made.machine).fields();
-        let first = self.terminate(&made.launch.pool, &fields).await?;
-        if first == TerminateStep::NotFound {
-            return failed(format!("`terminate` of `{}`, which runs, answered exit code 10", made.machine));
-        }
-        let gone = poll(self.options.end_timeout, async || {
-            let step = self.terminate(&made.launch.pool, &fields).await?;
-            Ok((step != TerminateStep::Stopping).then_some(step))
-        });
-        let gone = if first == TerminateStep::Gone { Some(first) } else { gone.await? };
-        gone.map_or_else(
-            || {
-                let within = Pretty(self.options.end_timeout);
-                failed(format!("`{}` was not gone {within} after its termination", made.machine))
-            },
-            Ok,
-        )
     }
 
     /// A machine ID that nothing has, while a machine runs.
     async fn unknown(&self, first: &LaunchedMachine) -> Judged {
         // Certainly not the ID of a machine that exists: other machines of the account must be safe.
         let name = format!("{}-greenroom-kit-none", first.machine);
-        for machine in [no_machine(), json!({ "machine": name, "instance": name, "name": name })] {
-            self.session.refused_as_unknown("terminate", &first.launch.pool, &machine).await?;
+        for id in [InstanceId::new(NO_MACHINE), InstanceId::new(name)] {
+            self.subject().refuses_unknown(CallForOne::Terminate, &id).await?;
         }
-        match self.living(&first.launch).await?.first() {
+        match self.subject().living(&first.launch).await?.first() {
             Some(_) => Ok(()),
             None => failed(format!("`{}` no longer runs", first.machine)),
         }
@@ -103,10 +58,7 @@ impl LiveRun<'_> {
         if !is_ended {
             return skipped("the machine is not gone, see `terminate`");
         }
-        let list = self.list(&first.launch.pool).await?;
-        if list.machines.iter().any(|listed| listed.machine == first.machine && is_alive(listed)) {
-            return failed(format!("a list has `{}` as running", first.machine));
-        }
+        self.subject().is_not_running(first.pool(), &first.machine).await?;
         let Some(endpoint) = self.endpoint_of_first.borrow().clone() else { return Ok(()) };
         if is_reached(self.connector, &first.launch, &endpoint, REACHED_WITHIN).await {
             return failed(format!("`{}` still accepts the login at {}", first.machine, endpoint.place()));
@@ -118,23 +70,14 @@ impl LiveRun<'_> {
         if !is_ended {
             return skipped("the machine is not gone, see `terminate`");
         }
-        let fields = first.launch.known(&first.machine).fields();
-        match self.terminate(&first.launch.pool, &fields).await? {
-            TerminateStep::Gone | TerminateStep::NotFound => Ok(()),
-            TerminateStep::Stopping => failed("`terminate` answered `gone` first, and then `stopping`"),
-        }
+        self.subject().stays_gone(&first.machine).await
     }
 
     async fn spared(&self, others: &[LaunchedMachine]) -> Judged {
         if others.is_empty() {
             return skipped("no other machine runs");
         }
-        for other in others {
-            if self.living(&other.launch).await?.is_empty() {
-                return failed(format!("`{}` no longer runs", other.machine));
-            }
-        }
-        Ok(())
+        self.subject().spares(others.iter().map(|other| (other.pool(), &other.machine))).await
     }
 
     /// A machine that the operator's own tool deletes.
@@ -147,10 +90,10 @@ impl LiveRun<'_> {
             return skipped("no command deletes a machine: name one with `--delete-with`");
         };
         let Some(made) = made else { return skipped("no machine is left for it") };
-        self.forget(&made.machine);
+        self.watch.forget(&made.machine);
         let mut command = tokio::process::Command::new(program);
         command
-            .arg(&made.machine)
+            .arg(made.machine.as_str())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -163,42 +106,29 @@ impl LiveRun<'_> {
             Ok(Err(error)) => return skipped(format!("`{name}` cannot be started: {error}")),
             Err(_) => return skipped(format!("`{name}` did not end within {}", Pretty(DELETED_WITHIN))),
         }
-        let unlisted = poll(self.options.end_timeout, async || {
-            let list = self.list(&made.launch.pool).await?;
-            let is_listed =
-                list.machines.iter().any(|listed| listed.machine == made.machine && is_alive(listed));
-            Ok((!is_listed).then_some(()))
+        let ended = poll(self.options.end_timeout, async || {
+            let listed = self.subject().listed(made.pool(), &made.machine).await?;
+            Ok((!listed.is_some_and(|listed| is_alive(&listed))).then_some(()))
         });
-        if unlisted.await?.is_none() {
+        if ended.await?.is_none() {
             return failed(format!("`{}` was deleted, and is still listed as running", made.machine));
         }
-        let fields = made.launch.known(&made.machine).fields();
-        let gone = poll(self.options.end_timeout, async || {
-            let step = self.terminate(&made.launch.pool, &fields).await?;
-            Ok((step != TerminateStep::Stopping).then_some(()))
-        });
-        match gone.await? {
-            Some(()) => Ok(()),
-            None => failed(format!(
-                "`terminate` of `{}`, which was deleted, never answers `gone` or 10",
-                made.machine
-            )),
-        }
+        self.subject().goes(&made.machine).await
     }
 }
 
 impl LiveRun<'_> {
     /// Launches the machine that has to end by itself, if the program says so.
     pub(super) async fn check_lifetime_begun(&self) -> Judged<(LaunchedMachine, Instant)> {
-        if !self.known.lifetime {
+        if !self.port.known.lifetime {
             return skipped("the program answers `\"lifetime\": false`");
         }
         let mut launch = self.new_launch(POOLS[0], OWNERS[0]).await?;
-        launch.fields["lifetime_s"] = json!(LIFETIME.as_secs());
-        let machine = self.launch(&launch).await?;
+        launch.lifetime = Some(LIFETIME);
+        let made = self.launch(launch).await?;
         // Lists may lack it at any moment from now on.
-        self.forget(&machine);
-        Ok((LaunchedMachine { launch, machine }, Instant::now()))
+        self.watch.forget(&made.machine);
+        Ok((made, Instant::now()))
     }
 
     /// Waits for its end.
@@ -210,7 +140,7 @@ impl LiveRun<'_> {
         let (made, since) = mortal?;
         let left = (LIFETIME + self.options.end_timeout).saturating_sub(since.elapsed());
         let ended = poll(left, async || {
-            let lives = !self.living(&made.launch).await?.is_empty();
+            let lives = !self.subject().living(&made.launch).await?.is_empty();
             Ok((!lives).then_some(()))
         });
         match ended.await? {
@@ -244,11 +174,6 @@ fn of_kit(pool: &str, shown: &BTreeMap<String, String>, name: Option<&str>) -> O
     (is_launch && is_owner(owner)).then(|| (instance.to_owned(), name.to_owned()))
 }
 
-/// The name of a launch's machine.
-pub(super) fn full_name(instance: &str, owner: &OwnerId) -> String {
-    format!("{instance}-{owner}")
-}
-
 impl LiveRun<'_> {
     /// The IDs of machines and other resources of the kit, with their pools.
     pub async fn left(&self) -> Judged<Vec<(&'static str, String)>> {
@@ -272,7 +197,7 @@ impl LiveRun<'_> {
 
     /// A listed machine, if this run has made it or if it shows that the kit has.
     fn kits(&self, pool: &str, listed: &MachineAnswer) -> Option<TestMachine> {
-        let made = self.made.borrow();
+        let made = self.port.made.borrow();
         if let Some(known) = made.iter().rfind(|known| known.machine == listed.machine) {
             return (known.pool == pool).then(|| known.clone());
         }
@@ -282,12 +207,12 @@ impl LiveRun<'_> {
 
     /// The kit's other resources in a pool.
     async fn others(&self, pool: &str) -> Judged<Vec<ResourceAnswer>> {
-        if !self.known.verbs.contains("resources") {
+        if !self.port.known.verbs.contains("resources") {
             return Ok(Vec::new());
         }
         let answer = self.session.answer("resources", pool, &json!({})).await?;
         let all: ResourcesAnswer = read("resources", &answer)?;
-        let made = self.made.borrow();
+        let made = self.port.made.borrow();
         let is_kits = |resource: &ResourceAnswer| {
             let of_made = |machine: &String| made.iter().any(|known| known.machine == *machine);
             resource.machine.as_ref().is_some_and(of_made)
@@ -299,9 +224,9 @@ impl LiveRun<'_> {
     /// Ends everything of the kit. What is left, by ID.
     pub async fn clean_up(&self) -> Vec<String> {
         let begun = Instant::now();
-        let mut all = self.made.borrow().clone();
+        let mut all = self.port.made.borrow().clone();
         for known in &all {
-            self.forget(&known.machine);
+            self.watch.forget(&InstanceId::new(&known.machine));
         }
         for pool in POOLS {
             // A list that fails is reported below.
@@ -311,7 +236,6 @@ impl LiveRun<'_> {
         all.dedup();
         let mut open = Vec::new();
         for known in &all {
-            self.forget(&known.machine);
             if !self.ends(known).await {
                 open.push(known.machine.clone());
             }
@@ -339,7 +263,6 @@ impl LiveRun<'_> {
         let settled = poll(self.appears_within(), async || {
             for pool in POOLS {
                 for known in self.machines(pool).await? {
-                    self.forget(&known.machine);
                     self.ends(&known).await;
                 }
             }
@@ -360,7 +283,7 @@ impl LiveRun<'_> {
 
     /// Requests the deletion of the kit's resources that are not machines.
     async fn delete_others(&self, pool: &str) -> Judged {
-        if !self.known.verbs.contains("delete") {
+        if !self.port.known.verbs.contains("delete") {
             return Ok(());
         }
         for resource in self.others(pool).await? {
@@ -377,11 +300,8 @@ impl LiveRun<'_> {
 
     /// Terminates a machine until it is gone; false if it is not gone in time.
     async fn ends(&self, known: &TestMachine) -> bool {
-        let gone = poll(self.options.end_timeout, async || {
-            let step = self.terminate(&known.pool, &known.fields()).await?;
-            Ok((step != TerminateStep::Stopping).then_some(()))
-        });
-        matches!(gone.await, Ok(Some(())))
+        self.port.adopt(known.clone());
+        self.subject().goes(&InstanceId::new(&known.machine)).await.is_ok()
     }
 }
 

@@ -5,22 +5,19 @@ use std::time::{Duration, Instant};
 use greenroom_core::endpoint::{Endpoint, certified};
 use greenroom_core::time::Pretty;
 use greenroom_ports::connector::{ConnectError, Connector};
+use greenroom_ports::provider::LaunchRequest;
+use greenroom_providers::conformance::verdict::{Judged, failed, poll, skipped};
 use serde_json::json;
 
-use super::launches::TestLaunch;
 use super::{LaunchedMachine, LiveRun, POOLS};
+use crate::external::kit::port::SSH;
 use crate::external::kit::program::ProgramReply;
 use crate::external::kit::{read, unusable};
 use crate::external::protocol::NOT_FOUND;
 use crate::external::protocol::answers::{ConsoleAnswer, EndpointAnswer, HostKeySource, ResourcesAnswer};
-use crate::program::kit::{CheckVerdict, Judged, failed, poll, skipped};
 
-/// SSH's own port.
-const SSH: u16 = 22;
 /// Limit of one login.
 const LOGIN_WITHIN: Duration = Duration::from_secs(20);
-/// The most that Greenroom reads of a console.
-const CONSOLE: usize = 64 * 1024;
 
 /// Where a machine is, and the host key that the program reports.
 #[derive(Debug, Clone)]
@@ -43,7 +40,7 @@ enum LoginAttempt {
 /// True if the login works.
 pub(super) async fn is_reached(
     connector: &dyn Connector,
-    launch: &TestLaunch,
+    launch: &LaunchRequest,
     at: &Endpoint,
     within: Duration,
 ) -> bool {
@@ -124,17 +121,17 @@ impl LiveRun<'_> {
 
     /// Address and port, from the list or from `endpoint`.
     async fn place(&self, first: &LaunchedMachine) -> Judged<Option<ReportedAddress>> {
-        let list = self.list(&first.launch.pool).await?;
-        let listed = list.machines.into_iter().find(|listed| listed.machine == first.machine);
+        let list = self.list(first.pool().as_str()).await?;
+        let listed = list.machines.into_iter().find(|listed| listed.machine == first.machine.as_str());
         let from_list = listed.and_then(|listed| {
             let port = listed.port.unwrap_or(SSH);
             listed.address.map(|address| ReportedAddress { address, port, host_key: listed.host_key })
         });
-        if from_list.is_some() || !self.known.verbs.contains("endpoint") {
+        if from_list.is_some() || !self.port.known.verbs.contains("endpoint") {
             return Ok(from_list);
         }
-        let fields = first.launch.known(&first.machine).fields();
-        match self.session.call("endpoint", &first.launch.pool, &fields).await {
+        let fields = self.port.machine(&first.machine).fields();
+        match self.session.call("endpoint", first.pool().as_str(), &fields).await {
             ProgramReply::Answer(answer) => {
                 let EndpointAnswer { address, port, host_key } = read("endpoint", &answer)?;
                 Ok(Some(ReportedAddress { address, port: port.unwrap_or(SSH), host_key }))
@@ -147,7 +144,7 @@ impl LiveRun<'_> {
 
     /// The host key that Greenroom would accept.
     async fn expected_key(&self, first: &LaunchedMachine, place: &ReportedAddress) -> Judged<Option<String>> {
-        match self.known.host_key {
+        match self.port.known.host_key {
             HostKeySource::Launch => Ok(Some(first.launch.keys.host_key_public.trim().to_owned())),
             HostKeySource::Report => Ok(place.host_key.clone()),
             HostKeySource::Console => Ok(key_in(&self.console_text(first).await?)),
@@ -158,30 +155,23 @@ impl LiveRun<'_> {
                 skipped("machines have certificates: name their authority with `--host-key-ca FILE`")
             }
             HostKeySource::Certificate => {
-                let name = first.launch.known(&first.machine).name;
+                let name = self.port.machine(&first.machine).name;
                 Ok(Some(certified(&[&place.address, &name], &self.options.host_key_ca)))
             }
         }
     }
 
     async fn console_text(&self, first: &LaunchedMachine) -> Judged<String> {
-        let fields = first.launch.known(&first.machine).fields();
-        let answer = self.session.answer("console", &first.launch.pool, &fields).await?;
+        let fields = self.port.machine(&first.machine).fields();
+        let answer = self.session.answer("console", first.pool().as_str(), &fields).await?;
         Ok(read::<ConsoleAnswer>("console", &answer)?.text)
     }
 
     async fn console(&self, first: &LaunchedMachine) -> Judged {
-        if !self.known.verbs.contains("console") {
+        if !self.port.known.verbs.contains("console") {
             return skipped("the program does not offer `console`");
         }
-        let text = self.console_text(first).await?;
-        if text.len() > CONSOLE {
-            return failed(format!("`console` answered {} bytes", text.len()));
-        }
-        if text.is_empty() {
-            return Err(CheckVerdict::Warned("the console is empty".to_owned()));
-        }
-        Ok(())
+        self.subject().console(&first.launch, &first.machine).await
     }
 
     /// Checks the resources that belong to the machines.
@@ -190,12 +180,12 @@ impl LiveRun<'_> {
     }
 
     async fn resources(&self) -> Judged {
-        if !self.known.verbs.contains("resources") {
+        if !self.port.known.verbs.contains("resources") {
             return skipped("the program does not offer `resources`");
         }
         let answer = self.session.answer("resources", POOLS[0], &json!({})).await?;
         let all: ResourcesAnswer = read("resources", &answer)?;
-        let made = self.made.borrow();
+        let made = self.port.made.borrow();
         let known = |machine: &String| made.iter().any(|known| known.machine == *machine);
         match all.resources.iter().find(|one| one.machine.as_ref().is_some_and(|machine| !known(machine))) {
             Some(other) => failed(format!(

@@ -3,86 +3,36 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use greenroom_core::ids::PoolName;
+use greenroom_core::inventory::Status;
 use greenroom_core::time::Pretty;
+use greenroom_providers::conformance::subject::LIST_COMPLETE;
+use greenroom_providers::conformance::verdict::{CheckVerdict, Judged, failed, skipped};
 use serde_json::json;
 
-use super::launches::TestLaunch;
 use super::{LaunchedMachine, LiveRun, OWNERS, POOLS};
 use crate::cloud::tags;
 use crate::external::kit::program::ProgramReply;
 use crate::external::kit::read;
-use crate::external::protocol::answers::{ListAnswer, ListedState, MachineAnswer, MachineIdentity};
-use crate::program::kit::{CheckVerdict, Judged, failed, poll, skipped};
+use crate::external::protocol::answers::{ListAnswer, MachineIdentity};
 
 /// Lists that are compared while nothing changes.
 const COMPARED: u32 = 3;
 /// How long after a login a list may still show an earlier state.
 const STATE_WITHIN: Duration = Duration::from_secs(20);
 
-pub(super) fn is_alive(machine: &MachineAnswer) -> bool {
-    matches!(machine.state, ListedState::Pending | ListedState::Starting | ListedState::Running)
-}
-
 impl LiveRun<'_> {
-    /// One list. A complete one that lacks an expected machine violates `list-complete`.
+    /// One list as the program answers it, judged like each list of the run.
     pub(super) async fn list(&self, pool: &str) -> Judged<ListAnswer> {
-        // Machines that are ended during the call may be missing.
-        let before = self.expected.borrow().clone();
-        let begun = Instant::now();
-        let answer = self.session.answer("list", pool, &json!({})).await?;
-        let list: ListAnswer = read("list", &answer)?;
-        let has = |machine: &str| list.machines.iter().any(|listed| listed.machine == machine);
-        let expected = self.expected.borrow().clone();
-        let missing = before
-            .iter()
-            .find(|(machine, of)| *of == pool && expected.contains_key(*machine) && !has(machine));
-        if let (true, Some((machine, _))) = (list.complete, missing) {
-            let came =
-                format!("a complete list of the pool `{pool}` lacks `{machine}`, which an earlier list had");
-            self.session.outcomes.record("list-complete", failed(came), begun);
-        }
-        let made = self.made.borrow();
-        for listed in list.machines.iter().filter(|listed| is_alive(listed)) {
-            if made.iter().any(|known| known.machine == listed.machine) && !self.is_ended(&listed.machine) {
-                self.expected.borrow_mut().insert(listed.machine.clone(), pool.to_owned());
-            }
-        }
+        let (subject, pool, before) = (self.subject(), PoolName::new(pool), self.watch.expected());
+        let list = subject.answer(self.port.answer_list(&pool).await)?;
+        subject.seen(&pool, &before, &self.port.listing(&list))?;
         Ok(list)
-    }
-
-    /// The living machines of a launch, by what they show or by the ID that its answer gave.
-    pub(super) async fn living(&self, launch: &TestLaunch) -> Judged<Vec<MachineAnswer>> {
-        let list = self.list(&launch.pool).await?;
-        let made = self.made.borrow();
-        let is_made = |listed: &MachineAnswer| {
-            made.iter()
-                .any(|known| known.machine == listed.machine && known.instance == launch.instance.as_str())
-        };
-        let of_launch = |listed: &MachineAnswer| is_alive(listed) && (launch.is(listed) || is_made(listed));
-        Ok(list.machines.into_iter().filter(of_launch).collect())
-    }
-
-    /// Waits until a machine of a launch is listed; `None`: not within `appears_within_s`.
-    pub(super) async fn appears(&self, launch: &TestLaunch) -> Judged<Option<MachineAnswer>> {
-        poll(self.appears_within(), async || Ok(self.living(launch).await?.into_iter().next())).await
-    }
-
-    /// Waits as long as a further machine of a launch may be hidden; fails if one appears.
-    pub(super) async fn stays_single(&self, launch: &TestLaunch) -> Judged {
-        let second = poll(self.appears_within(), async || {
-            let living = self.living(launch).await?;
-            let ids: Vec<String> = living.into_iter().map(|listed| format!("`{}`", listed.machine)).collect();
-            Ok((ids.len() > 1).then(|| ids.join(" and ")))
-        });
-        match second.await? {
-            Some(ids) => failed(format!("one launch created {ids}")),
-            None => Ok(()),
-        }
     }
 
     /// How long a new machine may be hidden, with a margin for the call.
     pub(super) fn appears_within(&self) -> Duration {
-        Duration::from_secs(self.known.appears_within_s).max(Duration::from_millis(500))
+        Duration::from_secs(self.port.known.appears_within_s).max(Duration::from_millis(500))
     }
 
     /// A launched machine is listed with what its launch gave it; true if it is.
@@ -90,10 +40,10 @@ impl LiveRun<'_> {
         self.session
             .outcomes
             .check("identity-exact", async {
-                let list = self.list(&first.launch.pool).await?;
-                let listed = list.machines.iter().find(|listed| listed.machine == first.machine);
+                let list = self.list(first.pool().as_str()).await?;
+                let listed = list.machines.iter().find(|listed| listed.machine == first.machine.as_str());
                 match listed {
-                    Some(listed) => first.launch.compare(listed),
+                    Some(listed) => self.port.compare(&first.launch, listed),
                     None => skipped("the machine is not listed, see `launch-listed`"),
                 }
             })
@@ -114,7 +64,7 @@ impl LiveRun<'_> {
             Err(verdict) => (Err(verdict), skipped("a list is not complete, see `list-complete`")),
         };
         self.session.outcomes.record("list-other-pools", pools, begun);
-        let is_complete = self.session.outcomes.record("list-complete", complete, begun);
+        let is_complete = self.session.outcomes.record(LIST_COMPLETE, complete, begun);
         self.session
             .outcomes
             .check("list-other-owners", self.other_owner(others, identified && is_complete))
@@ -127,14 +77,14 @@ impl LiveRun<'_> {
         let mut all: Vec<&LaunchedMachine> = others.iter().collect();
         all.push(first);
         for one in &all {
-            if self.appears(&one.launch).await?.is_none() {
+            if self.subject().appears(&one.launch).await?.is_none() {
                 let within = Pretty(self.appears_within());
                 let machine = &one.machine;
                 return failed(format!("no list within {within} has `{machine}`, though others are listed"));
             }
         }
         let pools: BTreeMap<&str, &str> =
-            all.iter().map(|one| (one.machine.as_str(), one.launch.pool.as_str())).collect();
+            all.iter().map(|one| (one.machine.as_str(), one.pool().as_str())).collect();
         let mut apart = Ok(());
         for _ in 0..COMPARED {
             for pool in POOLS {
@@ -158,29 +108,19 @@ impl LiveRun<'_> {
         if !identified {
             return Err(not_identified());
         }
-        if self.known.identity == MachineIdentity::Names {
+        if self.port.known.identity == MachineIdentity::Names {
             return skipped("the program identifies machines by name");
         }
-        let of_other = |one: &&LaunchedMachine| one.launch.fields["tags"]["greenroom-owner"] == OWNERS[1];
+        let of_other = |one: &&LaunchedMachine| one.launch.tags.owner.as_str() == OWNERS[1];
         let Some(other) = others.iter().find(of_other) else {
             return skipped("no machine of a second owner was launched");
         };
-        let list = self.list(&other.launch.pool).await?;
-        if list.machines.iter().any(|listed| other.launch.is(listed)) {
+        let list = self.list(other.pool().as_str()).await?;
+        if list.machines.iter().any(|listed| self.port.is(&other.launch, listed)) {
             return Ok(());
         }
         let machine = &other.machine;
         failed(format!("the list lacks `{machine}`, which has another owner than the pool's first machine"))
-    }
-
-    /// Records that the kit ends a machine: lists may lack it from now on.
-    pub(super) fn forget(&self, machine: &str) {
-        self.expected.borrow_mut().remove(machine);
-        self.ended.borrow_mut().insert(machine.to_owned());
-    }
-
-    fn is_ended(&self, machine: &str) -> bool {
-        self.ended.borrow().contains(machine)
     }
 }
 
@@ -199,13 +139,13 @@ impl LiveRun<'_> {
     }
 
     async fn offline(&self, first: &LaunchedMachine) -> Judged {
-        let reply = self.session.call_offline("list", &first.launch.pool, &json!({})).await;
+        let reply = self.session.call_offline("list", first.pool().as_str(), &json!({})).await;
         let Some(reply) = reply else {
             return skipped("this host cannot take the network from one program (`unshare --net`)");
         };
         let ProgramReply::Answer(answer) = reply else { return Ok(()) };
         let list: ListAnswer = read("list", &answer)?;
-        if list.complete && !list.machines.iter().any(|listed| listed.machine == first.machine) {
+        if list.complete && !list.machines.iter().any(|listed| listed.machine == first.machine.as_str()) {
             let came = "without a network, `list` answered `\"complete\": true` without";
             return failed(format!("{came} `{}`, which exists", first.machine));
         }
@@ -221,18 +161,8 @@ impl LiveRun<'_> {
         if self.endpoint_of_first.borrow().is_none() {
             return skipped("no login has worked, see `login`");
         }
-        let mut last = "not at all".to_owned();
-        let running = poll(STATE_WITHIN.max(self.appears_within()), async || {
-            let list = self.list(&first.launch.pool).await?;
-            let state = list.machines.iter().find(|listed| listed.machine == first.machine);
-            let Some(state) = state.map(|listed| listed.state) else { return Ok(None) };
-            last = format!("as `{}`", format!("{state:?}").to_lowercase());
-            Ok((state == ListedState::Running).then_some(()))
-        });
-        let running = running.await?;
-        match running {
-            Some(()) => Ok(()),
-            None => failed(format!("`{}` accepts logins, and is listed {last}", first.machine)),
-        }
+        let within = STATE_WITHIN.max(self.appears_within());
+        let subject = self.subject();
+        subject.becomes(first.pool(), &first.machine, Status::Running, within).await.map(drop)
     }
 }

@@ -1,25 +1,27 @@
 //! The checks with machines: launches, lists, logins, terminations, and the clean-up at the end.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use greenroom_core::endpoint::Endpoint;
+use greenroom_core::ids::{Generation, InstanceId, OfferingName, OwnerId, PoolName};
+use greenroom_core::inventory::Tags;
+use greenroom_core::text::hex;
 use greenroom_ports::connector::Connector;
-use serde_json::json;
+use greenroom_ports::provider::LaunchRequest;
+use greenroom_providers::conformance::verdict::{CheckVerdict, Judged, failed};
+use greenroom_providers::conformance::{Limits, Subject, SubjectKind, Watch};
 
-use super::program::ProgramReply;
-use super::{KitSession, read, unusable};
-use crate::external::protocol::answers::{CapabilitiesAnswer, LaunchAnswer};
-use crate::program::kit::{CheckVerdict, Judged, failed};
+use super::KitSession;
+use super::port::{ProgramPort, TestMachine};
+use crate::cloud::tags;
+use crate::external::protocol::answers::CapabilitiesAnswer;
 
 mod ends;
 mod guest;
 mod launches;
 mod lists;
-
-use launches::{TestLaunch, TestLaunchSpec, watched};
 
 /// The pools of the kit. Their machines are the kit's, whichever run made them.
 pub const POOLS: [&str; 2] = ["greenroom-kit", "greenroom-kit-2"];
@@ -29,8 +31,6 @@ pub const MACHINES: u32 = 6;
 pub const CONCURRENT: u32 = 4;
 /// The owners of the kit's machines.
 const OWNERS: [&str; 2] = ["00000000000000a1", "00000000000000b2"];
-/// A refused launch is repeated this often if the refusal is throttling or transient.
-const TRIES: u32 = 4;
 
 /// How the machines are made and judged.
 #[derive(Debug, Clone)]
@@ -52,20 +52,14 @@ pub struct LiveOptions {
 /// One run with machines.
 pub struct LiveRun<'a> {
     session: &'a KitSession<'a>,
-    known: CapabilitiesAnswer,
+    port: ProgramPort<'a>,
     connector: &'a dyn Connector,
     options: LiveOptions,
     numbers: Cell<u32>,
-    /// Every machine of this run.
-    made: RefCell<Vec<TestMachine>>,
-    /// Machines that a list has to show, with their pools: they were listed, and the kit has not ended them.
-    expected: RefCell<BTreeMap<String, String>>,
-    /// Machines that the kit has begun to end.
-    ended: RefCell<BTreeSet<String>>,
+    /// The machines that lists have to show, and those that the kit has begun to end.
+    watch: Watch,
     /// Where the first machine accepted a login.
     endpoint_of_first: RefCell<Option<Endpoint>>,
-    /// The longest time of a launch.
-    launch_took: Cell<Duration>,
 }
 
 impl std::fmt::Debug for LiveRun<'_> {
@@ -74,20 +68,17 @@ impl std::fmt::Debug for LiveRun<'_> {
     }
 }
 
-/// A machine, and how the program's calls name it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct TestMachine {
-    pool: String,
-    machine: String,
-    instance: String,
-    name: String,
-}
-
 /// A machine under test.
 #[derive(Debug)]
 struct LaunchedMachine {
-    launch: TestLaunch,
-    machine: String,
+    launch: LaunchRequest,
+    machine: InstanceId,
+}
+
+impl LaunchedMachine {
+    fn pool(&self) -> &PoolName {
+        &self.launch.tags.pool
+    }
 }
 
 impl<'a> LiveRun<'a> {
@@ -99,15 +90,26 @@ impl<'a> LiveRun<'a> {
     ) -> Self {
         Self {
             session,
-            known,
+            port: ProgramPort::new(session, known, &options.user, POOLS[0]),
             connector,
             options,
             numbers: Cell::default(),
-            made: RefCell::default(),
-            expected: RefCell::default(),
-            ended: RefCell::default(),
+            watch: Watch::default(),
             endpoint_of_first: RefCell::default(),
-            launch_took: Cell::default(),
+        }
+    }
+
+    /// What the conformance suite judges.
+    fn subject(&self) -> Subject<'_> {
+        Subject {
+            provider: &self.port,
+            kind: SubjectKind::Program(&self.session.outcomes),
+            limits: Limits {
+                appears: self.appears_within(),
+                boot: self.options.boot_timeout,
+                end: self.options.end_timeout,
+            },
+            watch: &self.watch,
         }
     }
 
@@ -136,62 +138,54 @@ impl<'a> LiveRun<'a> {
     }
 
     /// A launch that has not been called yet.
-    async fn new_launch(&self, pool: &str, owner: &str) -> Judged<TestLaunch> {
+    async fn new_launch(&self, pool: &str, owner: &str) -> Judged<LaunchRequest> {
         let number = self.numbers.get() + 1;
         self.numbers.set(number);
-        let origin = TestLaunchSpec {
-            pool,
-            owner,
-            generation: &self.options.run,
+        let own = Tags {
+            pool: PoolName::new(pool),
+            owner: OwnerId::new(owner),
+            generation: Generation::new(&self.options.run),
             number,
-            user: &self.options.user,
-            offering: self.known.offerings.first().map(|offering| offering.name.as_str()),
-            identity: self.known.identity,
-            host_key: self.known.host_key,
         };
-        let keys = self.connector.keys(&origin.instance()).await;
+        let instance = InstanceId::launched(&own.pool, &own.generation, number);
+        let keys = self.connector.keys(&instance).await;
         let keys = keys.or_else(|error| failed(format!("the kit cannot create keys: {error}")))?;
         for line in keys.host_key.lines().filter(|line| !line.starts_with("-----") && line.len() > 16) {
             self.session.keep_secret(line);
         }
-        Ok(TestLaunch::new(&origin, keys))
+        let offering = self.port.known.offerings.first();
+        let request = LaunchRequest {
+            token: hex(&tags::token_digest(&own.owner, &instance.token(1)))[..40].to_owned(),
+            instance,
+            tags: own,
+            offering: offering.map(|offering| OfferingName::new(&offering.name)),
+            keys,
+            lifetime: Some(Duration::from_hours(1)),
+            order: None,
+        };
+        self.port.register(&request);
+        Ok(request)
     }
 
-    /// Calls `launch`, and remembers its machine.
-    async fn launch(&self, launch: &TestLaunch) -> Judged<String> {
-        let mut tries = 1;
-        loop {
-            let begun = Instant::now();
-            let call = self.session.call("launch", &launch.pool, &launch.fields);
-            let reply = watched(self.session, &launch.keys, call).await;
-            self.launch_took.set(begun.elapsed().max(self.launch_took.get()));
-            match reply {
-                ProgramReply::Answer(answer) => {
-                    let LaunchAnswer { machine, .. } = read("launch", &answer)?;
-                    self.note(&machine, launch);
-                    return Ok(machine);
-                }
-                ProgramReply::Refused(refusal) if refusal.may_pass() && tries < TRIES => {
-                    tokio::time::sleep(Duration::from_secs(2)).await;
-                }
-                ProgramReply::Refused(refusal) => return self.judge_refusal(launch, &refusal).await,
-                ProgramReply::Unusable(check, _) => return Err(unusable("launch", check)),
-            }
-            tries += 1;
-        }
+    /// Launches a machine: the one that the answer names.
+    async fn launch(&self, launch: LaunchRequest) -> Judged<LaunchedMachine> {
+        self.subject().launch(&launch).await?;
+        let machine = InstanceId::new(self.one_machine(&launch)?);
+        Ok(LaunchedMachine { launch, machine })
     }
 
-    fn note(&self, machine: &str, launch: &TestLaunch) {
-        let known = launch.known(machine);
-        let mut all = self.made.borrow_mut();
-        if !all.contains(&known) {
-            all.push(known);
+    /// The ID of a launch's machine, the same one in each answer.
+    fn one_machine(&self, launch: &LaunchRequest) -> Judged<String> {
+        match self.port.answers(&launch.instance).as_slice() {
+            [] => failed("no answer to the launch has named its machine"),
+            [one] => Ok(one.clone()),
+            [one, other, ..] => failed(format!("launches with one token answered `{one}` and `{other}`")),
         }
     }
 
     /// No two instances had the same ID.
     fn check_ids(&self) {
-        let made = self.made.borrow();
+        let made = self.port.made.borrow();
         let twice = made.iter().enumerate().find_map(|(at, TestMachine { machine, instance, .. })| {
             let earlier =
                 made[..at].iter().find(|other| other.machine == *machine && other.instance != *instance)?;
@@ -203,12 +197,5 @@ impl<'a> LiveRun<'a> {
             (None, _) => Ok(()),
         };
         self.session.outcomes.record("ids-unique", judged, Instant::now());
-    }
-}
-
-impl TestMachine {
-    /// The fields of `terminate`, `endpoint` and `console`.
-    fn fields(&self) -> serde_json::Value {
-        json!({ "machine": self.machine, "instance": self.instance, "name": self.name })
     }
 }

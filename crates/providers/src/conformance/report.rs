@@ -1,4 +1,4 @@
-//! The common part of conformance kits: checks with their verdicts, the outcomes of a run, and its report.
+//! The report of a conformance kit: its table of checks, the outcomes of a run, and how both are written.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-/// Between two looks: at first, and at most.
-const POLL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+use super::verdict::{CheckVerdict, Judged};
 
 /// The time at which a check can be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -33,41 +32,6 @@ pub struct Check {
     pub help: &'static str,
 }
 
-/// The result of one check.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CheckVerdict {
-    Passed,
-    /// Permitted, but it makes mistakes hard to find: what came.
-    Warned(String),
-    /// The deviation.
-    Failed(String),
-    /// The check could not be made, for this reason.
-    Skipped(String),
-}
-
-impl CheckVerdict {
-    /// The deviation, or the reason why the check could not be made; empty if it passed.
-    pub fn text(&self) -> String {
-        match self {
-            Self::Passed => String::new(),
-            Self::Warned(text) | Self::Failed(text) | Self::Skipped(text) => text.clone(),
-        }
-    }
-}
-
-/// The result of a check that may end early: `Err` is any verdict but `Passed`.
-pub type Judged<T = ()> = Result<T, CheckVerdict>;
-
-/// Ends a check with a failure.
-pub fn failed<T>(came: impl Into<String>) -> Judged<T> {
-    Err(CheckVerdict::Failed(came.into()))
-}
-
-/// Ends a check with the reason why it cannot be made.
-pub fn skipped<T>(why: impl Into<String>) -> Judged<T> {
-    Err(CheckVerdict::Skipped(why.into()))
-}
-
 /// A check that was made, or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckOutcome {
@@ -91,19 +55,6 @@ pub const fn check(
 /// If the table has no such check: names are literals, and the kits' tests call each.
 pub fn named(checks: &'static [Check], name: &str) -> &'static Check {
     checks.iter().find(|check| check.name == name).expect("each name stands in the table")
-}
-
-/// Holds a kit's table to its page of the documentation, which has a row for each check.
-#[cfg(test)]
-pub fn hold_to_page(checks: &[Check], page: &str) {
-    for (at, check) in checks.iter().enumerate() {
-        let name = check.name;
-        assert!(checks[..at].iter().all(|other| other.name != name), "{name} comes twice");
-        assert!(check.expects.ends_with('.'), "{name}");
-        assert!(!check.help.ends_with('.') && !check.help.is_empty(), "{name}");
-        let row = format!("| `{name}` | {} |", check.expects);
-        assert!(page.contains(&row), "the page lacks this line:\n{row}");
-    }
 }
 
 /// The outcomes so far.
@@ -262,25 +213,5 @@ impl CheckReport {
             reason,
             seconds: (took.as_secs_f64() * 1000.0).round() / 1000.0,
         }
-    }
-}
-
-/// Polls until a look finds something, or the time has passed.
-pub async fn poll<T>(
-    within: Duration,
-    mut look: impl AsyncFnMut() -> Judged<Option<T>>,
-) -> Judged<Option<T>> {
-    let begun = Instant::now();
-    let mut pause = POLL.0;
-    loop {
-        let is_last = begun.elapsed() >= within;
-        if let Some(found) = look().await? {
-            return Ok(Some(found));
-        }
-        if is_last {
-            return Ok(None);
-        }
-        tokio::time::sleep(pause.min(within.saturating_sub(begun.elapsed()))).await;
-        pause = (pause * 3 / 2).min(POLL.1);
     }
 }
