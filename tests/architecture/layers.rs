@@ -43,7 +43,8 @@ const ARROWS: &[(&str, &[&str])] = &[
 const FAMILIES: &[&str] = &["backends", "providers"];
 
 /// Folders of a family that are no adapter, but what some of its adapters have in common.
-const COMMONS: &[&str] = &["backends/cloud", "backends/program", "providers/conformance", "providers/supervised"];
+const COMMONS: &[&str] =
+    &["backends/cloud", "backends/program", "providers/conformance", "providers/supervised"];
 
 /// Modules of crates that one file only uses, the one that chooses between them and others.
 const CHOSEN_IN: &[(&str, &str)] = &[("manager::file_store", "src/cli/context.rs")];

@@ -209,6 +209,12 @@ pub const STEPS: &[Step] = &[
     Step::program("the package, from nothing", Search, &["bash", "-c", PACKAGE_FROM_NOTHING])
         .needs(&[Need::Rpmbuild])
         .minutes(240),
+    Step::program(
+        "documentation of the code",
+        Search,
+        &["cargo", "doc", "--quiet", "--workspace", "--no-deps"],
+    )
+    .env(&[("RUSTDOCFLAGS", "-D warnings")]),
     Step::simulation("simulation, 5,000 seeds", Search, &["scripts/sim", "--seeds", "0..5000"]).minutes(240),
     Step::program("seeded bugs", Search, &["scripts/sim", "--planted"]).minutes(720),
     Step::program("mutants of the core", Search, &["scripts/mutants"]).minutes(720),

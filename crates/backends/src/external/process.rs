@@ -1,4 +1,4 @@
-//! The program of a pool ([`ProtocolProgram`]), called with a [`Verb`](super::protocol::Verb).
+//! The program of a pool ([`ProtocolProgram`]), called with a [`Verb`].
 
 use std::time::Duration;
 

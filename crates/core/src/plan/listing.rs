@@ -192,7 +192,7 @@ pub(super) fn unknown(state: &PoolState, observed: &Observed) -> Option<Note> {
 
 // Classifies listed instances without a record by their owner.
 
-/// The launches that this state directory has recorded, by which [`Unrecorded`](super::table::Unrecorded) instances are
+/// The launches that this state directory has recorded, by which [`Unrecorded`] instances are
 /// classified.
 #[derive(Debug, Clone, Copy)]
 pub struct KnownLaunches<'a> {
@@ -209,7 +209,7 @@ impl<'a> KnownLaunches<'a> {
         Self { recorded, owner, generations, attempts }
     }
 
-    /// Classifies an instance without a record by its [`Tags`](crate::inventory::Tags).
+    /// Classifies an instance without a record by its [`Tags`].
     pub fn classify(&self, id: &InstanceId, tags: Option<&Tags>) -> Unrecorded {
         let Some(tags) = tags else { return Unrecorded::Static };
         if tags.owner != *self.owner {

@@ -18,7 +18,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// The files that are removed last, in this order: as long as the spec exists, there is an instance to terminate.
 const LAST: [&str; 2] = ["spec.json", "lock"];
 
-/// The reason the process of an instance exits; [`Seized::end`] acts on it.
+/// The reason the process of an instance exits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExitReason {
     /// Termination was requested: the directory is removed.
