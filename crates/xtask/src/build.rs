@@ -369,7 +369,7 @@ mod tests {
         }
         assert_eq!(
             words(Build::Backends, &["clouds: units", "pods: their SSH server"], true),
-            "nice -n 5 BUILD --features all-backends,crash-points,test-plugin --package greenroom \
+            "BUILD --features all-backends,crash-points,test-plugin --package greenroom \
              --package greenroom-backends --bin greenroom-server --lib --test contract"
         );
     }

@@ -224,9 +224,10 @@ mod tests {
     fn the_defaults_are_private_and_need_nothing() {
         let common = read("").unwrap();
         assert_eq!((common.user.as_str(), common.ssh_port, common.address), ("ci", 22, AddressKind::Private));
-        assert_eq!((common.user_data, common.disk_gib), (UserData::CloudInit, None));
-        let other = read("user_data = \"script\"\ndisk = \"50G\"\ntags = { team = \"ci\" }").unwrap();
-        assert_eq!((other.user_data, other.disk_gib), (UserData::Script, Some(50)));
+        // The declared default of this table.
+        assert_eq!((common.user_data, common.disk_gib), (UserData::Script, None));
+        let other = read("user_data = \"cloud-init\"\ndisk = \"50G\"\ntags = { team = \"ci\" }").unwrap();
+        assert_eq!((other.user_data, other.disk_gib), (UserData::CloudInit, Some(50)));
         assert_eq!(other.tags, [("team".to_owned(), "ci".to_owned())]);
     }
 
