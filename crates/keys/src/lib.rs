@@ -165,6 +165,11 @@ impl KeySpec {
         }
     }
 
+    /// The default as a value; `None` as for [`default_text`](Self::default_text).
+    pub fn default_value(&self) -> Option<toml::Value> {
+        self.default_text().map(value::written)
+    }
+
     /// True if the value is a table or a list of tables.
     pub const fn opens_table(&self) -> bool {
         matches!(self.ty, ValueType::Table | ValueType::Tables)

@@ -52,15 +52,15 @@ fn row(key: &KeySpec) -> String {
     let meaning = [key.doc, key.notes].join(" ").trim_end().to_owned();
     let cells = [
         format!("`{}`", key.name),
-        takes(key),
-        unset(key.default),
-        applies(key.takes_effect).to_owned(),
+        value_type(key),
+        default(key.default),
+        takes_effect(key.takes_effect).to_owned(),
         meaning,
     ];
     format!("| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "))
 }
 
-fn takes(key: &KeySpec) -> String {
+fn value_type(key: &KeySpec) -> String {
     let kind = match key.ty {
         ValueType::Count(least) | ValueType::Range(least, u32::MAX) => format!("integer ≥ {least}"),
         ValueType::Range(least, most) => format!("integer, {least} to {most}"),
@@ -90,8 +90,8 @@ fn coded(words: &[&str]) -> String {
     words.iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<String>>().join(", ")
 }
 
-fn unset(unset: DefaultValue) -> String {
-    match unset {
+fn default(default: DefaultValue) -> String {
+    match default {
         DefaultValue::Required => "**required**".to_owned(),
         DefaultValue::Value(value) => format!("`{value}`"),
         DefaultValue::Described(words) => words.to_owned(),
@@ -99,8 +99,8 @@ fn unset(unset: DefaultValue) -> String {
 }
 
 /// Returns the words that the page's introduction (page.md) explains.
-fn applies(applies: TakesEffect) -> &'static str {
-    match applies {
+fn takes_effect(takes_effect: TakesEffect) -> &'static str {
+    match takes_effect {
         TakesEffect::Pass => "next pass",
         TakesEffect::Launch => "next launch",
         TakesEffect::Request => "next pass, new jobs",
@@ -131,7 +131,8 @@ mod tests {
 
     #[test]
     fn durations_say_their_least_value_where_it_matters() {
-        let of = |ms| takes(&key("a", ValueType::Duration(ms), DefaultValue::Required, TakesEffect::Pass));
+        let of =
+            |ms| value_type(&key("a", ValueType::Duration(ms), DefaultValue::Required, TakesEffect::Pass));
         assert_eq!(
             [of(0), of(1), of(10), of(1000)],
             ["duration", "duration", "duration ≥ 10 ms", "duration ≥ 1 s"]
@@ -159,7 +160,7 @@ mod tests {
             TakesEffect::Start,
             TakesEffect::Within,
         ] {
-            let row = format!("| {} | ", applies(when));
+            let row = format!("| {} | ", takes_effect(when));
             assert!(include_str!("page.md").contains(&row), "{row}");
         }
     }

@@ -63,8 +63,8 @@ fn provider(shared: &KeyTable, name: &str, own: &'static [KeyTable]) -> Value {
     let properties = own[0].keys.iter().map(|key| (key.name.to_owned(), property(own, &own[0], key, &[])));
     let mut properties: Map<String, Value> = properties.collect();
     for key in shared.keys {
-        let means = format!("{} This table is that of provider `{name}`.", plain(key.doc));
-        properties.insert(key.name.to_owned(), json!({ "const": name, "description": means }));
+        let doc = format!("{} This table is that of provider `{name}`.", plain(key.doc));
+        properties.insert(key.name.to_owned(), json!({ "const": name, "description": doc }));
     }
     let mut conditions = required(own, &own[0]);
     if let Some(Value::Array(always)) = conditions.get_mut("required") {
@@ -130,24 +130,24 @@ fn property(
             let items = Value::Object(object(tables, inner, providers));
             entries([("type", json!("array")), ("items", items)])
         }
-        (takes, _) => match value(takes) {
+        (ty, _) => match value(ty) {
             Value::Object(value) => value,
             other => entries([("const", other)]),
         },
     };
     value.insert("description".to_owned(), json!(description(key)));
-    if let Some(default) = key.default_text().and_then(as_json) {
+    if let Some(default) = key.default_value().and_then(|value| serde_json::to_value(value).ok()) {
         value.insert("default".to_owned(), default);
     }
     Value::Object(value)
 }
 
-fn value(takes: ValueType) -> Value {
+fn value(ty: ValueType) -> Value {
     let text = |pattern: &str| json!({ "type": "string", "pattern": pattern });
     let list = |one: Value| json!({ "type": "array", "items": one, "minItems": 1 });
     let or_list = |one: Value| json!({ "anyOf": [one.clone(), list(one)] });
     let any_text = json!({ "type": "string" });
-    match takes {
+    match ty {
         ValueType::Count(least) => json!({ "type": "integer", "minimum": least, "maximum": MOST }),
         ValueType::Range(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most }),
         ValueType::Factor => json!({ "type": "number", "minimum": 0, "maximum": MOST }),
@@ -181,7 +181,7 @@ fn description(key: &KeySpec) -> String {
         DefaultValue::Described(words) => format!("Default: {words}."),
     };
     let unit = if key.unit.is_empty() { String::new() } else { format!("Unit: {}.", key.unit) };
-    let applies = match key.takes_effect {
+    let takes_effect = match key.takes_effect {
         TakesEffect::Pass => "A change takes effect with the keeper's next pass.",
         TakesEffect::Launch => {
             "A change takes effect for instances that are launched after the keeper's next pass."
@@ -191,7 +191,7 @@ fn description(key: &KeySpec) -> String {
         TakesEffect::Start => "A change takes effect for processes that start afterwards.",
         TakesEffect::Within => "",
     };
-    let parts = [key.doc, key.notes, &unit, &default, applies];
+    let parts = [key.doc, key.notes, &unit, &default, takes_effect];
     let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
     plain(&parts.join(" "))
 }
@@ -216,12 +216,6 @@ pub fn plain(text: &str) -> String {
         rest = after;
     }
     plain + rest
-}
-
-/// A value as written in the file.
-fn as_json(text: &str) -> Option<Value> {
-    let table: toml::Table = format!("it = {text}").parse().ok()?;
-    serde_json::to_value(table.get("it")?).ok()
 }
 
 fn entries<const N: usize>(entries: [(&str, Value); N]) -> Map<String, Value> {

@@ -221,29 +221,34 @@ impl<'a> Table<'a> {
     fn take<T>(&self, name: &str, read: impl Fn(&Value, ValueType) -> Result<T, Wrong>) -> Got<T> {
         let spec = self.key(name);
         let default = || {
-            let value = value::written(spec.default_text()?);
-            Some(
-                read(&value, spec.ty)
-                    .expect("a declared default is a value of its key; tests read all of them"),
-            )
+            let read = read(&spec.default_value()?, spec.ty);
+            Some(read.expect("a declared default is a value of its key; tests read all of them"))
         };
-        match self.take_inside(name, &read) {
+        match self.given(spec, &read) {
             Got::Absent(_) => Got::Absent(default()),
             Got::Bad(_) => Got::Bad(default()),
             good @ Got::Good(..) => good,
         }
     }
 
-    /// The common part of all getters. What it reads may borrow from the table.
+    /// The common part of the getters of what may borrow from the table. Such keys have no declared default.
     fn take_inside<T>(
         &self,
         name: &str,
         read: impl FnOnce(&'a Value, ValueType) -> Result<T, Wrong>,
     ) -> Got<T> {
-        let spec = self.key(name);
-        let Some(value) = self.values.get(name) else { return Got::Absent(None) };
+        self.given(self.key(name), read)
+    }
+
+    /// The given value of a key, without its default.
+    fn given<T>(
+        &self,
+        spec: &KeySpec,
+        read: impl FnOnce(&'a Value, ValueType) -> Result<T, Wrong>,
+    ) -> Got<T> {
+        let Some(value) = self.values.get(spec.name) else { return Got::Absent(None) };
         match read(value, spec.ty) {
-            Ok(read) => Got::Good(read, Place::value_of(self.path(name))),
+            Ok(read) => Got::Good(read, Place::value_of(self.path(spec.name))),
             Err(wrong) => {
                 self.report(self.wrong(spec, wrong));
                 Got::Bad(None)

@@ -23,8 +23,8 @@ pub(super) enum KeyError {
     NoAssignment(String),
     #[error("`{name}` is a key neither of provider `{kind}` nor of a pool: {help}")]
     Unknown { name: String, kind: &'static str, help: String },
-    #[error("`{name}` must be {takes}")]
-    Value { name: &'static str, takes: ValueType },
+    #[error("`{name}` must be {ty}")]
+    Value { name: &'static str, ty: ValueType },
 }
 
 /// A pool to be written, of which [`file`](Self::file) makes the text.
@@ -159,7 +159,7 @@ fn comment(key: &KeySpec) -> String {
 /// A value from the command line or an answer.
 pub(super) fn value(key: &KeySpec, text: &str) -> Result<Value, KeyError> {
     let text = text.trim();
-    let wrong = || KeyError::Value { name: key.name, takes: key.ty };
+    let wrong = || KeyError::Value { name: key.name, ty: key.ty };
     let list = || {
         let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
         words.map(|word| Value::String(word.to_owned())).collect::<Vec<Value>>()

@@ -166,8 +166,8 @@ fn missing(draft: &mut Draft, found: &dyn Found, ask: Questions) -> Result<(), C
             continue;
         }
         let likely = found.likely(key.name, &given);
-        let means = schema::plain(key.doc);
-        let question = means.trim_end_matches('.');
+        let doc = schema::plain(key.doc);
+        let question = doc.trim_end_matches('.');
         let flag = format!("--set {}=VALUE", key.name);
         let checked = |text: &str| match key.name {
             "user" if !is_account(text) => Err(AnswerError::Account(text.to_owned())),
