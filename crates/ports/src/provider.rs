@@ -48,6 +48,14 @@ pub struct InstanceKeys {
     pub host_key_public: String,
 }
 
+impl InstanceKeys {
+    /// The secret lines of the private host key, for the search for leaks. The first and the last line of a PEM text are the same
+    /// in all keys.
+    pub fn secret_lines(&self) -> impl Iterator<Item = &str> {
+        self.host_key.lines().filter(|line| !line.starts_with("-----") && !line.is_empty())
+    }
+}
+
 impl fmt::Debug for InstanceKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { authorized_key, host_key: _, host_key_public } = self;

@@ -246,8 +246,7 @@ impl Subject<'_> {
         if text.len() > CONSOLE {
             return failed(format!("`console` answered {} bytes", text.len()));
         }
-        let secret = request.keys.host_key.lines().find(|line| !line.starts_with("-----"));
-        if secret.is_some_and(|line| !line.is_empty() && text.contains(line)) {
+        if request.keys.secret_lines().next().is_some_and(|line| text.contains(line)) {
             return failed("the host key is on the console");
         }
         if text.is_empty() {

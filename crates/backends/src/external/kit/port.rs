@@ -334,7 +334,7 @@ fn document<T: ProtocolAnswer>(verb: &str, reply: ProgramReply) -> Result<T, Pro
 
 /// Runs a launch, and looks for its private key in the arguments of processes meanwhile.
 async fn watched<T>(session: &KitSession<'_>, keys: &InstanceKeys, launch: impl Future<Output = T>) -> T {
-    let secret = keys.host_key.lines().find(|line| !line.starts_with("-----")).unwrap_or_default().to_owned();
+    let secret = keys.secret_lines().next().unwrap_or_default().to_owned();
     let look = async {
         loop {
             if is_in_arguments(&secret) {

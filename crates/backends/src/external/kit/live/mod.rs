@@ -150,7 +150,7 @@ impl<'a> LiveRun<'a> {
         let instance = InstanceId::launched(&own.pool, &own.generation, number);
         let keys = self.connector.keys(&instance).await;
         let keys = keys.or_else(|error| failed(format!("the kit cannot create keys: {error}")))?;
-        for line in keys.host_key.lines().filter(|line| !line.starts_with("-----") && line.len() > 16) {
+        for line in keys.secret_lines().filter(|line| line.len() > 16) {
             self.session.keep_secret(line);
         }
         let offering = self.port.known.offerings.first();
