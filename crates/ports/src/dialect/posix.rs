@@ -139,7 +139,7 @@ impl GuestDialect for Posix {
             Shell::Bash => "bash",
             Shell::Sh | Shell::Pwsh => "sh",
         };
-        let after = format!("exec <&7 >&8 2>&9 7<&- 8>&- 9>&-; exec /bin/sh -c {}", quoted(command));
+        let after = format!("exec <&7 >&8 2>&9 7<&- 8>&- 9>&-; {}", self.command_line(command));
         format!("exec 7<&0 8>&1 9>&2 </dev/null >/dev/null 2>&1; exec {program} -l -c {}", quoted(&after))
     }
 

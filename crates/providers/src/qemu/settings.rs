@@ -366,6 +366,7 @@ mod tests {
     fn an_empty_table_is_isolated_and_resumes_the_light_image() {
         let settings = read("").unwrap();
         assert_eq!(settings.source, BootSource::Image("light".to_owned()));
+        assert_eq!(image::DEFAULT_NAME, "light", "`greenroom image build` makes what an empty table boots");
         assert_eq!((settings.network, settings.boot), (Network::Isolated, Boot::Snapshot));
         assert_eq!((settings.vcpus, settings.memory), (1, 1 << 30));
     }
